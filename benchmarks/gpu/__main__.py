@@ -5,7 +5,7 @@
     make gpu-day REHEARSE=1                              # as little as possible on the pretend device: does it run?
     python -m benchmarks.gpu --rehearse --device cpu     # or on the CPU
 
-Pieces: limits, tests, updates, frames, simulators, pong, profile. Each is a list of units, of seconds to minutes. A
+Pieces: limits, tests, updates, acting, frames, simulators, pong, profile; each is a list of units of some seconds. A
 unit that is done is a line of `OUT/gpu.jsonl`; the next call starts with the first one that is not, after a kill too. A
 unit that raises is noted and not tried again; one during which the process died is tried once more. Pong continues from
 its checkpoint in `WORK`. The page `OUT/gpu.md` is written at the end of every call, and lists what has not run.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu import frames, limits, page, pong, profiling, simulators, suite, updates
+from benchmarks.gpu import acting, frames, limits, page, pong, profiling, simulators, suite, updates
 from benchmarks.gpu.record import MissingError, Piece, Record, Setup
 from benchmarks.provenance import code_commit
 from benchmarks.running import machine
@@ -33,6 +33,7 @@ PIECES = (
     limits.PIECE,
     suite.PIECE,
     updates.PIECE,
+    acting.PIECE,
     frames.PIECE,
     simulators.PIECE,
     pong.PIECE,
