@@ -14,12 +14,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
-from trainkit.core.schedules import Schedule, Scheduled, as_schedule
+from trainkit.core.schedules import Schedule, as_schedule
 from trainkit.core.signatures import Part, checked
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
-SchedulerFactory = Callable[[Optimizer], LRScheduler]
-LearningRate = Scheduled | SchedulerFactory
+# A number, knots, a schedule of the environment step, or optimizer -> torch scheduler. One type of both functions, so
+# that type checkers infer those of lambdas.
+LearningRate = float | Sequence[tuple[int, float]] | Callable[[Any], float | LRScheduler]
 
 
 @checked
