@@ -41,6 +41,7 @@ from trainkit import (
     Adam,
     BCPolicy,
     Clip,
+    ColoredNoise,
     ConfigError,
     ConservativePenalty,
     DiscreteBCQPolicy,
@@ -176,6 +177,7 @@ LEARNERS = {
     "bc mse": by_spaces(BCPolicy, PUSH, loss="mse"),
     "sac": Learner(test_sac.made, FOUR_NUMBERS, PUSH),
     "sac scheduled": Learner(lambda **how: test_sac.made(temperature=[(0, 1.0), (9, 0.1)], **how), FOUR_NUMBERS, PUSH),
+    "sac colored noise": Learner(lambda **how: test_sac.made(exploration=ColoredNoise(), **how), FOUR_NUMBERS, PUSH),
     **{str(case.id): on_policy(*case.values) for case in ON_POLICY},
     "of a user": Learner(lambda **how: Modeler(**Spaces()._asdict(), seed=0, **how)),
 }
@@ -233,8 +235,8 @@ def test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name: str, taped
             for n_rows in (4, 1):
                 obs = observations(learner.space, n_rows, seed=call)
                 with taped.counting() as counts:
-                    mine = graph.act(obs, explore=explore)
-                theirs = plain.act(obs, explore=explore)
+                    mine = graph.act(obs, explore=explore, env_ids=np.arange(n_rows))
+                theirs = plain.act(obs, explore=explore, env_ids=np.arange(n_rows))
                 assert_same(mine.action, theirs.action)
                 assert_same(mine.extras, theirs.extras)
     assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (1, 1, 1)
@@ -453,6 +455,24 @@ def test_a_skipped_update_has_no_priorities() -> None:
     metrics = policy.read_metrics()
     assert np.isfinite(list(metrics.values())).all()
     assert metrics["skipped"] == pytest.approx(1 / 8)
+
+
+@pytest.mark.usefixtures("taped")
+def test_the_rule_for_numbers_that_are_not_finite_may_change_after_a_recording() -> None:
+    policy, plain = there(), there(engine="torch")
+    for one in (policy, plain):
+        learn(one, range(6))
+        one.read_metrics()
+        one.on_nan = "skip"
+        learn(one, range(6, 11))
+        assert one.update(batch_of(16, reward=NAN), step=11).read_priority() is None
+    assert policy.read_metrics() == pytest.approx(plain.read_metrics(), rel=1e-4)
+    for one in (policy, plain):
+        one.on_nan = "raise"
+        learn(one, range(12, 14))
+        one.update(batch_of(16, reward=NAN), step=14)
+        with pytest.raises(DivergedError):
+            one.read_metrics()
 
 
 class Hungry(MaxBackup):
