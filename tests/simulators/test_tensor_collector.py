@@ -25,8 +25,8 @@ def ppo(envs: Any, **options: Any) -> tk.PPOPolicy:
     return tk.PPOPolicy.for_envs(envs, **{"hidden": (8,), "seed": 1, "device": "cpu", **options})
 
 
-def trainer_of(simulator: Any, seed: int = 3, **options: Any) -> tk.OnpolicyTrainer[Any]:
-    policy = ppo(simulator, seed=None)
+def trainer_of(simulator: Any, seed: int = 3, policy: Any = tk.PPOPolicy, **options: Any) -> tk.OnpolicyTrainer[Any]:
+    policy = policy.for_envs(simulator, hidden=(8,), device="cpu")
     defaults = {"max_epoch": 3, "step_per_epoch": 20 * N, "step_per_collect": 10 * N, "batch_size": 16}
     common = {"verbose": False, "show_progress": False, "seed": seed}
     return tk.OnpolicyTrainer(policy, TensorCollector(policy, simulator), **{**defaults, **common, **options})
@@ -89,6 +89,30 @@ def test_a_truncated_episode_bootstraps_from_its_final_observation_and_an_open_o
     assert rollout.last_obs.flatten().tolist() == [3.0, 2.0]
     assert rollout.ended.flatten().tolist() == [False, False, True, False, True]
     assert len(rollout) == 5
+
+
+@pytest.mark.parametrize("kind", [tk.PPOPolicy, tk.A2CPolicy, tk.ReinforcePolicy])
+@pytest.mark.parametrize(
+    "space",
+    [gym.spaces.MultiDiscrete([2, 3], start=[1, 2]), gym.spaces.MultiBinary(3), gym.spaces.Box(-2.0, 9.0, (2,))],
+)
+def test_actions_are_in_the_units_of_the_space_and_learned_from(kind: Any, space: gym.Space[Any]) -> None:
+    taken = []
+
+    class Seen(Counter):
+        action_space: Any = space
+
+        def step(self, action: torch.Tensor) -> tuple[Any, ...]:
+            taken.append(action.numpy().copy())
+            return super().step(action)
+
+    simulator = Seen()
+    trainer = trainer_of(simulator, policy=kind, step_per_epoch=16, step_per_collect=8, max_epoch=1)
+    trainer.run()
+    assert trainer.gradient_step == 2
+    assert len(taken) == 16
+    for action in taken:
+        assert space.contains(action[0].astype(space.dtype))
 
 
 def test_steps_in_excess_are_subtracted_and_an_interrupted_collect_continues() -> None:
