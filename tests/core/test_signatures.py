@@ -95,7 +95,7 @@ def test_a_flag_is_no_word_and_a_part_no_number() -> None:
 
 def test_an_error_of_pythons_own_is_explained_by_the_annotations() -> None:
     assert problems_of(tk.DQNPolicy.for_envs, Spaces(), hidden=7) == [
-        "QNetwork.hidden must be a sequence of whole numbers, got 7"
+        "QNetwork.hidden must be a sequence of whole numbers such as (7,) or (7, 7), got 7"
     ]
 
 

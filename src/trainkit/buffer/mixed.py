@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.buffer.replay import ReplayBuffer
+from trainkit.buffer.replay import ONE_STEP, ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
 from trainkit.buffer.storage import checked_slots
 from trainkit.core import seeding, tree
@@ -176,7 +176,7 @@ class MixedBuffer:
             source.rewrite(slots[own] // len(self.sources), **each)
 
     def sample(
-        self, batch_size: int | None, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+        self, batch_size: int | None, *, horizon: Horizon = ONE_STEP, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
         """Sample B rows, ordered by source; see `ReplayBuffer.sample`.
 

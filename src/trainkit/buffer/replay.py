@@ -56,6 +56,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import HasSpaces, Spaces
 from trainkit.core.stats import html_table
 
+ONE_STEP = Horizon()
 _log = logging.getLogger(__name__)
 
 
@@ -182,14 +183,14 @@ class ReplayBuffer(HasSpaces):
         return slots
 
     def sample(
-        self, batch_size: int | None, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
+        self, batch_size: int | None, *, horizon: Horizon = ONE_STEP, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
         """Sample B rows with replacement and compute their n-step returns.
 
         Args:
             batch_size: B, at least 1. None returns every row once, without sampling, environment by environment from
                 the oldest; all weights are 1 then.
-            horizon: which return to compute.
+            horizon: which return to compute, that of one step by default.
             step: the environment step, for schedules.
             columns: what to return in `extras`: "n" (real steps of the window), "t" (step in the episode), "episode"
                 (its number in its environment), "env_id", "terminated", "truncated" (of the row itself), "weight"

@@ -15,6 +15,7 @@ from trainkit.core.schedules import Scheduled, as_schedule
 
 _log = logging.getLogger(__name__)
 _LARGEST_PRIORITY = 1e30  # powers of it can still be summed in float64
+_MOST_UNANSWERED = 1_000  # draws without a priority before the log says so
 _MOST_QUEUED = 256  # arrays of rows whose masses are not written yet
 
 
@@ -100,6 +101,7 @@ class PrioritizedSampler(UniformSampler):
         self.alpha, self.eps, self.normalize, self.mode = alpha, eps, normalize, draw
         self.beta = as_schedule(owner, "beta", beta, low=0, high=1)
         self.largest_priority = 1.0
+        self._n_unanswered = 0  # draws since a priority was written
         self._queued: list[Rows] = []  # rows added or removed whose masses are not written yet
 
     def bind(self, storage: Storage) -> None:
@@ -116,6 +118,13 @@ class PrioritizedSampler(UniformSampler):
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
     ) -> tuple[Rows, NDArray[np.float32]]:
         self._write_masses()
+        self._n_unanswered += 1
+        if self._n_unanswered == _MOST_UNANSWERED:
+            _log.warning(
+                "PrioritizedReplayBuffer was sampled %d times and got no priority, so that it samples uniformly: "
+                "return Loss(per_row, priority=...) from the policy's loss, or use a ReplayBuffer",
+                _MOST_UNANSWERED,
+            )
         n_rows = n_batches * batch_size
         total = self._tree.total
         if self.mode == "stratified":
@@ -151,6 +160,7 @@ class PrioritizedSampler(UniformSampler):
         self._write_masses()
         if len(rows) == 0:
             return
+        self._n_unanswered = 0
         self.largest_priority = max(self.largest_priority, float(priority[priority.argmax()]))
         self._set_mass(rows, (priority + self.eps) ** self.alpha)
 

@@ -153,7 +153,8 @@ class Checks:
             and low <= float(value) <= high
             and not (above_low and value == low)
         )
-        return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}")
+        remedy = ", a str: give a number" if isinstance(value, str) else ""
+        return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}{remedy}")
 
     def flag(self, name: str, value: object, *, optional: bool = False) -> bool:
         """Require True or False; with `optional`, None is valid."""

@@ -109,6 +109,7 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
         "T", "lr=lambda optimizer: CosineAnnealingLR(optimizer, steps)", "optimizer=TorchOptimizer(factory, lr)"
     ),
     "max_batchsize": _is("T", note="there is no such limit: leave it out"),
+    "max_grad_norm": _is("", "clip=Clip(...)"),
     "max_epochs": _is("T", "max_epoch"),
     "minibatch_size": _is("R", "batch_size"),
     "model": _is("T", note=_NETWORK),

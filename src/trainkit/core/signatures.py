@@ -119,11 +119,18 @@ def _check_call(
         shown = [name for name in signature.positional if name not in ("self", "cls")]
         n_given = len(args) - len(signature.positional) + len(shown)
         accepted = f"only {', '.join(shown)}" if shown else "nothing"
-        problems.append(f"{subject} takes {accepted} by position, got {n_given} arguments: give options by name")
+        by_name = [name for name in signature.optional if name not in signature.positional]
+        first = f", such as {by_name[0]}={args[len(signature.positional)]!r}" if by_name else ""
+        problems.append(f"{subject} takes {accepted} by position, got {n_given} arguments: give options by name{first}")
     by_position = dict(zip(signature.positional, args, strict=False))
     known, forwards = _known_options(function, owner)
+    made = ""  # the network that `for_envs` makes, the first argument of the constructor
+    if signature.positional[:1] == ["cls"]:
+        made = next((name for name in _Signature.of(inspect.unwrap(owner.__init__)).required if name != "self"), "")
     for name, value in (by_position | dict(options)).items():
-        if name not in known and name in options and not forwards:
+        if name == made and name not in signature.annotations:
+            problems.append(f"{subject} makes the {name} itself: give yours to {owner.__name__}({name}, ...)")
+        elif name not in known and name in options and not forwards:
             problems.append(f"{subject}: unknown option {name!r}{option_hint(name, known, options_by_owner())}")
         elif name in by_position and name in options:
             problems.append(f"{subject}.{name} was given by position and by name: give it once")
@@ -300,7 +307,10 @@ def mismatch(value: object, annotation: Any) -> str | None:
     protocols = [kind for kind in map(_origin, _members(annotation)) if is_protocol(kind)]
     is_plain = isinstance(value, (str, NoneType))  # not an attempt at an implementation
     missing = ", ".join(_missing_members(value, protocols[0])[:3]) if protocols and not is_plain else ""
-    return f"must be {_in_words(annotation)}, got {shown}" + (f", which has no {missing}" if missing else "")
+    example = ""
+    if isinstance(value, int) and _origin(annotation) is Sequence and get_args(annotation) == (int,):
+        example = f" such as ({value},) or ({value}, {value})"
+    return f"must be {_in_words(annotation)}{example}, got {shown}" + (f", which has no {missing}" if missing else "")
 
 
 def matches(value: object, annotation: Any) -> bool:

@@ -381,9 +381,11 @@ def count_actions(owner: str, space: Space[Any]) -> int:
         joint = joint_actions(owner, space)
         if joint is not None:
             return joint.n
-        remedy = ": use PPOPolicy or A2CPolicy" if isinstance(flat_actions(space), StructuredHybrid) else ""
+        remedy = "use PPOPolicy or A2CPolicy"
+        if isinstance(space, spaces.Box):
+            remedy = "use SACPolicy, PPOPolicy or A2CPolicy, or make_envs(processors=[DiscretizeActions(...)])"
         raise SpaceMismatchError(
-            f"{owner} needs a Discrete, MultiDiscrete or MultiBinary action space, got {space}{remedy}"
+            f"{owner} needs a Discrete, MultiDiscrete or MultiBinary action space, got {space}: {remedy}"
         )
     if space.n > MOST_ACTIONS:
         raise SpaceMismatchError(

@@ -40,7 +40,11 @@ def _error_of(bad: NDArray[np.bool_], values: NDArray[Any], env_ids: Ids, what: 
     at = np.argwhere(bad)[0]
     env_id = int(env_ids[at[0]])
     index = f" at index {tuple(at[1:].tolist())}" if len(at) > 1 else ""
-    return BadEnvDataError(f"env {env_id}: {what} {values[tuple(at)]}{index}, at {where(env_id)}", env_id=env_id)
+    return BadEnvDataError(
+        f"env {env_id}: {what} {values[tuple(at)]}{index}, at {where(env_id)}: look for a division by zero in the "
+        "environment, or let a wrapper replace the value",
+        env_id=env_id,
+    )
 
 
 # ---- actions ----

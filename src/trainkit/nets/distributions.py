@@ -266,8 +266,8 @@ def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:
     """Return a Box of floats with low < high, both finite, in every dimension; raise for any other space."""
     space = flat_actions(space)
     if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
-        remedy = ": use PPOPolicy or A2CPolicy" if isinstance(space, StructuredHybrid) else ""
-        raise SpaceMismatchError(f"{subject} needs actions in a Box of float32 or float64, got {space}{remedy}")
+        remedy = "use PPOPolicy or A2CPolicy" if isinstance(space, StructuredHybrid) else "use DQNPolicy or PPOPolicy"
+        raise SpaceMismatchError(f"{subject} needs actions in a Box of float32 or float64, got {space}: {remedy}")
     if not space.is_bounded():
         raise SpaceMismatchError(
             f"{subject} squashes actions between bounds, and {space} has an unbounded dimension: give the environment "

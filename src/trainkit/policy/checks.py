@@ -74,7 +74,8 @@ def check_prediction(subject: str, prediction: Prediction, action_space: Space[A
     if shape != expected or (fractions is not None) != isinstance(value, DrawnFractions):
         raise SpaceMismatchError(
             f"{subject}'s network gives outputs {shape} for one observation, but {action_space} and "
-            f"{type(value).__name__} need {expected} [B, A, W]"
+            f"{type(value).__name__} need {expected} [B, A, W]: give "
+            f"it {expected[1] * expected[2]} outputs"
         )
 
 
@@ -86,7 +87,10 @@ def check_loss(parts: str, loss_of_row: Callable[[], Loss]) -> None:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{parts} fail together on one row: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{parts} fail together on one row: {type(error).__name__}: {error}: a value part's `loss` returns "
+            "(loss [B], priority [B]), a backup (outputs [B, W], reward [B])"
+        ) from error
     shapes = tuple(loss.per_row.shape), None if loss.priority is None else tuple(loss.priority.shape)
     if shapes != ((1,), (1,)):
         raise ConfigError(f"{parts} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")

@@ -224,7 +224,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     def _trainer_options(self, options: Mapping[str, Any], settings: SettingsT) -> dict[str, Any]:
         """Return the trainer's options among these, with `stop_return` converted to a `stop_fn`."""
         common = {name: value for name, value in options.items() if name in _TRAINER_OPTIONS}
-        common["episode_per_test"] = settings.episode_per_test
+        common.pop("episode_per_test", None)  # a setting, for those that evaluate
         if (stop_return := settings.stop_return) is not None:
             if "stop_fn" in common:
                 raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
@@ -283,6 +283,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         common = self._trainer_options(options, settings)
         if evaluates:
             again = self._same_again(env) if settings.test_env is None else settings.test_env
+            common["episode_per_test"] = settings.episode_per_test
             common["test_collector"] = Collector(policy, self._make_envs(again, "n_test_envs", making, options))
         return self._trainer(policy, envs, settings, common)
 

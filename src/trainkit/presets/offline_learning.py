@@ -147,6 +147,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         policy = self._policy(spaces, settings)
         common = self._trainer_options(options, settings)
         if envs is not None:
+            common["episode_per_test"] = settings.episode_per_test
             common["test_collector"] = Collector(policy, envs)
         return OfflineTrainer(
             policy,

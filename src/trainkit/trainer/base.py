@@ -620,6 +620,8 @@ class Trainer(Generic[TraineeT]):
             folder = newest_intact(self._checkpoints[0].folder)
         if folder is not None:
             self.load(folder)
+            done = f"{self.env_step:,} steps | {self.gradient_step:,} updates"
+            self._progress.note(f"resumed from {folder} | epoch {self.epoch} | {done}")
             _log.info("resumed from %s, epoch %d", folder, self.epoch)
         if seed is not None and seed != self.seed:
             _log.warning("the run continues with its own seed %d, not with %d", self.seed, seed)
@@ -637,6 +639,7 @@ class Trainer(Generic[TraineeT]):
             "stop_reason": None if self.stop_reason in _LIMITS else self.stop_reason,
             "seconds": self._metrics.stopwatch.lap(),
             "parts": dict(self._metrics.stopwatch.parts),
+            # the names that files had first: "judge" and "hooks" here, "credit" and "learnt", "ways" and "spreads" elsewhere
             "judge": self.evaluation_schedule.state_dict(),
             "hooks": self._callbacks.state_dict(),
             "reports": self._metrics.state_dict(),

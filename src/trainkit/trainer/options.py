@@ -5,6 +5,7 @@ types the keywords of presets, and as a key of `KeywordOptions`, which types the
 both.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,6 +27,10 @@ from trainkit.trainer.evaluation import Evaluation
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
+_log = logging.getLogger(__name__)
+
+_EPISODES_PER_TEST = 10
+
 Callbacks = Callback | type[Callback] | Sequence[Callback | type[Callback]]
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 OnTrainer = Callable[["Trainer"], object]
@@ -41,7 +46,7 @@ class EvaluationOptions:
 
     Args:
         test_collector: for evaluation after every epoch, without a buffer.
-        episode_per_test: episodes per evaluation.
+        episode_per_test: episodes per evaluation in `test_collector`; None is 10.
         evaluation: instead of `test_collector` and `episode_per_test`.
         compute_score_fn: score of an evaluation, None for none; default: its mean return.
         test_fn: called with (epoch, env_step) before every evaluation.
@@ -52,7 +57,7 @@ class EvaluationOptions:
     """
 
     test_collector: Collector | None = None
-    episode_per_test: int = 10
+    episode_per_test: int | None = None
     evaluation: Evaluation | None = None
     compute_score_fn: Callable[[CollectStats], float | None] | None = None
     test_fn: Callable[[int, int], None] | None = None
@@ -62,7 +67,7 @@ class EvaluationOptions:
 
     def check_evaluation(self, checks: Checks) -> None:
         """Note what cannot work."""
-        checks.integer("episode_per_test", self.episode_per_test, low=1)
+        checks.integer("episode_per_test", self.episode_per_test, low=1, optional=True)
         has_evaluations = self.evaluation is not None or self.test_collector is not None
         for name in ("test_fn", "stop_fn", "compute_score_fn", "save_best_fn"):
             fn = getattr(self, name)
@@ -75,9 +80,12 @@ class EvaluationOptions:
 
     def evaluator(self) -> Evaluation | None:
         """Return the evaluation of the run, None for a run without one."""
-        if self.test_collector is None:
-            return self.evaluation
-        return Evaluation(self.test_collector, duration=self.episode_per_test)
+        if self.test_collector is not None:
+            return Evaluation(self.test_collector, duration=self.episode_per_test or _EPISODES_PER_TEST)
+        if self.episode_per_test is not None:
+            remedy = "give one" if self.evaluation is None else "give Evaluation(collector, duration=...)"
+            _log.warning("episode_per_test=%d has no effect without test_collector: %s", self.episode_per_test, remedy)
+        return self.evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +302,7 @@ class EventKeywords(TypedDict, total=False):
 class KeywordOptions(EventKeywords, total=False):
     """The keywords of `Options` except `test_collector`, which trainers also accept by position."""
 
-    episode_per_test: int
+    episode_per_test: int | None
     evaluation: Evaluation | None
     compute_score_fn: Callable[[CollectStats], float | None] | None
     test_fn: Callable[[int, int], None] | None

@@ -48,6 +48,11 @@ class Progress:
         if self._show_lines:
             self._print(epoch_line(result, self._unit))
 
+    def note(self, line: str) -> None:
+        """Print a line about the run."""
+        if self._show_lines:
+            self._print(line)
+
     def close(self) -> None:
         """Remove the bar; a later `advance_to` opens it again."""
         if self._bar is not None:

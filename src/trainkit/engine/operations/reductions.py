@@ -31,9 +31,9 @@ def total(b: Builder, node: Node, x: Array, dims: Any = None, keepdim: bool = Fa
 
 def mean(b: Builder, node: Node, x: Array, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     x = b.cast(x, node.numpy_dtype)
-    total = summed(b, x, dims, keepdim=keepdim)
+    result = summed(b, x, dims, keepdim=keepdim)
     n = math.prod(x.shape[axis] for axis in _axes(dims, x.view.ndim))
-    return total if n == 1 else apply_like(b, node)(np.divide, total, n)
+    return result if n == 1 else apply_like(b, node)(np.divide, result, n)
 
 
 def cumsum(b: Builder, node: Node, x: Array, dim: int, dtype: Any = None) -> Array:
@@ -51,18 +51,18 @@ def summed(b: Builder, x: Array, dims: Any, *, keepdim: bool) -> Array:
         return b.reshape(x, shape_out)
     small = tuple(1 if size > 1 and stride(x, axis, n_axes) == 0 else size for axis, size in enumerate(shape))
     if small != shape and x.view.size:  # repeated numbers are added up once
-        total = summed(b, without_repeats(b, x, small), axes, keepdim=True)
+        result = summed(b, without_repeats(b, x, small), axes, keepdim=True)
         n_times = math.prod(shape[axis] // small[axis] for axis in axes)
         if n_times > 1:
-            total = apply_like(b, total)(np.multiply, total, n_times)
-        return b.reshape(b.view(total, lambda array: np.broadcast_to(array, kept)), shape_out)
+            result = apply_like(b, result)(np.multiply, result, n_times)
+        return b.reshape(b.view(result, lambda array: np.broadcast_to(array, kept)), shape_out)
     if x.dtype.kind == "f" and x.view.size and x.is_dense:
         n_rest = x.view.size // n
         if axes == tuple(range(n_axes - len(axes), n_axes)):
             rows = b.reshape(x, (n_rest, n)) if n_rest > 1 else b.reshape(x, (n,))
             ones = b.full((n,), 1.0, x.dtype)
-            total = b.call(kernels.product, rows, ones, shape=rows.shape[:-1], dtype=x.dtype)
-            return b.reshape(total, shape_out)
+            result = b.call(kernels.product, rows, ones, shape=rows.shape[:-1], dtype=x.dtype)
+            return b.reshape(result, shape_out)
         if axes == tuple(range(len(axes))):
             columns = _partly_summed(b, b.reshape(x, (n, n_rest)))
             ones = b.full(columns.shape[:1], 1.0, x.dtype)

@@ -28,6 +28,7 @@ functions given as `on_...=` last. An exception goes through; the callbacks afte
 event when the trainer continues. With `callback_errors="log"` it is logged instead.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -200,6 +201,22 @@ class EventFunctions(Callback):
 _COLLECTOR_EVENTS = ["on_env_created", *(name for name in EVENTS if name.startswith("on_episode_"))]
 
 
+def _check_arity(callback: Callback, event: str) -> None:
+    """Raise `ConfigError` if a callback's method cannot take the arguments of its event."""
+    _, *names = inspect.signature(getattr(Callback, event)).parameters
+    try:
+        signature = inspect.signature(getattr(callback, event))
+    except (TypeError, ValueError):  # some of C's functions have none
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        raise ConfigError(
+            f"{_label(callback, event)} is called with ({', '.join(names)}) and has the arguments {signature} "
+            f"({error}): give it these"
+        ) from None
+
+
 class Dispatcher:
     """The callbacks of a run, by event.
 
@@ -217,6 +234,9 @@ class Dispatcher:
         self._logs_errors = errors == "log"
         self._n_errors: dict[str, int] = {}  # that were logged, by callback and event
         self.receivers = {event: [c for c in self.callbacks if c.receives(event)] for event in EVENTS}
+        for event, receivers in self.receivers.items():
+            for callback in receivers:
+                _check_arity(callback, event)
         self._undelivered: list[tuple[str, Trainer, Occurrences, list[Callback]]] = []  # because of an exception
 
     def check(self, trainer: "Trainer") -> None:
