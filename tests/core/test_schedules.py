@@ -92,7 +92,7 @@ def test_numbers_knots_and_functions_become_schedules(value: Any, at_5: float) -
         (1.5, "1.5"),
         (Constant(1.5), "1.5"),
         ([(0, 0.0), (10, 1.5)], "1.5"),
-        ("0.5", "'0.5'"),
+        ("0.5", "'0.5', a str: give a number"),
         (None, "None"),
         (True, "True"),
     ],
@@ -230,7 +230,7 @@ class TestLinear:
             (lambda: Linear(1.0, 0.5, 0.0), r"^Linear.share must be in \(0, 1\], got 0.0$"),
             (lambda: Linear(1.0, 0.5, 1.5), r"^Linear.share must be in \(0, 1\], got 1.5$"),
             (lambda: Linear(float("nan"), 0.5), r"^Linear.start must be in \(-inf, inf\), got nan$"),
-            (lambda: Linear(1.0, "0"), r"^Linear.end must be in \(-inf, inf\), got '0'$"),
+            (lambda: Linear(1.0, "0"), r"^Linear.end must be in \(-inf, inf\), got '0', a str: give a number$"),
         ],
     )
     def test_numbers_that_cannot_work_are_rejected(self, make: Any, message: str) -> None:

@@ -639,7 +639,7 @@ class Trainer(Generic[TraineeT]):
             "stop_reason": None if self.stop_reason in _LIMITS else self.stop_reason,
             "seconds": self._metrics.stopwatch.lap(),
             "parts": dict(self._metrics.stopwatch.parts),
-            # the names that files had first: "judge" and "hooks" here, "credit" and "learnt", "ways" and "spreads" elsewhere
+            # Keys belong to the file format and stay; so do "credit", "learnt", "ways" and "spreads" of other parts.
             "judge": self.evaluation_schedule.state_dict(),
             "hooks": self._callbacks.state_dict(),
             "reports": self._metrics.state_dict(),
