@@ -132,7 +132,8 @@ def test_numbers_in_a_closed_range_pass_with_its_ends(value: Any) -> None:
 def test_what_is_no_finite_number_in_the_range_does_not(value: Any) -> None:
     checks = Checks("Thing")
     assert not checks.number("rate", value, low=0, high=1)
-    assert checks.problems == [f"Thing.rate must be in [0, 1], got {value!r}"]
+    remedy = ", a str: give a number" if value == "0.5" else ""
+    assert checks.problems == [f"Thing.rate must be in [0, 1], got {value!r}{remedy}"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -153,7 +154,7 @@ def test_a_number_without_bounds_is_finite(value: float) -> None:
 def test_a_range_is_written_as_it_is_meant(options: dict[str, Any], written: str) -> None:
     checks = Checks("Thing")
     checks.number("rate", "x", **options)
-    assert checks.problems == [f"Thing.rate must be in {written}, got 'x'"]
+    assert checks.problems == [f"Thing.rate must be in {written}, got 'x', a str: give a number"]
     if options.get("above_low"):
         assert not checks.number("rate", 0, **options)
 

@@ -35,15 +35,18 @@ Where = Callable[[int], str]  # (env_id) -> its episode, step, action and seed, 
 Take = Callable[[int, int], Any]  # (row, env_id) -> what an environment returned; raises Failure
 
 
-def _error_of(bad: NDArray[np.bool_], values: NDArray[Any], env_ids: Ids, what: str, where: Where) -> BadEnvDataError:
+_REMEDY_OF_NAN = ": look for a division by zero in the environment, or let a wrapper replace the value"
+
+
+def _error_of(
+    bad: NDArray[np.bool_], values: NDArray[Any], env_ids: Ids, what: str, where: Where, remedy: str = ""
+) -> BadEnvDataError:
     """Return an error that names the first bad value of [K, ...]: its environment, index, episode and step."""
     at = np.argwhere(bad)[0]
     env_id = int(env_ids[at[0]])
     index = f" at index {tuple(at[1:].tolist())}" if len(at) > 1 else ""
     return BadEnvDataError(
-        f"env {env_id}: {what} {values[tuple(at)]}{index}, at {where(env_id)}: look for a division by zero in the "
-        "environment, or let a wrapper replace the value",
-        env_id=env_id,
+        f"env {env_id}: {what} {values[tuple(at)]}{index}, at {where(env_id)}{remedy}", env_id=env_id
     )
 
 
@@ -348,7 +351,7 @@ class StepValidator:
         """
         env_ids = raw.env_ids
         if not is_finite(raw.reward):
-            raise _error_of(~np.isfinite(raw.reward), raw.reward, env_ids, "returned reward", where)
+            raise _error_of(~np.isfinite(raw.reward), raw.reward, env_ids, "returned reward", where, _REMEDY_OF_NAN)
         frame = self.frames(raw.next_obs, raw.infos, env_ids, where)
         if any_true(raw.truncated):
             _check_bootstrap(frame, raw.truncated & ~raw.terminated, env_ids, where)
@@ -396,7 +399,9 @@ class StepValidator:
         """Return an error that names the first value that is not finite, of the first leaf that has one."""
         floats = [(path, leaf) for path, leaf in tree.named_leaves(obs) if leaf.dtype.kind == "f"]
         path, leaf = next((path, leaf) for path, leaf in floats if not is_finite(leaf))
-        return _error_of(~np.isfinite(leaf), leaf, env_ids, f"returned{self._source} {_leaf_name(path)}", where)
+        return _error_of(
+            ~np.isfinite(leaf), leaf, env_ids, f"returned{self._source} {_leaf_name(path)}", where, _REMEDY_OF_NAN
+        )
 
     def _compare_with_bounds(self, obs: Obs) -> None:
         """Warn once about a value outside its Box; it is no error, since many environments declare wrong bounds."""
