@@ -65,7 +65,8 @@ def recipe_of(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             arguments[name] = to_plain(_BY_NAME[name](value) if name in _BY_NAME else value)
         except TypeError:
-            unknown[name] = repr(value)
+            text = repr(value)
+            unknown[name] = f"{type(value).__name__}(...)" if "\n" in text else text
     return {"class": cls.__name__, "arguments": arguments, "unknown": unknown}
 
 
