@@ -109,8 +109,7 @@ def learning(setup: Setup, left_s: float) -> Row | None:
             if trainer.epoch % SAVED_EVERY == 0:
                 trainer.save(folder)
         if trainer.is_finished and trainer.stop_reason in (None, "stop_fn", "max_epoch"):
-            epochs = [row for row in trainer.history if row.get("test/returns/mean") is not None]  # None: interrupted
-            curve = [[row["env_step"], row["seconds"], row["test/returns/mean"]] for row in epochs]
+            curve = [[row["env_step"], row["seconds"], row["test/returns/mean"]] for row in trainer.history]
             best = max(score for _, _, score in curve)
             return {"curve": curve, "best": best, "reached": best >= WON}
         trainer.save(folder)

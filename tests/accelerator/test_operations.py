@@ -27,7 +27,7 @@ CASES = [(name, precision) for name, counts in N_OPERATIONS.items() for precisio
 def operations_of_an_update(name: str, pretend: PretendDevice, **options: Any) -> Counter[str]:
     """Return the operations of the gradient steps of a preset's last update, whose parameters are laid out."""
     with make(name, pretend.device, evaluation=None, **options) as trainer:
-        operations, take_steps = Counter[str](), trainer.policy._take_steps
+        operations, take_steps = Counter[str](), trainer.policy._learning._take_steps
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             operations.clear()
@@ -36,7 +36,7 @@ def operations_of_an_update(name: str, pretend: PretendDevice, **options: Any) -
             operations.update(counts.operations)
             return results
 
-        trainer.policy._take_steps = counted
+        trainer.policy._learning._take_steps = counted
         trainer.run()
     return operations
 

@@ -194,7 +194,7 @@ def test_a_cloner_learns_as_without() -> None:
 def test_every_gradient_step_of_a_policy_is_compiled() -> None:
     options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
     compiled, plain = (DiscreteBCQPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
-    assert all(step._graph is not None for step in compiled._gradient_steps.values())
+    assert all(step._graph is not None for step in compiled._learning.steps.values())
     learn_alike(compiled, plain, batches(3))
 
 
@@ -284,7 +284,7 @@ def test_more_policies_than_torch_keeps_graphs_of_one_function() -> None:
 
 
 def test_nothing_is_compiled_unless_requested() -> None:
-    assert made()._gradient_steps["network"]._graph is None
+    assert made()._learning.steps["network"]._graph is None
 
 
 def test_without_a_compiler_it_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

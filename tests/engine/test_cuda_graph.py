@@ -58,6 +58,7 @@ from trainkit.engine import Loss, TensorBatch, cuda_graph
 from trainkit.engine.device import to_device
 from trainkit.errors import DeviceError, DivergedError
 from trainkit.policy import ActOutput
+from trainkit.policy.learning import Learning
 from trainkit.testing import DeviceCounts, PretendDevice
 
 DEVICE = "pretend"
@@ -198,16 +199,16 @@ def test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch(
     """Only a target network that moves in every update, and the columns of a rollout, take further launches."""
     learner, (graph, plain) = LEARNERS[name], both(name)
     counted: list[tuple[DeviceCounts, Counter[str]]] = []
-    own_learn = Policy._learn
+    own_update = Learning.update
 
-    def learn_once(policy: Policy, *given: Any, **facts: Any) -> Any:
+    def update_once(learning: Learning, *given: Any, **facts: Any) -> Any:
         with taped.counting() as counts:
-            results = own_learn(policy, *given, **facts)
-        if policy is graph:
+            results = own_update(learning, *given, **facts)
+        if learning is graph._learning:
             counted.append((counts, counts.operations - TapeCapture.inside))
         return results
 
-    monkeypatch.setattr(Policy, "_learn", learn_once)
+    monkeypatch.setattr(Learning, "update", update_once)
     for step in range(2 if learner.is_on_policy else N_WARM_UPS + 3):
         priorities = [learner.learn(policy, step) for policy in (graph, plain)]
         if priorities[1] is not None:
@@ -219,7 +220,7 @@ def test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch(
     close = {"rel": 10 * learner.tolerance, "abs": 10 * learner.tolerance}
     expected = {metric: pytest.approx(number, **close) for metric, number in plain.read_metrics().items()}
     assert graph.read_metrics() == expected
-    n_moved = sum(target.spec.every == 1 for target in graph._targets.values())
+    n_moved = sum(target.spec.every == 1 for target in graph._learning.targets.values())
     for counts, outside in counted[N_WARM_UPS + 1 :]:
         assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (0, 1, 0)
         assert outside.pop("aten::lerp", 0) == n_moved

@@ -84,7 +84,7 @@ class Agreement:
             lr: Tensor | None = None,
         ) -> Taken:
             def evaluate(policy: Any, given: Any) -> Numbers:
-                evaluator, own_step = _Evaluator(), policy._gradient_steps[name]
+                evaluator, own_step = _Evaluator(), policy._learning.steps[name]
                 own_function = partial(function.func, own_step.loss, **function.keywords)
                 own_prepare = partial(policy.rows, **prepare.keywords)
                 evaluator.minimize(own_step, name, own_prepare, own_function, given, step=step)

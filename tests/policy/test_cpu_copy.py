@@ -97,7 +97,7 @@ def lay_elsewhere_twice(policy: DQNPolicy, space: Any) -> None:
 
 
 def follow(policy: DQNPolicy, space: Any) -> None:
-    policy._targets["network"].copy()
+    policy._learning.targets["network"].copy()
 
 
 def load(policy: DQNPolicy, space: Any) -> None:

@@ -141,14 +141,6 @@ def test_an_encoder_that_no_file_can_hold_is_given_to_load_policy(name: str, tmp
         load_policy(folder, device="cpu", encoder="mlp", activation=torch.sin)
 
 
-@pytest.mark.global_rng
-def test_a_module_is_named_by_its_class_where_a_file_cannot_hold_it(tmp_path: Path) -> None:
-    folder = learned("dqn", encoder=nn.Sequential(nn.Linear(4, 3), nn.Tanh())).save(tmp_path)
-
-    with pytest.raises(CheckpointError, match=r"cannot restore encoder=Sequential\(...\) of its policy"):
-        load_policy(folder, device="cpu")
-
-
 def test_load_policy_rejects_arguments_that_for_envs_does_not_have(tmp_path: Path) -> None:
     folder = learned("dqn").save(tmp_path)
 

@@ -80,7 +80,7 @@ def test_images_take_the_other_table(preset: Any) -> None:
 
 
 def adam(trainer: Any) -> Any:
-    return next(iter(trainer.policy._gradient_steps.values())).optimizer
+    return next(iter(trainer.policy._learning.steps.values())).optimizer
 
 
 # Each setting, another value of it, and what has that value then.
@@ -105,12 +105,12 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "n_step": (4, lambda t: t.policy.horizon.n_step),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
-    "target_every": (77, lambda t: t.policy._targets["network"].spec.every),
-    "target_tau": (0.5, lambda t: t.policy._targets["network"].spec.tau),
+    "target_every": (77, lambda t: t.policy._learning.targets["network"].spec.every),
+    "target_tau": (0.5, lambda t: t.policy._learning.targets["network"].spec.tau),
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
-    "max_grad_norm": (3.0, lambda t: next(iter(t.policy._gradient_steps.values())).clip.limit),
+    "max_grad_norm": (3.0, lambda t: next(iter(t.policy._learning.steps.values())).clip.limit),
     "batch_size": (9, lambda t: t.batch_size),
     "max_epoch": (6, lambda t: t.max_epoch),
     "update_per_epoch": (66, lambda t: t.step_per_epoch),

@@ -235,7 +235,7 @@ def test_an_unknown_domain_is_refused() -> None:
 
 # ---- settings ----
 
-adam: Callable[[Any], Any] = lambda trainer: trainer.policy._gradient_steps["network"].optimizer  # noqa: E731 - a short word
+adam: Callable[[Any], Any] = lambda trainer: trainer.policy._learning.steps["network"].optimizer  # noqa: E731 - a short word
 
 
 class Lives(Walk):
@@ -298,10 +298,10 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
-    "max_grad_norm": (3.0, lambda t: t.policy._gradient_steps["network"].clip.limit),
+    "max_grad_norm": (3.0, lambda t: t.policy._learning.steps["network"].clip.limit),
     "epsilon": (0.75, lambda t: t.policy.exploration.epsilon(0)),
-    "target_every": (77, lambda t: t.policy._targets["network"].spec.every),
-    "target_tau": (0.5, lambda t: t.policy._targets["network"].spec.tau),
+    "target_every": (77, lambda t: t.policy._learning.targets["network"].spec.every),
+    "target_tau": (0.5, lambda t: t.policy._learning.targets["network"].spec.tau),
     "prioritized": (True, lambda t: t.buffer.prioritized),
     "alpha": (0.25, lambda t: t.buffer._sampler.alpha),
     "beta": (0.75, lambda t: t.buffer._sampler.beta(0)),

@@ -321,10 +321,9 @@ def test_a_copy_on_another_stream_reads_as_late_as_events_allow(pretend: Pretend
 
     with pretend.delaying():
         x = grid(pretend.device)
-        raced, _ = copied(x)
-        copied(torch.ones(2, device=pretend.device))  # comes later, and is none the sooner done
+        raced, event = copied(x)
         x.zero_()
-        other.record_event().synchronize()
+        event.synchronize()
         ordered, event = copied(x)
         current.wait_event(event)
         x.add_(1)

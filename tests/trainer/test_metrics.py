@@ -191,12 +191,13 @@ class Losses(tk.Callback):
         update = policy.update
 
         def told(batch: Any, *, step: int) -> Any:
-            add = policy._metrics.add
-            policy._metrics.add = lambda m, **plain: (self.losses.append(float(m["loss"])), add(m, **plain))
+            metrics = policy._learning.metrics
+            sum_up = metrics.sum_up
+            metrics.sum_up = lambda scalars: (self.losses.append(float(scalars["loss"])), sum_up(scalars))
             try:
                 return update(batch, step=step)
             finally:
-                policy._metrics.add = add
+                metrics.sum_up = sum_up
 
         policy.update = told  # type: ignore[method-assign]
 

@@ -170,18 +170,16 @@ class Engine:
         memory: BatchMemory | None = None,
         variant: Hashable = None,
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Do the work of an update, which takes gradient steps, by a CUDA graph if `is_graph`.
+        """Do the work of an update, which takes gradient steps, by a CUDA graph.
 
         Args:
-            work: (inputs, fixed) -> (results to keep, other results). Of a graph, the first are overwritten by the
-                second update after this one, the others by the next.
+            work: (inputs, fixed) -> (results to keep, other results). The first are overwritten by the second update
+                after this one, the others by the next.
             inputs: a tree of arrays, numbers, tensors on the device and None: all that changes from call to call.
             fixed: a tree of objects that a graph reads and writes where they are.
             memory: has some of the arrays in pinned memory already.
             variant: what else a graph depends on.
         """
-        if not self.is_graph:
-            return work(inputs, fixed)
         results: tuple[Mapping[str, Any], Mapping[str, Any]]
         results = self._by_graph(self._graph("update"), work, inputs, fixed, memory=memory, variant=variant)
         return results

@@ -111,7 +111,8 @@ class GradientStep:
 
     def advance(self) -> None:
         """Step the torch scheduler of the learning rate, if there is one; once per update of a policy."""
-        self._rule.advance()
+        if self._rule.rate.scheduler is not None:
+            self._rule.advance()
 
     # ---- one step ----
 

@@ -31,11 +31,11 @@ from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
-from trainkit.engine.device import CPU, BatchMemory, PinnedBatch, resolve_device, to_device, with_room
+from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device
 from trainkit.engine.device_frames import frames_of, gathered, places_of
 from trainkit.engine.engine import Engine, EngineName
-from trainkit.engine.gradient_step import Clip, GradientStep, Scalar, Taken
-from trainkit.engine.loss import Loss, TensorBatch, objective, tensor_batch
+from trainkit.engine.gradient_step import Clip, GradientStep, Scalar
+from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision
 from trainkit.nets.action_scale import ActionScale
@@ -44,10 +44,11 @@ from trainkit.nets.weights import seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of
 from trainkit.policy.checks import check_same_spaces, read_observations
 from trainkit.policy.export import Exportable, export_onnx
+from trainkit.policy.learning import Learning
 from trainkit.policy.persistence import KeyMap, action_units, as_array, check_action_units, describe, load_weights
 from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
-from trainkit.policy.update_result import DivergenceGuard, MeanMetrics, OnNan, UpdateResult
+from trainkit.policy.update_result import OnNan, UpdateResult
 
 T = TypeVar("T")
 
@@ -169,13 +170,9 @@ class Policy(nn.Module):
         self._seed = seed  # of networks that are added later
         self.start_streams(seeding.fresh_root() if seed is None else seed)
         self.n_updates = self.last_step = 0
-        self._gradient_steps: dict[str, GradientStep] = {}
+        self._learning = Learning(self, self.device)
         self._drawn: dict[str, nn.Module] = {}  # whose initial weights are drawn, by the names of random streams
         self.auxiliary = auxiliary
-        self._targets: dict[str, TargetNetwork] = {}
-        self._metrics = MeanMetrics()
-        self._divergence = DivergenceGuard(name, self.device)
-        self._memory = BatchMemory()
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._precision = LearningPrecision(self, precision, self.device)
         own = {"_engine", "_ignored", "recipe"}
@@ -284,7 +281,7 @@ class Policy(nn.Module):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that differ from the policy's or do not fit its networks, else store them."""
         if self.auxiliary is not None and not any(
-            isinstance(one.loss, AuxiliaryLoss) for one in self._gradient_steps.values()
+            isinstance(one.loss, AuxiliaryLoss) for one in self._learning.steps.values()
         ):
             raise ConfigError(
                 f"{type(self).__name__}.auxiliary has no effect: name the network that has the encoder, "
@@ -308,13 +305,13 @@ class Policy(nn.Module):
 
     def _use_engine(self, wanted: EngineName) -> None:
         self._engine = Engine(self, wanted, self.device, self.precision, self._ignored)
-        for gradient_step in self._gradient_steps.values():
+        for gradient_step in self._learning.steps.values():
             gradient_step.use(**self._gradient_options)
         self._check_recordable()
 
     def _check_recordable(self) -> None:
         """Give up CUDA graphs if one cannot record a gradient step."""
-        for gradient_step in self._gradient_steps.values():
+        for gradient_step in self._learning.steps.values():
             if self._engine.is_graph and gradient_step.not_recordable is not None:
                 self._engine.give_up(gradient_step.not_recordable)
 
@@ -365,17 +362,17 @@ class Policy(nn.Module):
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device with observations as features, for a custom `update`."""
         columns = self._columns(batch)
-        sent = columns if self.device == CPU else PinnedBatch(columns, self._memory)
+        sent = columns if self.device == CPU else PinnedBatch(columns, self._learning.memory)
         return tensor_batch(to_device(sent, self.device), self.preprocess, frames_of(batch))
 
     @property
     def batch_memory(self) -> Allocate | None:
         """Makes arrays for batches in memory that the device reads; None on the CPU."""
-        return None if self.device == CPU else self._memory.empty
+        return None if self.device == CPU else self._learning.memory.empty
 
     def _columns(self, batch: TransitionBatch) -> Any:
         """Return a batch's columns."""
-        self._divergence.slots = batch.slots
+        self._learning.divergence.slots = batch.slots
         missing = [name for name in self.columns if name not in batch.extras]
         if missing:
             raise ConfigError(
@@ -450,7 +447,7 @@ class Policy(nn.Module):
                 self._drawn["auxiliary"] = self.auxiliary.to(self.device)
                 trained = nn.ModuleList([module, self.auxiliary])
         how: dict[str, Any] = {"flush_denormals": flush_denormals, **self._gradient_options}
-        self._gradient_steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
+        self._learning.steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
         self._check_recordable()
         if self._seed is not None:
             for own_name in {name, "auxiliary"} & self._drawn.keys():
@@ -458,14 +455,16 @@ class Policy(nn.Module):
 
     def add_target(self, name: str, online: nn.Module, spec: Target) -> nn.Module:
         """Return a target network of a module, which updates move as specified; store it as an attribute."""
-        self._targets[name] = TargetNetwork(online.to(self.device), spec)
-        return self._targets[name].network
+        self._learning.targets[name] = TargetNetwork(online.to(self.device), spec)
+        return self._learning.targets[name].network
 
     @property
     def learns_by(self) -> set[str]:
         """The methods by which the policy learns: "update" from batches, "learn" from rollouts; may be empty."""
-        has_loss = any(gradient_step.loss is not None for gradient_step in self._gradient_steps.values())
-        has = {"update": has_loss or type(self).update is not Policy.update, "learn": hasattr(self, "learn")}
+        has = {
+            "update": self._learning.has_loss or type(self).update is not Policy.update,
+            "learn": hasattr(self, "learn"),
+        }
         return {name for name, is_there in has.items() if is_there}
 
     def loss_inputs(self, n_rows: int, *, step: int) -> Any:
@@ -506,99 +505,19 @@ class Policy(nn.Module):
         Raises:
             DivergedError: as `minimize`, which is for an `update` of your own: `Engine.minimize` takes these steps.
         """
-        if not any(gradient_step.loss is not None for gradient_step in self._gradient_steps.values()):
+        if not self._learning.has_loss:
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")
         self.enter(training=True)
         frames = None if isinstance(batch.obs, np.ndarray) else frames_of(batch)
         if frames is not None and self._engine.is_numpy:
             batch, frames = gathered(batch), None
         columns = self._columns(batch)
-        self._check_recordable()
+        if self._engine.is_graph:
+            self._check_recordable()
         if self.device != CPU and not self._engine.is_graph:
-            columns = self._with_room(partial(PinnedBatch(columns, self._memory).on, self.device), step)
-        return self._learn(columns, len(batch), frames, step=step)[0]
-
-    def _learn(
-        self, columns: Any, n_rows: int, frames: Any = None, *, step: int
-    ) -> tuple[UpdateResult, Mapping[str, Scalar]]:
-        """Take one update on the columns of B rows; return its result and its metrics."""
-        inputs = self.loss_inputs(n_rows, step=step)
-        rates: dict[str, float] = {}
-        if self._engine.is_graph:  # which reads them where they are copied to
-            rates = {name: gradient_step.lr(step) for name, gradient_step in self._gradient_steps.items()}
-        work = partial(self._work, n_rows=n_rows, step=step)
-        fixed = frames, self._metrics.device_sums, *self._divergence.memory
-        given = columns, inputs, rates
-        kept, metrics = self._engine.update(work, given, fixed, memory=self._memory, variant=self.on_nan)
-        self._count_update(step)
-        return UpdateResult(kept.get("priority"), is_lost=kept.get("is_lost")), metrics
-
-    def _work(
-        self, given: Any, fixed: Any, *, n_rows: int, step: int
-    ) -> tuple[dict[str, Scalar], Mapping[str, Scalar]]:
-        """Sample noise, take the gradient steps and add up their metrics; a CUDA graph records this.
-
-        Returns:
-            The priority [B] and whether the update was skipped, where they are known, and the metrics.
-        """
-        columns, inputs, rates = given
-        noise = self.loss_noise(n_rows)
-        results = self._take_steps((columns, {**inputs, **noise} if noise else inputs), fixed[0], rates, step=step)
-        kept = {"priority": results.pop("priority")} if "priority" in results else {}
-        is_lost = self._sum_up(results)
-        return kept if is_lost is None else {**kept, "is_lost": is_lost}, results
-
-    def _take_steps(self, given: Any, frames: Any, rates: Mapping[str, Tensor], *, step: int) -> dict[str, Any]:
-        """Take the gradient steps that have a loss; return their metrics and the priority by name.
-
-        `rates` are learning rates on the device, by gradient step, for steps that are recorded.
-        """
-        columns, inputs = given
-        prepare = partial(self.rows, frames=frames)
-        results: dict[str, Any] = {}
-        for name, gradient_step in self._gradient_steps.items():
-            if gradient_step.loss is None:
-                continue
-            function = partial(objective, gradient_step.loss, with_weights=not results)
-            minimize = partial(self._engine.minimize, step=step, lr=rates.get(name))
-            take = partial(minimize, gradient_step, name, prepare, function, (columns, inputs))
-            taken = take() if self.device == CPU else self._with_room(take, step)
-            outcome: dict[str, Any] = self._record(name, taken, step)
-            if repeated := results.keys() & outcome["metrics"].keys():
-                raise ConfigError(
-                    f"{type(self).__name__}: gradient step {name!r} and one before it have the metrics "
-                    f"{', '.join(sorted(repeated))}: give them different names"
-                )
-            results |= outcome["metrics"]
-            if "priority" in outcome:
-                if "priority" in results:
-                    raise ConfigError(
-                        f"{type(self).__name__}: gradient step {name!r} and one before it have a priority: return it "
-                        "from one loss"
-                    )
-                results["priority"] = outcome["priority"]
-            if outcome["outputs"]:
-                inputs = {**inputs, **outcome["outputs"]}
-        return results
-
-    def _with_room(self, take: Callable[[], T], step: int) -> T:
-        """Do a part of an update; if the device runs out of memory, free torch's cache and do it again."""
-        if self._engine.is_recording:
-            return take()
-        return with_room(take, f"{type(self).__name__}: update {self.n_updates + 1} at step {step}")
-
-    def _record(self, name: str, taken: Taken, step: int) -> Any:
-        """Record loss, norm and skip of a gradient step for `end_update`; return other results; raise if not finite."""
-        pending, is_known = self._metrics.pending, self.device == CPU and isinstance(taken.skipped, float)
-        if is_known and taken.skipped and self._divergence.on_nan == "raise":
-            pending.clear()
-            lr = self._gradient_steps[name].lr(step)
-            raise self._divergence.error(taken, update=self.n_updates + 1, step=step, lr=lr)
-        prefix = f"{name}_" if len(self._gradient_steps) > 1 else ""
-        pending[f"{prefix}loss"] = taken.loss
-        pending[f"{prefix}grad_norm"] = taken.norm
-        pending["skipped"] = pending["skipped"] + taken.skipped if "skipped" in pending else taken.skipped
-        return taken.results
+            send = partial(PinnedBatch(columns, self._learning.memory).on, self.device)
+            columns = self._learning.with_room(send, step)
+        return self._learning.update(columns, len(batch), frames, step=step)[0]
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on `loss`, a mean over rows; it may return `(loss, other)`, and `other` is returned.
@@ -612,7 +531,7 @@ class Policy(nn.Module):
                 `on_nan` is "skip".
             DeviceError: the device does not have enough memory; nothing has changed then.
         """
-        return self._record(name, self._with_room(partial(self._gradient_steps[name], loss, step=step), step), step)
+        return self._learning.minimize(name, loss, step=step)
 
     def end_update(
         self, *, step: int, priority: Tensor | NDArray[np.float32] | None = None, **metrics: Scalar
@@ -624,44 +543,7 @@ class Policy(nn.Module):
             priority: [B], for a prioritized buffer.
             metrics: scalars on the device, the same names at every update.
         """
-        is_lost = self._sum_up(metrics)
-        self._count_update(step)
-        return UpdateResult(priority, is_lost)
-
-    def _sum_up(self, metrics: Mapping[str, Scalar]) -> Tensor | None:
-        """Add an update's metrics and those of its gradient steps to the sums for `read_metrics`.
-
-        Returns:
-            Whether the update was skipped, if it may be.
-        """
-        recorded, self._metrics.pending = self._metrics.pending, {}
-        if repeated := recorded.keys() & metrics.keys():
-            raise ConfigError(
-                f"{type(self).__name__}: the metrics {', '.join(sorted(repeated))} are those of gradient steps: "
-                "rename yours"
-            )
-        metrics = {**recorded, **metrics}
-        if self._divergence.on_nan == "raise":
-            self._metrics.sum_up(metrics)
-            return None
-        masked = self._divergence.mask_skipped(metrics)
-        self._metrics.sum_up(masked)
-        return masked["skipped"]
-
-    def _count_update(self, step: int) -> None:
-        """Count an update, move the target networks, and add the metrics that are known without the device."""
-        self.n_updates += 1
-        self.last_step = step
-        steps = self._gradient_steps
-        plain = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
-        for one in steps.values():
-            one.advance()
-        moved = [target.follow(step=step, n_updates=self.n_updates) for target in self._targets.values()]
-        if moved:
-            plain["target_followed"] = sum(moved) / len(moved)
-        self._metrics.count(**plain)
-        if self._divergence.on_nan == "skip" and self.device == CPU:
-            self._divergence.check_skipped(self.n_updates)
+        return self._learning.end(priority, metrics, step=step)
 
     @property
     def on_nan(self) -> OnNan:
@@ -669,31 +551,22 @@ class Policy(nn.Module):
 
         "raise", or "skip" up to ten in a row, with the share of `skipped` updates among the metrics.
         """
-        return self._divergence.on_nan
+        return self._learning.divergence.on_nan
 
     @on_nan.setter
     def on_nan(self, on_nan: OnNan) -> None:
-        self._divergence.on_nan = on_nan
+        self._learning.divergence.on_nan = on_nan
 
     def check_divergence(self) -> None:
         """Raise `DivergedError` for updates that could not be applied; trainers call this once per collect.
 
         It does not wait for the device: it raises for updates before the last call. On the CPU `minimize` has raised.
         """
-        if self.device == CPU:
-            return
-        if self.on_nan == "skip":
-            self._divergence.check_skipped(self.n_updates)
-        elif self._metrics.delayed_total("skipped") > 0 and self._metrics.total("skipped") > 0:
-            self.read_metrics()
+        self._learning.check_divergence()
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means over all updates since the last call, and reset them; empty if there were none."""
-        first = self.n_updates - self._metrics.n_updates + 1
-        metrics = self._metrics.read(skipped="skipped" if self.on_nan == "skip" else None)
-        if self.on_nan == "raise" and metrics.pop("skipped", 0.0) > 0:
-            raise self._divergence.error_among(first, self.n_updates)
-        return metrics
+        return self._learning.read_metrics()
 
     # ---- seeds ----
 
@@ -710,7 +583,7 @@ class Policy(nn.Module):
         for path, part in seeded_parts(module):
             if part.is_untouched:
                 part.draw(seeding.derive(root, "policy", "weights", name + path))
-                for target in self._targets.values():
+                for target in self._learning.targets.values():
                     if part in set(target.online.modules()):
                         target.copy()
 
@@ -775,15 +648,14 @@ class Policy(nn.Module):
             ConfigError: `key_map` does not map their names.
             MissingExtraError: safetensors is not installed.
         """
-        networks = [(target.online, target.network) for target in self._targets.values()]
+        networks = [(target.online, target.network) for target in self._learning.targets.values()]
         return load_weights(self, weights, networks, strict=strict, key_map=key_map)
 
     def training_state(self) -> dict[str, Any]:
         """Return everything that training continues from: weights, moments, counters, random streams."""
         return action_units(self) | {
             "weights": self.state_dict(),
-            "optimizers": {name: one.state_dict() for name, one in self._gradient_steps.items()},
-            "targets": {name: one.state_dict() for name, one in self._targets.items()},
+            **self._learning.state_dict(),
             "n_updates": self.n_updates,
             "last_step": self.last_step,
             "streams": self.streams_state(),
@@ -795,10 +667,7 @@ class Policy(nn.Module):
         """Continue from the saved state of a policy made of the same parts."""
         check_action_units(self, state)
         load_weights(self, state["weights"], [])
-        for name, step in self._gradient_steps.items():
-            step.load_state_dict(state["optimizers"][name])
-        for name, target in self._targets.items():
-            target.load_state_dict(state["targets"][name])
+        self._learning.load_state_dict(state)
         self.n_updates, self.last_step = state["n_updates"], state["last_step"]
         self.load_streams_state(state["streams"])
         self.statistics.load_state_dict(state["statistics"])

@@ -149,20 +149,12 @@ class OnpolicyPolicy(ActorPolicy):
                 f"{cls.__name__}.for_envs was given distribution, and action_bound_method or log_std too: give one"
             )
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
-        sees_images = preprocess.sees_images
         distribution = parts.get("distribution")
         if distribution is None:
             how: dict[str, Any] = {"action_bound_method": action_bound_method, "log_std": log_std}
             distribution = distribution_for(envs.action_space, **how)
-        network = ActorCriticNetwork(
-            preprocess.shapes,
-            distribution.width,
-            hidden=((512,) if sees_images else (64, 64)) if hidden is None else hidden,
-            shared=sees_images if shared is None else shared,
-            encoder=encoder,
-            activation=torch.relu if activation is None and sees_images else activation,
-            norm=norm,
-        )
+        of_layers: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm}
+        network = _default_network(preprocess, distribution.width, hidden, shared, **of_layers)
         defaults = parts_for(
             envs,
             preprocess,
@@ -227,7 +219,7 @@ class OnpolicyPolicy(ActorPolicy):
             if self.device == CPU:
                 shuffled = shuffled.in_arrays()
             for batch in shuffled.split(n_batches):
-                result, metrics = self._learn(tuple(batch), len(batch.action), step=step)
+                result, metrics = self._learning.update(tuple(batch), len(batch.action), step=step)
                 yield result
                 if self._should_stop(metrics):
                     return
@@ -313,6 +305,27 @@ class OnpolicyPolicy(ActorPolicy):
     def _should_stop(self, metrics: Mapping[str, Scalar]) -> bool:
         """Return whether to stop learning from this rollout early, after an update with these metrics."""
         return False
+
+
+def _default_network(
+    preprocess: Preprocess,
+    width: int,
+    hidden: Sequence[int] | None,
+    shared: bool | None,
+    *,
+    activation: Activation | None,
+    **options: Any,
+) -> ActorCriticNetwork:
+    """Make the network of `OnpolicyPolicy.for_envs`, with its defaults where an option is None."""
+    sees_images = preprocess.sees_images
+    return ActorCriticNetwork(
+        preprocess.shapes,
+        width,
+        hidden=((512,) if sees_images else (64, 64)) if hidden is None else hidden,
+        shared=sees_images if shared is None else shared,
+        activation=torch.relu if activation is None and sees_images else activation,
+        **options,
+    )
 
 
 def _flat(column: NDArray[Any]) -> NDArray[Any]:

@@ -65,8 +65,7 @@ def recipe_of(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             arguments[name] = to_plain(_BY_NAME[name](value) if name in _BY_NAME else value)
         except TypeError:
-            text = repr(value)
-            unknown[name] = f"{type(value).__name__}(...)" if "\n" in text else text
+            unknown[name] = repr(value)
     return {"class": cls.__name__, "arguments": arguments, "unknown": unknown}
 
 

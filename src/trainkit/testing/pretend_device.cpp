@@ -125,7 +125,7 @@ TORCH_LIBRARY(pretend, m) {
 // ---- copies that take until the CPU waits for them ----
 //
 // All other work is done at once. A delayed copy to the CPU reads the device's memory as late as its stream allows: when
-// the stream has an operation, or another stream or the CPU waits for it. It writes when the CPU waits. A delayed copy to
+// the stream has other work, or another stream or the CPU waits for it. It writes when the CPU waits. A delayed copy to
 // the device is made at once; its source is compared when the CPU waits, and must not have changed.
 
 using Clock = std::map<c10::StreamId, uint64_t>;  // of each stream, the last copy that is done
@@ -507,8 +507,7 @@ void delay_to_device(const Tensor& from) {
 
 Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   const bool to_device = is_ours(to), is_asynchronous = non_blocking && is_pinned((to_device ? from : to).const_data_ptr());
-  const bool is_queued = is_asynchronous && !to_device && delays.is_on();  // behind earlier copies of its stream
-  if (!is_queued) delays.start_work();
+  delays.start_work();
   if (to_device && is_ours(from)) {
     report(kOperation, "aten::copy_");
   } else if (to_device) {
@@ -516,8 +515,10 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   } else {
     report(is_asynchronous ? kToCpu : kToCpuBlocking, "aten::copy_");
   }
-  if (is_queued) return delay_to_cpu(from, to), to;
-  if (is_asynchronous && delays.is_on() && !is_ours(from)) delay_to_device(from);
+  if (is_asynchronous && delays.is_on() && is_ours(to) != is_ours(from)) {
+    if (!to_device) return delay_to_cpu(from, to), to;
+    delay_to_device(from);
+  }
   copy_now(from, to);
   if (is_ours(to) != is_ours(from) && !(to_device && non_blocking)) delays.wait(current_stream);  // it blocked
   return to;
