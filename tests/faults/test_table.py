@@ -123,8 +123,7 @@ CASES: dict[int, list[str]] = {
     72: ["faults/test_process.py::test_statistics_of_a_billion_rewards_stay_true"],
     73: ["core/test_schedules.py::test_knots_are_exact_and_what_lies_between_them_lies_between_their_values"],
     # ---- devices ----
-    74: ["engine/test_device.py::test_cuda_on_a_cpu_build_says_so",
-         "engine/test_device.py::test_cuda_without_a_gpu_says_where_to_look"],
+    74: ["engine/test_device.py::test_a_device_that_is_not_there_is_rejected_with_the_reason"],
     75: ["policy/test_learning.py::test_memory_that_runs_out_once_is_given_back_and_the_update_taken",
          "policy/test_learning.py::test_memory_that_runs_out_twice_is_told_and_nothing_has_moved"],
     76: ["buffer/test_sizes.py::test_more_than_there_is_is_refused_with_bytes_before_anything_is_claimed"],

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import trainkit as tk
@@ -236,7 +237,9 @@ def test_a_callback_that_changes_the_shape_of_images_is_refused() -> None:
 def test_a_policy_on_another_device_is_refused_at_construction() -> None:
     envs = tk.make_envs(Screen, 1)
     policy = tk.DQNPolicy.for_envs(envs, **ON_CPU)
-    collector = tk.Collector(policy, envs, tk.ReplayBuffer(20, frames=tk.engine.DeviceFrames("meta")))
+    frames = tk.engine.DeviceFrames("cpu")
+    collector = tk.Collector(policy, envs, tk.ReplayBuffer(20, frames=frames))
+    frames.device = torch.device("meta")
     with pytest.raises(
         tk.ConfigError, match=r"ReplayBuffer\.frames are on meta, DQNPolicy is on cpu: give both the sa"
     ):
