@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.network_options import NETWORK_OPTIONS, Plain
 from tests.presets.test_q_learning import Lives, Screen, limit_of
 from tests.trainer.toys import everything
 from trainkit import presets
@@ -159,8 +160,10 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
     "precision": ("bf16", lambda t: t.policy.precision),
+    **NETWORK_OPTIONS,
 }
 NEEDS: dict[str, dict[str, Any]] = {
+    "auxiliary": {"encoder": Plain},  # the features of vectors are not learned otherwise
     "alpha": {"prioritized": True},
     "beta": {"prioritized": True},
     "frames_on_device": {"env": Look},

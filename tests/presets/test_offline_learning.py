@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.network_options import NETWORK_OPTIONS
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
@@ -117,6 +118,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options.stop_fn(x))),
     "device": ("cpu", lambda t: t.policy.device.type),
     "precision": ("bf16", lambda t: t.policy.precision),
+    **NETWORK_OPTIONS,
 }
 NEEDS = {
     "atoms": {"value": "categorical"},

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.network_options import NETWORK_OPTIONS
 from tests.presets.test_q_learning import Lives, Screen, limit_of
 from tests.trainer.toys import Walk
 from trainkit import presets
@@ -110,6 +111,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "device": ("cpu", lambda t: t.policy.device.type),
     "engine": ("torch", lambda t: t.policy.engine.name),
     "precision": ("bf16", lambda t: t.policy.precision),
+    **NETWORK_OPTIONS,
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "episode_per_collect": {"step_per_collect": None},

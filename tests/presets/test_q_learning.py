@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.network_options import NETWORK_OPTIONS
 from tests.trainer.toys import Walk, everything
 from trainkit import presets
 from trainkit.nets.noisy import NoisyLinear
@@ -323,6 +324,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
     "precision": ("bf16", lambda t: t.policy.precision),
+    **NETWORK_OPTIONS,
 }
 NEEDS = {
     "lives_key": {"env": Lives},
