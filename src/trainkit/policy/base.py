@@ -467,12 +467,12 @@ class Policy(nn.Module):
         }
         return {name for name, is_there in has.items() if is_there}
 
-    def loss_inputs(self, n_rows: int, *, step: int) -> Any:
+    def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
         """Return the inputs of losses in addition to the batch, such as scheduled numbers, for `rows.inputs`.
 
         Everything that changes between updates must be here, in `loss_noise`, or in a parameter or buffer; any other
-        number that a loss reads is a constant of its recording. A dict by name, or another tree, of numbers, which
-        become scalars in float32, of arrays, and of tensors on the device.
+        number that a loss reads is a constant of its recording. By name: numbers, which become scalars in float32,
+        arrays, and tensors on the device.
 
         Args:
             n_rows: B.
