@@ -77,6 +77,19 @@ def estimation(function: Any) -> Call:
     return Call(function, {"policy": learner(), "dataset": rows(), "gamma": 0.9})
 
 
+def simulator_calls() -> dict[str, Call]:
+    """Return a call of every public class and function of `tk.simulators`."""
+    simulator = tk.simulators.CartPole(2)
+    policy = tk.PPOPolicy.for_envs(simulator, hidden=(4,), **CPU)
+    return {
+        "CartPole": Call(tk.simulators.CartPole, {"n": 2}),
+        "Pendulum": Call(tk.simulators.Pendulum, {"n": 2}),
+        "SimulatorVectorEnv": Call(tk.simulators.SimulatorVectorEnv, {"simulator": tk.simulators.CartPole(2)}),
+        "TensorCollector": Call(tk.simulators.TensorCollector, {"policy": policy, "simulator": simulator}),
+        "check_simulator": Call(tk.simulators.check_simulator, {"simulator": tk.simulators.Pendulum(2), "n_steps": 3}),
+    }
+
+
 def calls(folder: Path) -> dict[str, Call]:
     """Return a call of every public class and function that takes options; files go into a folder."""
     saved = folder / "dataset"
@@ -106,6 +119,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "Adam": Call(tk.Adam, {}),
         "BCPolicy": Call(tk.BCPolicy, {"network": small_net((4, 8, 3)), "action_space": THREE_ACTIONS, **CPU}),
         "BCPolicy.for_envs": Call(tk.BCPolicy.for_envs, {"envs": DISCRETE, "hidden": (4,), **CPU}),
+        "ColoredNoise": Call(tk.ColoredNoise, {}),
         "CategoricalValue": Call(tk.CategoricalValue, {}),
         "HLGaussValue": Call(tk.HLGaussValue, {}),
         "Checkpoint": Call(tk.Checkpoint, {"folder": folder / "checkpoint"}),
@@ -136,6 +150,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "JsonlLogger": Call(tk.JsonlLogger, {"folder": folder / "jsonl"}),
         "Linear": Call(tk.Linear, {"start": 1.0, "end": 0.1}),
         "LogInfo": Call(lambda keys, **options: tk.callbacks.LogInfo(keys, **options), {"keys": "score"}),
+        "ImpalaCNN": Call(tk.nets.ImpalaCNN, {"shape": (1, 36, 36)}),
         "MLP": Call(tk.nets.MLP, {"sizes": (4, 8, 3)}),
         "MapActions": Call(tk.envs.MapActions, {"fn": np.negative, "space": BOX}),
         "MapObs": Call(tk.envs.MapObs, {"fn": np.negative, "space": BOX}),
@@ -143,6 +158,10 @@ def calls(folder: Path) -> dict[str, Call]:
         "MinTree": Call(tk.buffer.MinTree, {"size": 3}),
         "MixedBuffer": Call(tk.MixedBuffer, {"proportions": {tk.ReplayBuffer(10): 1.0}}),
         "MunchausenBackup": Call(tk.MunchausenBackup, {}),
+        "TorchOptimizer": Call(tk.TorchOptimizer, {"factory": torch.optim.SGD, "lr": 1e-3}),
+        "activation_names": Call(tk.nets.activation_names, {}),
+        "encoder_names": Call(tk.nets.encoder_names, {}),
+        "register_encoder": Call(tk.nets.register_encoder, {"name": "thin", "factory": small_net}),
         "NatureCNN": Call(tk.nets.NatureCNN, {"shape": (1, 84, 84)}),
         "NoisyLinear": Call(tk.nets.NoisyLinear, {"in_features": 3, "out_features": 2}),
         "OfflineTrainer": offline(),
@@ -199,5 +218,6 @@ def calls(folder: Path) -> dict[str, Call]:
         ),
         "scalars": Call(tk.scalars, {"stats": tk.trainer.Summary.of([1.0])}),
         "weighted_importance_sampling": estimation(tk.datasets.weighted_importance_sampling),
+        **simulator_calls(),
     }
     return found

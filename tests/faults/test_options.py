@@ -37,6 +37,9 @@ RECORDS |= {
     "RunInfo",
     "Summary",
     "TensorBatch",
+    "TensorEnvs",
+    "TensorRollout",
+    "TensorRolloutBuffer",
     "TimeStats",
     "Transition",
     "TransitionBatch",
@@ -72,7 +75,7 @@ def test_every_call_of_the_table_works(table: dict[str, Call]) -> None:
     for name, call in table.items():
         with contextlib.suppress(tk.errors.MissingExtraError):  # which names what to install
             made = call()
-            assert made is not None, name
+            assert made is not None or name == "register_encoder", name
 
 
 @pytest.mark.no_cover  # compares thousands of names, which other tests cover

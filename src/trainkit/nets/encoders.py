@@ -188,6 +188,8 @@ def register_encoder(name: str, factory: Factory) -> None:
     Raises:
         ConfigError: the name is one of trainkit's, or of another factory.
     """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"register_encoder.name must be a word for encoder=name, got {name!r}")
     if not callable(factory) or isinstance(factory, nn.Module):
         raise ConfigError(
             f"register_encoder({name!r}) needs a class of modules or a function that makes one, got {factory!r}"
@@ -197,6 +199,7 @@ def register_encoder(name: str, factory: Factory) -> None:
     _registered[name] = factory
 
 
+@checked
 def encoder_names() -> list[str]:
     """List the names of encoders, those of `register_encoder` last."""
     return ["mlp", *_OF_IMAGES, *_registered]

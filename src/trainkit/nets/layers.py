@@ -47,6 +47,7 @@ _MODULES: Mapping[type[nn.Module], str] = MappingProxyType(
 )
 
 
+@checked
 def activation_names() -> list[str]:
     """List the names of activations, as `torch.nn.functional` has them."""
     return list(ACTIVATIONS)

@@ -59,6 +59,8 @@ class TensorCollector:
     ) -> None:
         with Checks("TensorCollector") as checks:
             checks.integer("seed", seed, low=0, optional=True)
+            is_metric = reward_metric is None or callable(reward_metric)
+            checks.require(is_metric, f".reward_metric must be callable, got {reward_metric!r}")
         if not isinstance(policy, OnpolicyPolicy):
             raise ConfigError(
                 f"TensorCollector.policy must learn from rollouts, as PPOPolicy, got {type(policy).__name__}: for a "
