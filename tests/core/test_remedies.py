@@ -85,10 +85,23 @@ def test_a_prioritized_buffer_without_priorities_is_logged_once(
     next(trainer)
     assert caplog.text == ""  # every draw is followed by priorities
     for _ in range(9):
-        batch = trainer.buffer.sample(4)  # of one step, as nothing else is said
+        trainer.buffer.sample(4, horizon=trainer.policy.horizon)
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "was sampled 3 times and got no priority" in record.getMessage()
-    np.testing.assert_array_equal(np.unique(batch.discount[batch.discount > 0]), np.float32([0.99]))
+
+
+def test_a_sample_without_a_horizon_is_rejected_with_the_remedy() -> None:
+    trainer = make_trainer()
+    next(trainer)
+    with pytest.raises(tk.ConfigError, match=r"sample needs a horizon.*: horizon=policy\.horizon to learn from it"):
+        trainer.buffer.sample(4)
+
+
+def test_a_run_that_ends_before_its_first_update_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    make_trainer(max_epoch=2, step_per_epoch=10, learning_starts=20)
+    assert caplog.text == ""
+    make_trainer(max_epoch=2, step_per_epoch=10, learning_starts=21)
+    assert "OffpolicyTrainer never updates: learning_starts is 21, and the run has 20 steps" in caplog.text
 
 
 def test_episodes_of_evaluations_that_a_run_does_not_have_are_reported(caplog: pytest.LogCaptureFixture) -> None:

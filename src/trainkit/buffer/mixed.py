@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.buffer.replay import ONE_STEP, ReplayBuffer
+from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.samplers import checked_priority
 from trainkit.buffer.storage import checked_slots
 from trainkit.core import seeding, tree
@@ -176,7 +176,7 @@ class MixedBuffer:
             source.rewrite(slots[own] // len(self.sources), **each)
 
     def sample(
-        self, batch_size: int | None, *, horizon: Horizon = ONE_STEP, step: int = 0, columns: Sequence[str] = ()
+        self, batch_size: int | None, *, horizon: Horizon | None = None, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
         """Sample B rows, ordered by source; see `ReplayBuffer.sample`.
 
@@ -205,7 +205,7 @@ class MixedBuffer:
         weight = np.concatenate([batch.extras["weight"] for batch in drawn.values()])
         return self._joined(drawn, weight / weight.max(), columns)
 
-    def _read_all(self, horizon: Horizon, step: int, columns: Sequence[str]) -> TransitionBatch:
+    def _read_all(self, horizon: Horizon | None, step: int, columns: Sequence[str]) -> TransitionBatch:
         """Return every row once, weighted by its source's proportion."""
         rows = [source.sample(None, horizon=horizon, step=step, columns=columns) for source in self.sources]
         per_row = [part * len(self) / len(batch.reward) for part, batch in zip(self.proportions, rows, strict=True)]

@@ -56,7 +56,6 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import HasSpaces, Spaces
 from trainkit.core.stats import html_table
 
-ONE_STEP = Horizon()
 _log = logging.getLogger(__name__)
 
 
@@ -183,14 +182,14 @@ class ReplayBuffer(HasSpaces):
         return slots
 
     def sample(
-        self, batch_size: int | None, *, horizon: Horizon = ONE_STEP, step: int = 0, columns: Sequence[str] = ()
+        self, batch_size: int | None, *, horizon: Horizon | None = None, step: int = 0, columns: Sequence[str] = ()
     ) -> TransitionBatch:
         """Sample B rows with replacement and compute their n-step returns.
 
         Args:
             batch_size: B, at least 1. None returns every row once, without sampling, environment by environment from
                 the oldest; all weights are 1 then.
-            horizon: which return to compute, that of one step by default.
+            horizon: which return to compute: `policy.horizon` to learn from it, `Horizon()` for one step.
             step: the environment step, for schedules.
             columns: what to return in `extras`: "n" (real steps of the window), "t" (step in the episode), "episode"
                 (its number in its environment), "env_id", "terminated", "truncated" (of the row itself), "weight"
@@ -214,12 +213,17 @@ class ReplayBuffer(HasSpaces):
         return self._sample(n_batches, batch_size, horizon, step, columns)
 
     def _sample(
-        self, n_batches: int, batch_size: int | None, horizon: Horizon, step: int, columns: Sequence[str]
+        self, n_batches: int, batch_size: int | None, horizon: Horizon | None, step: int, columns: Sequence[str]
     ) -> list[TransitionBatch]:
         """Return batches of B sampled rows and their n-step returns, or one batch of every row."""
         for name, count in (("n_batches", n_batches), ("batch_size", 1 if batch_size is None else batch_size)):
             if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
                 raise ConfigError(f"{type(self).__name__}.sample needs an integer {name} >= 1, got {count!r}")
+        if horizon is None:
+            raise ConfigError(
+                f"{type(self).__name__}.sample needs a horizon, the return to compute: horizon=policy.horizon to learn "
+                "from it, horizon=tk.Horizon() for one step"
+            )
         storage = self._bound
         if storage is None or storage.rings.n_live == 0:
             raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")

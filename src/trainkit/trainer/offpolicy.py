@@ -1,5 +1,6 @@
 """Off-policy training: collect, sample, update, write priorities; the updates per environment step are exact."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -22,6 +23,8 @@ from trainkit.trainer.compatibility import check_replay, check_warmup
 from trainkit.trainer.options import KeywordOptions, Options
 
 LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
+
+_log = logging.getLogger(__name__)
 
 Refresh = Literal["update", "late", "round"]
 ReadPriority = Callable[[], NDArray[np.float32] | None]  # waits for the device
@@ -131,6 +134,13 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
         self.batch_size = batch_size
         self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size or 1)
+        if self.learning_starts > max_epoch * step_per_epoch:
+            _log.warning(
+                "%s never updates: learning_starts is %d, and the run has %d steps: lower it, or raise max_epoch",
+                name,
+                self.learning_starts,
+                max_epoch * step_per_epoch,
+            )
         ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
         if training_intensity is not None and batch_size is not None:
             ratio = Fraction(str(training_intensity)) / batch_size
