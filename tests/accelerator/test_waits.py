@@ -13,7 +13,7 @@ import torch
 
 import trainkit as tk
 from tests.accelerator.runs import Corridor, Push, make
-from tests.helpers.learning import PARTS, batch_of, made
+from tests.helpers.learning import PARTS, add_to, batch_of, made
 from tests.helpers.pages import ROOT
 from trainkit.envs.process import Worker
 from trainkit.errors import ConfigError
@@ -264,9 +264,9 @@ def test_overlapped_updates_are_started_while_environments_step_and_wait_for_ear
 def test_metrics_of_other_names_than_before_are_an_error_where_sums_stay_on_the_device(pretend: PretendDevice) -> None:
     one = torch.ones((), device=pretend.device)
     meter = MeanMetrics()
-    meter.add({"loss": one, "q": one})
+    add_to(meter, {"loss": one, "q": one})
     with pytest.raises(ConfigError, match=r"the same names at every update, got \['loss'\] after \['loss', 'q'\]"):
-        meter.add({"loss": one})
+        add_to(meter, {"loss": one})
     assert meter.read() == {"loss": 1.0, "q": 1.0}
-    meter.add({"loss": one})
+    add_to(meter, {"loss": one})
     assert meter.read() == {"loss": 1.0}

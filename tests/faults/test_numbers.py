@@ -10,7 +10,7 @@ import torch
 
 import trainkit as tk
 from tests.helpers.accelerator import load_pretend_device
-from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of, made, parameters_of
+from tests.helpers.learning import FOUR_NUMBERS, Spaces, add_to, batch_of, made, parameters_of
 from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
 from trainkit.policy.update_result import DivergenceGuard, MeanMetrics
@@ -186,10 +186,10 @@ def test_without_synchronization_an_update_is_reported_at_the_next_query(on_nan:
 def test_means_leave_out_what_was_skipped() -> None:
     meter = MeanMetrics()
     for loss, skipped in ((2.0, 0.0), (0.0, 1.0), (4.0, 0.0), (0.0, 1.0)):
-        meter.add({"loss": torch.tensor(loss), "skipped": torch.tensor(skipped)}, lr=0.1)
+        add_to(meter, {"loss": torch.tensor(loss), "skipped": torch.tensor(skipped)}, lr=0.1)
     assert meter.total("skipped") == 2
     assert meter.read("skipped") == pytest.approx({"loss": 3.0, "skipped": 0.5, "lr": 0.1})
-    meter.add({"loss": torch.tensor(0.0), "skipped": torch.tensor(1.0)})
+    add_to(meter, {"loss": torch.tensor(0.0), "skipped": torch.tensor(1.0)})
     assert meter.read("skipped") == {"skipped": 1.0}
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from trainkit import (
 )
 from trainkit.core import tree
 from trainkit.nets.weights import draw_parameters
+from trainkit.policy.update_result import MeanMetrics
 
 FOUR_NUMBERS = spaces.Box(-10.0, 10.0, (4,), np.float32)
 THREE_ACTIONS = spaces.Discrete(3)
@@ -159,3 +160,9 @@ def made(space: Any = None, **options: Any) -> DQNPolicy:
     """Make a small policy of parts, by `for_envs`."""
     at = Spaces() if space is None else Spaces(space)
     return DQNPolicy.for_envs(at, **{"hidden": (8,), "device": "cpu", "seed": 0} | options)
+
+
+def add_to(meter: MeanMetrics, metrics: Mapping[str, Any], **plain: float) -> None:
+    """Add the scalars of one update to mean metrics."""
+    meter.sum_up(metrics)
+    meter.count(**plain)

@@ -75,11 +75,6 @@ class MeanMetrics:
         self._sums: dict[str, float] = {}  # of scalars on the CPU
         self._plain_sums: dict[str, float] = {}  # of scalars that count in skipped updates too
 
-    def add(self, metrics: Mapping[str, Scalar], **plain: float) -> None:
-        """Add the scalars of one update; `plain` are those that count in skipped updates too."""
-        self.sum_up(metrics)
-        self.count(**plain)
-
     def sum_up(self, metrics: Mapping[str, Scalar]) -> None:
         """Add scalars of an update that `count` has yet to count; in a CUDA graph this is recorded."""
         on_device: dict[str, Tensor] = {}
