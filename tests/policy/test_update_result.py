@@ -90,7 +90,7 @@ def test_means_hardly_depend_on_how_often_they_are_read() -> None:
     total = 0.0
     for number, loss in enumerate(losses, start=1):
         add_to(whole, {"loss": loss})
-        parts.add({"loss": loss})
+        add_to(parts, {"loss": loss})
         if number % 100 == 0:
             total += parts.read()["loss"] * 100
     assert whole.read()["loss"] == pytest.approx(total / len(losses), rel=1e-14)
