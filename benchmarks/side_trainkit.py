@@ -113,9 +113,9 @@ class Ours:
         engine, count = self.policy.engine, [0]
         call = engine.call
 
-        def counted(name: str, *arguments: Any) -> Any:
+        def counted(name: str, *arguments: Any, **options: Any) -> Any:
             count[0] += name in ("q_values", "act")
-            return call(name, *arguments)
+            return call(name, *arguments, **options)
 
         engine.call = counted
         yield count

@@ -54,6 +54,7 @@ def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) 
     logged = written(tmp_path / "epsilon", tk.presets.dqn)
     logged |= written(tmp_path / "soft", tk.presets.dqn, epsilon=None, temperature=1.0)
     logged |= written(tmp_path / "skip", tk.presets.dqn, on_nan="skip")
+    logged |= written(tmp_path / "auxiliary", tk.presets.dqn, auxiliary=lambda features, rows: features.mean(dim=1))
     assert logged == set(documented()) - left_out | added
 
 

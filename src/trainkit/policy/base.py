@@ -170,7 +170,7 @@ class Policy(nn.Module):
         self._seed = seed  # of networks that are added later
         self.start_streams(seeding.fresh_root() if seed is None else seed)
         self.n_updates = self.last_step = 0
-        self._learning = Learning(self, self.device)
+        self._learning = Learning(self)
         self._drawn: dict[str, nn.Module] = {}  # whose initial weights are drawn, by the names of random streams
         self.auxiliary = auxiliary
         self._extras_spec: Mapping[str, ArraySpec] = {}

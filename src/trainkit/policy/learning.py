@@ -5,7 +5,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,8 +25,7 @@ class Learning:
     """The updates of a policy.
 
     Args:
-        policy: has the engine, the schedules and noise of losses, and counts its updates.
-        device: of the policy.
+        policy: has the device, the engine, the schedules and noise of losses, and counts its updates.
 
     Attributes:
         steps: the gradient steps by name, in their order.
@@ -37,13 +35,13 @@ class Learning:
         memory: has batches in memory that the device reads.
     """
 
-    def __init__(self, policy: "Policy", device: torch.device) -> None:
-        self._policy, self._device = policy, device
+    def __init__(self, policy: "Policy") -> None:
+        self._policy = policy
         self._subject = type(policy).__name__
         self.steps: dict[str, GradientStep] = {}
         self.targets: dict[str, TargetNetwork] = {}
         self.metrics = MeanMetrics()
-        self.divergence = DivergenceGuard(self._subject, device)
+        self.divergence = DivergenceGuard(self._subject, policy.device)
         self.memory = BatchMemory()
 
     @property
@@ -97,7 +95,7 @@ class Learning:
             function = partial(objective, gradient_step.loss, with_weights=not results)
             minimize = partial(self._policy.engine.minimize, step=step, lr=rates.get(name))
             take = partial(minimize, gradient_step, name, prepare, function, (columns, inputs))
-            taken = take() if self._device == CPU else self.with_room(take, step)
+            taken = take() if self._policy.device == CPU else self.with_room(take, step)
             outcome: dict[str, Any] = self._record(name, taken, step)
             if repeated := results.keys() & outcome["metrics"].keys():
                 raise ConfigError(
@@ -139,7 +137,7 @@ class Learning:
 
     def _record(self, name: str, taken: Taken, step: int) -> Any:
         """Record loss, norm and skip of a gradient step for `_sum_up`; return other results; raise if not finite."""
-        pending, is_known = self.metrics.pending, self._device == CPU and isinstance(taken.skipped, float)
+        pending, is_known = self.metrics.pending, self._policy.device == CPU and isinstance(taken.skipped, float)
         if is_known and taken.skipped and self.divergence.on_nan == "raise":
             pending.clear()
             lr = self.steps[name].lr(step)
@@ -181,12 +179,12 @@ class Learning:
         if moved:
             plain["target_followed"] = sum(moved) / len(moved)
         self.metrics.count(**plain)
-        if self.divergence.on_nan == "skip" and self._device == CPU:
+        if self.divergence.on_nan == "skip" and self._policy.device == CPU:
             self.divergence.check_skipped(policy.n_updates)
 
     def check_divergence(self) -> None:
         """Raise `DivergedError` for updates before the last call that could not be applied, without waiting."""
-        if self._device == CPU:
+        if self._policy.device == CPU:
             return
         if self.divergence.on_nan == "skip":
             self.divergence.check_skipped(self._policy.n_updates)
