@@ -54,10 +54,10 @@ def one_coin(choose: Any) -> Any:
     return lambda exploration, *given, rng, **options: choose(exploration, *given, rng=OneDraw(rng), **options)
 
 
-def all_before_forgotten(add: Any) -> Any:
-    def faulty(meter: MeanMetrics, *given: Any, **numbers: Any) -> None:
+def all_before_forgotten(sum_up: Any) -> Any:
+    def faulty(meter: MeanMetrics, metrics: Any) -> None:
         meter.read()
-        add(meter, *given, **numbers)
+        sum_up(meter, metrics)
 
     return faulty
 
@@ -97,7 +97,7 @@ MUTANTS = {
         check=test_exploration.test_every_row_has_a_coin_of_its_own,
     ),
     "only the last update's statistics": Fault(
-        plant=replaced(MeanMetrics, "add", all_before_forgotten),
+        plant=replaced(MeanMetrics, "sum_up", all_before_forgotten),
         check=test_update_result.test_means_are_over_everything_added_since_the_last_read,
     ),
     "noise off while collecting": Fault(
