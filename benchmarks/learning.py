@@ -4,7 +4,7 @@
                                   [--out FILE] [--plot FOLDER] [--cache FILE]
 
 The bar, for every preset on CartPole: a mean of 400 within the steps on 4 seeds of 5; the other tasks have none.
-`--plot` draws a curve per preset (`pip install trainkit[plot]`). `--cache` keeps finished runs, one per line: a
+`--plot` draws a curve per preset (`pip install 'trainkit-rl[plot]'`). `--cache` keeps finished runs, one per line: a
 benchmark that was interrupted goes on there, and one that changed a preset's settings trains that preset alone again.
 """
 

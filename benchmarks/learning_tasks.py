@@ -4,7 +4,7 @@
 
 Finished runs are kept in `benchmarks/results/learning_TASK.jsonl` and not run again, so that it can be interrupted.
 The page has the interquartile mean of the last evaluation over seeds, with its bootstrap interval, and what one run
-took; a picture per task has all curves. Needs `pip install 'trainkit[plot]' 'gymnasium[box2d]' minatar`.
+took; a picture per task has all curves. Needs `pip install 'trainkit-rl[plot]' 'gymnasium[box2d]' minatar`.
 """
 
 import argparse

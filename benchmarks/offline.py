@@ -5,7 +5,7 @@
 Two datasets per seed: mixed, of 70 % random play and 30 % of a DQN that was stopped at a return of 100 to 200; and
 random play alone. The bars: on mixed rows CQL reaches BC + 100 and 1.5 times the return of who made them; on random
 rows CQL or plain DQN, whichever is better, reaches 5 times BC. All must stand on every seed. The last policy is judged;
-the curve on the way, a point per epoch, chooses nothing. `--plot` draws it (`pip install trainkit[plot]`).
+the curve on the way, a point per epoch, chooses nothing. `--plot` draws it (`pip install 'trainkit-rl[plot]'`).
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Rainbow on an Atari game: ale-py's environments in C++, frames stacked by the buffer, Hessel et al.'s (2018) numbers.
 
-    pip install trainkit[atari]
+    pip install 'trainkit-rl[atari]'
     python examples/rainbow_atari.py                                    # Pong
     python examples/rainbow_atari.py --game ALE/Breakout-v5 --lives     # a lost life ends the learner's episode
     python examples/rainbow_atari.py --steps 4000 --capacity 10000 --learning-starts 1000     # minutes on a CPU

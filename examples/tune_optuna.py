@@ -1,6 +1,6 @@
 """Tune DQN on CartPole with Optuna: a study on disk, pruned by evaluation returns, that goes on after being killed.
 
-    pip install trainkit[tune]
+    pip install 'trainkit-rl[tune]'
     python examples/tune_optuna.py --trials 20          # kill it, start it again: it goes on
     python examples/tune_optuna.py --trials 20          # at the same time, in another shell: they share the trials
 

@@ -207,7 +207,7 @@ def test_eval_can_play_the_best_policy_instead_of_the_last(runs: Path, capsys: p
 
 def test_export_writes_an_onnx_file_into_the_runs_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for module in ("onnx", "onnxruntime", "onnxscript"):
-        pytest.importorskip(module, reason="needs trainkit[onnx]")
+        pytest.importorskip(module, reason="needs trainkit-rl[onnx]")
     folder = runs / "dqn-CartPole-v1" / "seed2"
     assert main(["export", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(folder / "policy.onnx")
@@ -215,7 +215,7 @@ def test_export_writes_an_onnx_file_into_the_runs_folder(runs: Path, capsys: pyt
 
 
 def test_eval_writes_a_video_of_every_episode(runs: Path, here: Path) -> None:
-    pytest.importorskip("imageio_ffmpeg", reason="needs trainkit[video]")
+    pytest.importorskip("imageio_ffmpeg", reason="needs trainkit-rl[video]")
     pytest.importorskip("pygame", reason="CartPole draws with it")
     assert main(["eval", str(runs / "dqn-CartPole-v1" / "seed1"), "--episodes", "2", "--video", "v"]) == 0
     assert sorted(file.name for file in (here / "v").iterdir()) == ["episode-000.mp4", "episode-001.mp4"]
@@ -225,7 +225,7 @@ def test_eval_writes_a_video_of_every_episode(runs: Path, here: Path) -> None:
 def test_plot_draws_all_runs_of_a_task_in_one_picture(
     runs: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
     assert main(["plot", str(runs), "-o", "a/curves.svg"]) == 0
     assert capsys.readouterr().out == "a/curves.svg\n"
     drawn = (here / "a" / "curves.svg").read_text()

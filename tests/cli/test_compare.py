@@ -68,7 +68,7 @@ def test_a_run_that_did_not_log_the_metric_is_skipped_with_a_note(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if command == "plot":
-        pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+        pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
     monkeypatch.chdir(tmp_path)
     for seed in (1, 2):
         score(Path(f"runs/seed{seed}"), 5.0, seed=seed)
@@ -84,7 +84,7 @@ def test_a_run_that_did_not_log_the_metric_is_skipped_with_a_note(
 def test_a_run_without_an_environment_is_drawn_under_the_name_of_its_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
     monkeypatch.chdir(tmp_path)
     score(Path("runs/a"), 5.0)
     for folder, config in (("b", {"env": None, "data": "../data/*.npz"}), ("c", {})):
@@ -127,7 +127,7 @@ def test_runs_that_the_shell_did_not_make_are_as_new_as_their_last_log(
 
 
 def test_a_picture_counts_a_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
     monkeypatch.chdir(tmp_path)
     for folder, seed in (("seed1", 1), ("seed1_2", 1), ("seed2", 2)):
         score(Path("runs") / folder, 5.0, seed=seed)

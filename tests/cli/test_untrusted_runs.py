@@ -233,7 +233,7 @@ COMMANDS = [["eval", "--episodes", "1"], ["inspect"], ["compare"], ["export"], [
 def test_forged_run_folders_end_in_one_line_and_run_nothing(
     kind: str, n_forgeries: int, run: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
     pristine = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     codes = []
     for seed in range(n_forgeries):

@@ -386,7 +386,7 @@ def test_any_division_into_files_holds_the_same_episodes(
 
 def test_a_missing_minari_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(MissingExtraError, match=r"from_minari needs minari .*: pip install trainkit\[minari\]$"):
+    with pytest.raises(MissingExtraError, match=r"from_minari needs minari .*: pip install 'trainkit-rl\[minari\]'"):
         from_minari("any/id-v0")
 
 
@@ -396,7 +396,7 @@ def test_a_missing_minari_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_missing_h5py_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     for use in (lambda: load_dataset(tmp_path / "a.hdf5"), lambda: DatasetWriter(tmp_path, format="hdf5")):
-        with pytest.raises(MissingExtraError, match=r"needs h5py .*: pip install trainkit\[hdf5\]$"):
+        with pytest.raises(MissingExtraError, match=r"needs h5py .*: pip install 'trainkit-rl\[hdf5\]'"):
             use()
 
 

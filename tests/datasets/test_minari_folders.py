@@ -131,7 +131,7 @@ def test_images_stored_as_jpeg_are_those_that_are_in_them(
 
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "PIL.Image", None)
-        with pytest.raises(MissingExtraError, match=r"images stored as JPEG, which need Pillow .*: pip install pillow"):
+        with pytest.raises(MissingExtraError, match=r"images stored as JPEG and needs PIL .*trainkit-rl\[minari\]'"):
             from_minari(folder)
 
     change(folder, "episode_0/observations", np.stack([jpeg(np.zeros((3200, 40, 3), np.uint8))] * 3))

@@ -191,7 +191,7 @@ def test_an_id_that_a_package_registers_has_its_own_vector_environment(env_id: s
 def test_a_package_that_is_not_installed_is_named_with_its_extra(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(
-        MissingExtraError, match=r"ALE/Pong-v5 needs ale_py .*: pip install trainkit\[atari\]$"
+        MissingExtraError, match=r"ALE/Pong-v5 needs ale_py .*: pip install 'trainkit-rl\[atari\]'"
     ) as caught:
         make_envs("ALE/Pong-v5", 2, backend=backend)
     assert isinstance(caught.value, ImportError)

@@ -13,7 +13,7 @@ from tests.trainer.toys import make_trainer
 from trainkit.plot.curves import together
 from trainkit.plot.drawing import count
 
-pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
 
 TAG = "test/returns/mean"
 

@@ -14,7 +14,7 @@ from tests.loggers.test_runs import make_run
 from tests.trainer.toys import Walk, make_policy, make_trainer
 from trainkit.plot.learner import discounted, quantiles
 
-pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
 
 
 # ---- an episode ----
@@ -155,5 +155,5 @@ def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     make_run(tmp_path, {"step": 1, "test/returns/mean": 1.0})
-    with pytest.raises(tk.errors.MissingExtraError, match=r"pip install trainkit\[plot\]"):
+    with pytest.raises(tk.errors.MissingExtraError, match=r"pip install 'trainkit-rl\[plot\]'"):
         tk.plot.curves(tmp_path)

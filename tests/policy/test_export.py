@@ -145,7 +145,7 @@ class TestRefusals:
 
     def test_a_missing_package_is_named_with_its_extra(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
-        with pytest.raises(tk.ConfigError, match=r"needs onnxruntime .*: pip install trainkit\[onnx\]"):
+        with pytest.raises(tk.ConfigError, match=r"needs onnxruntime .*: pip install 'trainkit-rl\[onnx\]'"):
             make(tk.DQNPolicy, VECTOR, spaces.Discrete(3)).export(tmp_path / "policy.onnx")
 
 

@@ -316,7 +316,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)  # which another test may have imported
     (tmp_path / "net.safetensors").touch()
-    with pytest.raises(tk.errors.MissingExtraError, match=r"pip install trainkit\[safetensors\]"):
+    with pytest.raises(tk.errors.MissingExtraError, match=r"pip install 'trainkit-rl\[safetensors\]'"):
         small().load_weights(tmp_path / "net.safetensors")
 
 

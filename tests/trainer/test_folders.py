@@ -62,7 +62,7 @@ def test_a_run_that_is_resumed_continues_in_its_folder(name: str, tmp_path: Path
 
 
 def test_videos_of_another_run_are_not_replaced(tmp_path: Path) -> None:
-    pytest.importorskip("imageio_ffmpeg", reason="needs trainkit[video]")
+    pytest.importorskip("imageio_ffmpeg", reason="needs trainkit-rl[video]")
 
     class Drawn(Walk):
         render_mode = "rgb_array"

@@ -12,6 +12,7 @@ from trainkit.cli.output import Commands, Parser, add_command, print_line
 from trainkit.cli.recipe import Recipe, parse_dict, saved_env, saved_env_options
 from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.extras import install_command
 from trainkit.envs.validation import check_rendered
 from trainkit.loggers.runs import CHECKPOINT, RunFolder
 from trainkit.policy import load_policy
@@ -24,12 +25,12 @@ _EVAL_EXAMPLES = """\
   trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --render
   trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --video videos"""
 
-_EXPORT_EXAMPLES = """\
+_EXPORT_EXAMPLES = f"""\
   trainkit export runs/rainbow-CartPole-v1/seed1
   trainkit export runs/rainbow-CartPole-v1/seed1 --best -o pole.onnx
 
-Preprocessing and action mask are inside; the file is checked against torch before it is left. pip install
-trainkit[onnx]"""
+Preprocessing and action mask are inside; the file is checked against torch before it is left. It needs
+{install_command("onnx")}"""
 
 
 def add_eval(commands: "Commands[Parser]") -> None:

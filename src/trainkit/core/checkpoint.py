@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from trainkit.core import files
-from trainkit.core.errors import CheckpointError, MissingExtraError
+from trainkit.core.errors import CheckpointError
+from trainkit.core.extras import import_extra
 from trainkit.core.signatures import checked
 
 FORMAT = 1
@@ -276,14 +277,11 @@ def _read_torch(path: Path, max_bytes: int | None = None) -> Any:
 
 
 def _read_safetensors(path: Path, max_bytes: int | None = None) -> dict[str, torch.Tensor]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingExtraError(f"{path} needs safetensors to be read: pip install trainkit[safetensors]") from error
+    safetensors = import_extra(path, "safetensors.torch", "safetensors")
     with files.open_regular(path) as file:
         files.check_declared(path, os.fstat(file.fileno()).st_size, max_bytes)
         with files.decoding(path, "safetensors"):
-            tensors: dict[str, torch.Tensor] = load_file(path)
+            tensors: dict[str, torch.Tensor] = safetensors.load_file(path)
     return tensors
 
 

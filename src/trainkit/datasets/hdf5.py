@@ -4,7 +4,6 @@ A file is a tree of names. Only data inside of the file are read: links to other
 datasets raise, as do filters that would load a plugin, and two names for one object, which could be a cycle.
 """
 
-import importlib
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.core.errors import CheckpointError, MissingExtraError
+from trainkit.core.errors import CheckpointError
+from trainkit.core.extras import import_extra
 from trainkit.core.files import MAX_DEPTH, check_declared, decoding, open_regular
 
 SUFFIXES = (".hdf5", ".h5")
@@ -82,7 +82,7 @@ def open_hdf5(
         MissingExtraError: h5py is not installed.
     """
     path = Path(path)
-    h5py = require_h5py(path)
+    h5py = import_extra(path, "h5py", "hdf5")
     with open_regular(path):
         pass  # h5py opens by name, and would wait for a FIFO
     with decoding(path, "HDF5"):
@@ -101,7 +101,7 @@ def open_hdf5(
 
 def hdf5_bytes(path: Path, arrays: Mapping[str, NDArray[Any]], *, compress: bool) -> bytes:
     """Return a file of named arrays, each with a checksum; the same arrays give the same bytes."""
-    h5py, content = require_h5py(path), io.BytesIO()
+    h5py, content = import_extra(path, "h5py", "hdf5"), io.BytesIO()
     with h5py.File(content, "w") as file:
         for name, array in arrays.items():
             is_empty = array.size == 0  # which HDF5 cannot cut into chunks
@@ -169,15 +169,3 @@ def _attributes(item: Any) -> Iterator[tuple[str, Any]]:
         kind = item.attrs.get_id(key)
         if kind.shape == () and kind.dtype.kind in "biuf":
             yield key, item.attrs[key].item()
-
-
-def require_h5py(subject: str | Path) -> Any:
-    """Return the module h5py.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        return importlib.import_module("h5py")
-    except ImportError as error:
-        raise MissingExtraError(f"{subject} needs h5py ({error}): pip install trainkit[hdf5]") from error

@@ -8,7 +8,6 @@
 A Dict space is a group of datasets by its keys, a Tuple one of `_index_0`, `_index_1` ... Infos are not read.
 """
 
-import importlib
 import io
 import math
 import os
@@ -26,7 +25,8 @@ from numpy.typing import NDArray
 from trainkit.buffer.recorded import Block, BlockCheck, Column, block_ranges, row_bytes
 from trainkit.core import tree
 from trainkit.core.data import ArraySpec
-from trainkit.core.errors import CheckpointError, ConfigError, MissingExtraError
+from trainkit.core.errors import CheckpointError, ConfigError
+from trainkit.core.extras import import_extra
 from trainkit.core.files import check_declared, decoding, parse_json, read_json
 from trainkit.core.spaces import array_specs, check_spaces, flat_actions, space_from_plain, structure_of
 from trainkit.datasets.format import Header
@@ -329,12 +329,7 @@ class _Images:
         return images
 
     def _decoded(self, content: NDArray[np.uint8]) -> NDArray[Any]:
-        try:
-            pillow = importlib.import_module("PIL.Image")
-        except ImportError as error:
-            raise MissingExtraError(
-                f"{self.path} has images stored as JPEG, which need Pillow ({error}): pip install pillow"
-            ) from error
+        pillow = import_extra(f"{self.path} has images stored as JPEG and", "PIL.Image", "minari")
         with (
             decoding(self.path, "images", remedy="record it again"),
             pillow.open(io.BytesIO(content.tobytes()), formats=["JPEG"]) as image,
@@ -353,13 +348,7 @@ def _find_folder(dataset: Any) -> Path:
         raise ConfigError(f"from_minari cannot open {dataset!r:.200}: {_REMEDY}")
     folder = Path(dataset)
     if not os.path.isdir(folder):
-        try:
-            minari = importlib.import_module("minari")
-        except ImportError as error:
-            raise MissingExtraError(
-                f"from_minari needs minari to find {str(dataset)!r:.200}, which is no folder ({error}): "
-                "pip install trainkit[minari]"
-            ) from error
+        minari = import_extra(f"{str(dataset)!r:.200} is not a folder; as an id, from_minari", "minari", "minari")
         try:
             folder = Path(minari.storage.get_dataset_path(str(dataset)))
         except Exception as error:  # whatever it raises for an unknown name

@@ -12,7 +12,8 @@ import gymnasium as gym
 import numpy as np
 
 from trainkit.core import seeding, tree
-from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
+from trainkit.core.errors import ConfigError, EnvError
+from trainkit.core.extras import import_extra
 from trainkit.core.spaces import array_specs, check_space, flat_actions, space_bounds, structure_of
 from trainkit.envs.agents import check_parallel, is_game
 
@@ -206,12 +207,7 @@ def with_package(env_id: str) -> str:
     if namespace not in _PACKAGES:
         return env_id
     package, extra = _PACKAGES[namespace]
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"make_envs: {env_id} needs {package} ({error}): pip install trainkit[{extra}]"
-        ) from error
+    import_extra(f"make_envs: {env_id}", package, extra)
     return f"{package}:{env_id}"
 
 

@@ -3,7 +3,7 @@
     figure = tk.plot.curves({"rainbow": ["runs/a", "runs/b"], "dqn": ["runs/c", "runs/d"]})
     tk.plot.save(figure, "curves.svg")
 
-They need matplotlib: pip install trainkit[plot].
+They need matplotlib, the extra `plot`.
 """
 
 from trainkit.plot.curves import curves, time_shares

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainkit.core.errors import ConfigError, MissingExtraError
+from trainkit.core.errors import ConfigError
+from trainkit.core.extras import import_extra
 from trainkit.core.signatures import checked
 
 # Okabe and Ito (2008), without the yellow, which is faint on white.
@@ -38,13 +39,10 @@ def blank(n_rows: int = 1, n_columns: int = 1, *, width: float, height: float, *
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("trainkit.plot needs matplotlib: pip install trainkit[plot]") from error
+    mpl = import_extra("trainkit.plot", "matplotlib", "plot")
+    pictures = import_extra("trainkit.plot", "matplotlib.figure", "plot")
     with mpl.rc_context(_STYLE):
-        figure: Any = Figure(figsize=(width, height), layout="constrained")
+        figure: Any = pictures.Figure(figsize=(width, height), layout="constrained")
         # A notebook shows figures only where pyplot was imported; objects with this method always.
         figure._repr_svg_ = functools.partial(_svg, figure)
         yield figure, figure.subplots(n_rows, n_columns, squeeze=False, **options)

@@ -1,6 +1,5 @@
 """Export of a policy to an ONNX file that maps raw observations to greedy actions without trainkit."""
 
-import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 
 from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, ActOutput, Obs
-from trainkit.core.errors import ConfigError, DivergedError, MissingExtraError
+from trainkit.core.errors import ConfigError, DivergedError
+from trainkit.core.extras import import_extra
 from trainkit.core.files import write_whole
 from trainkit.core.spaces import joint_actions, random_actions
 from trainkit.engine.device import to_device
@@ -118,12 +118,9 @@ def random_rows(space: Space[Any], n_rows: int, rng: np.random.Generator) -> Any
 
 def _runtime(subject: str) -> Any:
     """Return onnxruntime; raise if a package of the extra is missing."""
-    try:
-        for package in ("onnx", "onnxscript"):
-            importlib.import_module(package)
-        return importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise MissingExtraError(f"{subject}.export needs {error.name} ({error}): pip install trainkit[onnx]") from error
+    for package in ("onnx", "onnxscript"):
+        import_extra(f"{subject}.export", package, "onnx")
+    return import_extra(f"{subject}.export", "onnxruntime", "onnx")
 
 
 def _written(subject: str, graph: GreedyGraph, obs: Any) -> bytes:

@@ -104,7 +104,7 @@ def test_a_table_for_notebooks_never_raises() -> None:
 
 
 def test_a_picture_has_a_line_per_tag(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs trainkit[plot]")
+    pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
     trainer = make_trainer(test=True)
     with pytest.raises(tk.ConfigError, match="nothing to draw"):
         trainer.history.plot()
@@ -122,14 +122,15 @@ def test_a_picture_has_a_line_per_tag(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "ask", "hint"),
-    [("pandas", "to_frame", "pip install pandas"), ("matplotlib", "plot", r"pip install trainkit\[plot\]")],
+    ("package", "extra", "ask"), [("pandas", "pandas", "to_frame"), ("matplotlib", "plot", "plot")]
 )
-def test_a_package_that_is_missing_is_named(package: str, ask: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_is_named(
+    package: str, extra: str, ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = make_trainer()
     next(trainer)
     without(monkeypatch, package)
-    with pytest.raises(MissingExtraError, match=hint):
+    with pytest.raises(MissingExtraError, match=rf"needs {package} .*: pip install 'trainkit-rl\[{extra}\]'"):
         getattr(trainer.history, ask)()
 
 

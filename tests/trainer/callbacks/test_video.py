@@ -102,5 +102,5 @@ def test_environments_that_cannot_draw_are_refused_when_the_trainer_is_made(tmp_
 
 def test_a_missing_writer_names_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(tk.errors.MissingExtraError, match=r"pip install trainkit\[video\]"):
+    with pytest.raises(tk.errors.MissingExtraError, match=r"pip install 'trainkit-rl\[video\]'"):
         tk.callbacks.RecordVideo(tmp_path)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal, Self
 from trainkit.collector import Collector
 from trainkit.core.data import EpochResult
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.extras import import_extra
 from trainkit.core.folders import check_folder
 from trainkit.core.signatures import checked
 from trainkit.datasets.format import Header
-from trainkit.datasets.hdf5 import require_h5py
 from trainkit.datasets.writer import EpisodeWriter
 from trainkit.trainer.callbacks.base import Callback
 
@@ -55,7 +55,7 @@ class DatasetWriter(Callback):
             checks.one_of("format", format, ["npz", "hdf5"])
             check_folder(checks, self.folder)
         if format == "hdf5":
-            require_h5py('DatasetWriter(format="hdf5")')
+            import_extra('DatasetWriter(format="hdf5")', "h5py", "hdf5")
         self._keeps_open = open_episodes == "cut"
         self._writer = EpisodeWriter(self.folder, max_bytes=max_bytes, compress=compress, suffix=format)
         self._collector: Collector | None = None  # None while nothing is recorded

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.data import EpochResult
-from trainkit.core.errors import ConfigError, MissingExtraError
+from trainkit.core.errors import ConfigError
+from trainkit.core.extras import import_extra
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table, scalars
@@ -83,11 +84,7 @@ class History(Callback, Sequence[Row]):
         Raises:
             MissingExtraError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError("History.to_frame needs pandas: pip install pandas, or use to_rows()") from error
-        return pd.DataFrame(self.to_rows())
+        return import_extra("History.to_frame", "pandas", "pandas").DataFrame(self.to_rows())
 
     def plot(self, *tags: str, x: str = "env_step") -> Any:
         """Plot tags over `x`, one below the other, and return matplotlib's figure.
@@ -99,14 +96,11 @@ class History(Callback, Sequence[Row]):
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingExtraError("History.plot needs matplotlib: pip install trainkit[plot]") from error
+        pictures = import_extra("History.plot", "matplotlib.figure", "plot")
         if not len(self):
             raise ConfigError("History.plot has nothing to draw: no epoch is over yet")
         chosen = tags or [tag for tag in _SHOWN if tag in self._tags]
-        figure = Figure(figsize=(6.4, 2.4 * len(chosen)), layout="constrained")
+        figure = pictures.Figure(figsize=(6.4, 2.4 * len(chosen)), layout="constrained")
         for tag, axes in zip(chosen, figure.subplots(len(chosen), sharex=True, squeeze=False)[:, 0], strict=True):
             points = [(a, b) for a, b in zip(self[x], self[tag], strict=True) if a is not None and b is not None]
             axes.plot([a for a, _ in points], [b for _, b in points], marker=".")

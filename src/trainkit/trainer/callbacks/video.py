@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.collector import Episode
-from trainkit.core.errors import Checks, ConfigError, MissingExtraError
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.extras import import_extra
 from trainkit.core.folders import FolderClaim, check_folder
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
@@ -168,8 +169,4 @@ def _envs(trainer: "Trainer", name: str) -> Envs:
 
 def find_ffmpeg() -> Any:
     """Return the package that writes videos; raise a `MissingExtraError` where it is not installed."""
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise MissingExtraError("a video needs imageio-ffmpeg: pip install trainkit[video]") from error
-    return imageio_ffmpeg
+    return import_extra("a video", "imageio_ffmpeg", "video")

@@ -1,0 +1,31 @@
+"""Optional packages: imported where a feature needs them, installed as extras of the distribution."""
+
+import importlib
+from typing import Any
+
+from trainkit.core.errors import MissingExtraError
+
+DISTRIBUTION = "trainkit-rl"  # the name that pip installs and pyproject.toml declares; the module is `trainkit`
+
+
+def install_command(extra: str) -> str:
+    """Return how to install an extra, with and without a clone of the repository."""
+    return f"pip install '{DISTRIBUTION}[{extra}]', or '.[{extra}]' in a clone"
+
+
+def import_extra(subject: object, module: str, extra: str) -> Any:
+    """Import and return a module of an extra's packages.
+
+    Args:
+        subject: what needs it, with which the error begins.
+        module: its dotted name.
+        extra: one of `project.optional-dependencies` in pyproject.toml.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingExtraError(f"{subject} needs {package} ({error}): {install_command(extra)}") from error
