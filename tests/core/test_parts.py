@@ -73,6 +73,10 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
         tk.EpsilonGreedy([(0, 1.0), (9, 0.1)], per_env=[0.5, 1.0]),
         described("EpsilonGreedy", epsilon=described("Piecewise", knots=[[0, 1.0], [9, 0.1]]), per_env=[0.5, 1.0]),
     ),
+    (
+        tk.EZGreedy(0.1, mu=3.0, max_repeat=9),
+        described("EZGreedy", epsilon=described("Constant", value=0.1), mu=3.0, max_repeat=9),
+    ),
     (tk.SoftQ(0.3), described("SoftQ", temperature=described("Constant", value=0.3))),
     (tk.ColoredNoise(0.5, length=200), described("ColoredNoise", beta=0.5, length=200)),
 ]

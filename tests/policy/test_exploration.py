@@ -1,6 +1,7 @@
-"""Exploration: a coin per row, epsilon by the step and the environment, legal actions only."""
+"""Exploration: a coin per row, epsilon by the step and the environment, legal actions only, repeats exactly resumed."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from numpy.typing import NDArray
 
 import trainkit as tk
 from tests.helpers.doubles import Ledger
-from tests.helpers.learning import THREE_ACTIONS, Spaces
+from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same
 from tests.helpers.tagged import decode
 from tests.helpers.truth import tagged_envs
-from trainkit import Collector, ConfigError, DQNPolicy, EpsilonGreedy, Greedy, SoftQ
+from trainkit import Collector, ConfigError, DQNPolicy, EpsilonGreedy, EZGreedy, Greedy, SoftQ
 from trainkit.schedules import Piecewise
 
 
@@ -167,6 +168,166 @@ def test_a_choice_draws_the_same_numbers_whatever_epsilon_is(is_masked: bool) ->
     assert states[0] == states[1] == states[2] != np.random.default_rng(3).bit_generator.state
 
 
+def follow(
+    exploration: EZGreedy, n_steps: int, *, n_envs: int = 1, starts: Any = (), legal: Any = None, seed: int = 0
+) -> NDArray[np.int64]:
+    """Return the actions [T, N] of environments whose best action is 0, with episodes starting at some steps."""
+    rng, ids = np.random.default_rng(seed), np.arange(n_envs)
+    masks = [None if legal is None else legal(t) for t in range(n_steps)]
+    q = [prefer(0, n_envs) if mask is None else np.where(mask, prefer(0, n_envs), -np.inf) for mask in masks]
+    return np.array(
+        [
+            exploration.choose(q[t], masks[t], step=t, env_ids=ids, starts=np.full(n_envs, t in starts), rng=rng)
+            for t in range(n_steps)
+        ]
+    )
+
+
+class Scripted:
+    """A generator whose coins, lengths and actions [3, K] are given, in this order."""
+
+    def __init__(self, *draws: Any) -> None:
+        self.draws = iter(draws)
+
+    def random(self, size: Any) -> NDArray[np.float64]:
+        drawn = np.array(next(self.draws), np.float64)
+        assert drawn.shape == size
+        return drawn
+
+
+class TestEZGreedy:
+    """With mu=2 and at most 3 steps, n is 1, 2, 3 with the probabilities 36/49, 9/49, 4/49."""
+
+    def test_repeats_by_hand(self) -> None:
+        explore = EZGreedy(0.5, max_repeat=3)
+        never, always = 0.9, 0.1
+        rng: Any = Scripted(
+            [[always, never], [0.99, 0.0], [0.3, 0.0]],  # action 1 for three steps; greedy
+            [[always, always], [0.0, 0.8], [0.9, 0.9]],  # its second; action 3 for two steps
+            [[always, always], [0.0, 0.0], [0.9, 0.3]],  # its third; its second
+            [[never, always], [0.0, 0.0], [0.9, 0.6]],  # greedy; action 2 for one step
+            [[never, never], [0.0, 0.0], [0.9, 0.6]],
+        )
+        taken = [
+            explore.choose(prefer(0, 2), None, step=0, env_ids=np.arange(2), starts=None, rng=rng).tolist()
+            for _ in range(5)
+        ]
+        assert taken == [[1, 0], [1, 3], [1, 3], [0, 2], [0, 0]]
+
+    def test_lengths_come_with_their_probabilities(self) -> None:
+        explore, n_envs = EZGreedy(1.0, max_repeat=3), 49_000
+        follow(explore, 1, n_envs=n_envs)
+        counts = np.bincount(explore.state_dict()["n_left"].numpy())
+        expected = n_envs * np.array([36, 9, 4]) / 49
+        np.testing.assert_allclose(counts, expected, atol=5 * np.sqrt(n_envs * 0.25))
+
+    def test_as_many_actions_are_random_as_the_formula_says(self) -> None:
+        mean, epsilon, n_steps = (36 + 2 * 9 + 3 * 4) / 49, 0.2, 400
+        taken = follow(EZGreedy(epsilon, max_repeat=3), n_steps, n_envs=500)[20:]
+        share = epsilon * mean / (1 - epsilon + epsilon * mean)
+        assert (taken != 0).mean() == pytest.approx(0.75 * share, abs=0.005)
+
+    def test_no_repeats_are_epsilon_greedy(self) -> None:
+        taken = follow(EZGreedy([(0, 1.0), (100, 0.0)], max_repeat=1), 101, n_envs=2_000)
+        for step, share in [(0, 0.75), (50, 0.375), (100, 0.0)]:
+            assert share_away_from(0, taken[step]) == pytest.approx(share, abs=0.05)
+        assert (taken[1:] == taken[:-1]).mean() < 0.7
+
+    def test_a_repeat_ends_where_an_episode_starts(self) -> None:
+        explore = EZGreedy(1.0, mu=1.001, max_repeat=10_000)  # most repeats are longer than 6 steps
+        taken = follow(explore, 6, n_envs=1_000, starts=(3,))
+        changes = (taken[1:] != taken[:-1]).mean(axis=1)
+        assert changes[2] == pytest.approx(0.75, abs=0.07)
+        assert changes[[0, 1, 3, 4]].max() < 0.15
+
+    def test_a_repeat_ends_where_its_action_is_illegal_and_every_action_is_legal(self) -> None:
+        rng = np.random.default_rng(5)
+        masks = rng.random((50, 200, 4)) < 0.5
+        masks[:, :, 1] |= ~masks.any(axis=2)
+        explore = EZGreedy(0.9, mu=1.001)
+        taken = follow(explore, 50, n_envs=200, legal=lambda t: masks[t])
+        assert np.take_along_axis(masks, taken[:, :, None], axis=2).all()
+        stays = np.take_along_axis(masks[1:], taken[:-1, :, None], axis=2)[:, :, 0]
+        assert (taken[1:] == taken[:-1])[stays].mean() > 0.7
+
+    def test_environments_repeat_their_own_actions_whichever_others_act(self) -> None:
+        explore = EZGreedy([(0, 1.0), (1, 0.0)], mu=1.001)
+        rng: Any = Scripted([[0.0, 0.0], [0.99, 0.99], [0.3, 0.6]], [[0.9], [0.0], [0.0]], [[0.9] * 2, [0.0] * 2] * 2)
+        q = prefer(0, 2)
+        assert explore.choose(q, None, step=0, env_ids=np.array([4, 1]), starts=None, rng=rng).tolist() == [1, 2]
+        assert explore.choose(q[:1], None, step=1, env_ids=np.array([1]), starts=None, rng=rng).tolist() == [2]
+        rng = np.random.default_rng(0)
+        assert explore.choose(q, None, step=1, env_ids=np.array([0, 4]), starts=None, rng=rng).tolist() == [0, 1]
+
+    def test_rows_of_no_environment_repeat_nothing(self) -> None:
+        explore = EZGreedy(1.0, mu=1.001)
+        rng = np.random.default_rng(0)
+        taken = np.array([explore.choose(prefer(0), None, step=0, env_ids=None, rng=rng) for _ in range(400)])
+        assert (taken[1:] == taken[:-1]).mean() == pytest.approx(0.25, abs=0.12)
+        assert len(explore.state_dict()["n_left"]) == 0
+
+    def test_its_probabilities_are_not_stored(self) -> None:
+        with pytest.raises(ConfigError, match="EZGreedy has no method `probability`; use EpsilonGreedy"):
+            DQNPolicy.for_envs(Spaces(), exploration=EZGreedy(0.1), store_action_prob=True)
+
+    def test_joint_actions_are_repeated(self) -> None:
+        space = spaces.MultiDiscrete([3, 4])
+        policy = DQNPolicy.for_envs(
+            Spaces(action_space=space), exploration=EZGreedy([(0, 1.0), (1, 0.0)], mu=1.001), device="cpu", seed=1
+        )
+        obs, ids = np.zeros((50, 4), np.float32), np.arange(50)
+        taken = [policy.act(obs, explore=True, step=step, env_ids=ids).action for step in (0, 1)]
+        assert len(np.unique(taken[0], axis=0)) > 8
+        assert (taken[0] == taken[1]).all(axis=1).mean() > 0.8
+
+    def test_a_copy_of_its_streams_continues_repeats_and_a_restart_ends_them(self) -> None:
+        one, other = (DQNPolicy.for_envs(Spaces(), exploration=EZGreedy(0.9), device="cpu", seed=1) for _ in range(2))
+        obs, ids = np.zeros((9, 4), np.float32), np.arange(9)
+
+        def acted(policy: DQNPolicy) -> list[Any]:
+            return [policy.act(obs, explore=True, env_ids=ids).action for _ in range(8)]
+
+        acted(one)
+        state = one.streams_state()
+        expected = acted(one)
+        other.load_streams_state(state)
+        assert_same(acted(other), expected)
+        one.load_streams_state(state)
+        assert_same(acted(one), expected)
+        one.exploration = EZGreedy(0.9)  # the former one's repeats are its own
+        one.start_streams(3)
+        assert len(one.streams_state()["exploration"]["EZGreedy"]["n_left"]) == 0
+
+    def test_the_state_of_another_exploration_is_not_loaded(self) -> None:
+        one, other = (DQNPolicy.for_envs(Spaces(), exploration=EZGreedy(0.9), device="cpu", seed=1) for _ in range(2))
+        one.act(np.zeros((9, 4), np.float32), explore=True, env_ids=np.arange(9))
+        state = one.streams_state()
+        other.load_streams_state({**state, "exploration": {"Other": {}}})
+        assert len(other.streams_state()["exploration"]["EZGreedy"]["n_left"]) == 0
+        state["exploration"]["EZGreedy"]["action"] -= 9
+        with pytest.raises(ValueError, match="repeated actions"):
+            other.load_streams_state(state)
+
+    @pytest.mark.parametrize("evaluation", ["greedy", "exploring"])
+    def test_a_resumed_run_repeats_with_the_same_bits(self, evaluation: str, tmp_path: Path) -> None:
+        def run_of(**more: Any) -> Any:
+            envs = [tk.make_envs("CartPole-v1", 3) for _ in range(2)]
+            policy = DQNPolicy.for_envs(envs[0], hidden=(8,), exploration=EZGreedy(0.9, mu=1.1), device="cpu")
+            judge = tk.Evaluation(Collector(policy, envs[1]), duration=2, explore=evaluation == "exploring")
+            trained = Collector(policy, envs[0], tk.ReplayBuffer(200))
+            how: dict[str, Any] = {"max_epoch": 3, "step_per_epoch": 33, "batch_size": 8, "learning_starts": 9}
+            return tk.OffpolicyTrainer(policy, trained, evaluation=judge, verbose=False, **how | {"seed": 1} | more)
+
+        whole = run_of()
+        next(whole)
+        saved = whole.save(tmp_path / "saved")  # in the middle of repeats
+        assert (whole.policy.exploration.state_dict()["n_left"] > 0).any()
+        whole.run()
+        resumed = run_of(seed=9, resume_from=saved)
+        resumed.run()
+        assert_same(resumed.policy.training_state(), whole.policy.training_state())
+
+
 class TestSoftQ:
     """At temperature 1 the values 0 and ln 3 have the probabilities 1/4 and 3/4."""
 
@@ -271,6 +432,9 @@ class TestSoftQ:
         (lambda: EpsilonGreedy([(5, 1.0)]), "Piecewise's first knot must be at step 0, got step 5"),
         (lambda: EpsilonGreedy([(0, 1.0), (0, 0.5)]), "Piecewise's steps must grow strictly, got [0, 0]"),
         (lambda: EpsilonGreedy(0.1, per_env=[0.5, 1.5]), "EpsilonGreedy.per_env must be in [0, 1], got 1.5"),
+        (lambda: EZGreedy(2.0), "EZGreedy.epsilon must be in [0, 1], got 2.0"),
+        (lambda: EZGreedy(0.1, mu=1.0), "EZGreedy.mu must be in (1, inf), got 1.0"),
+        (lambda: EZGreedy(0.1, max_repeat=0), "EZGreedy.max_repeat must be"),
         (lambda: SoftQ(0), "SoftQ.temperature must be in (0, inf), got 0"),
         (lambda: SoftQ(-1.0), "SoftQ.temperature must be in (0, inf), got -1.0"),
         (lambda: SoftQ(float("inf")), "SoftQ.temperature must be in (0, inf), got inf"),

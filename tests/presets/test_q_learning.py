@@ -215,6 +215,14 @@ def test_linear_is_stretched_over_the_run() -> None:
     [
         ({"double": True, "munchausen": True}, "presets.dqn was given both double and munchausen"),
         ({"temperature": 1.0}, "presets.dqn was given both epsilon and temperature"),
+        ({"exploration": tk.SoftQ(1.0), "epsilon": 0.5}, "presets.dqn.epsilon has no effect: exploration is given"),
+        (
+            {"exploration": tk.SoftQ(1.0), "temperature": 0.5, "epsilon": None},
+            "presets.dqn.temperature has no effect: exploration is given",
+        ),
+        ({"exploration": tk.SoftQ(1.0), "repeat": 2.0}, "presets.dqn.repeat has no effect: exploration is given"),
+        ({"exploration": tk.ColoredNoise()}, "presets.dqn.exploration must be an Exploration or None"),
+        ({"repeat": 2.0, "epsilon": None}, "presets.dqn.repeat has no effect: epsilon is None"),
         (
             {"value": "median"},
             "'expected' or 'categorical' or 'quantile' or 'implicit' or a Value, got 'median'",
@@ -267,6 +275,7 @@ def limit_of(collector: tk.Collector) -> int:
 
 
 # Each setting, another value of it, and what has that value then.
+OWN = tk.EZGreedy(0.3, max_repeat=7)
 REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "n_envs": (5, lambda t: t.train_collector.envs.n),
     "test_env": ("CartPole-v1", lambda t: t.evaluation_schedule.evaluation.collector.envs.name),
@@ -290,7 +299,9 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "quantiles": (6, lambda t: t.policy.value.width),
     "munchausen": (True, lambda t: isinstance(t.policy.backup, tk.MunchausenBackup)),
     "entropy_temperature": (0.5, lambda t: t.policy.backup.temperature),
+    "repeat": (1.5, lambda t: t.policy.exploration.mu),
     "temperature": (0.5, lambda t: t.policy.exploration.temperature(0)),
+    "exploration": (OWN, lambda t: OWN if t.policy.exploration.max_repeat == 7 else None),
     "v_min": (-3.0, lambda t: t.policy.value.v_min),
     "v_max": (3.0, lambda t: t.policy.value.v_max),
     "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),

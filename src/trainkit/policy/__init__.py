@@ -10,7 +10,7 @@ from trainkit.policy.base import Policy
 from trainkit.policy.bc import BCPolicy
 from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
-from trainkit.policy.exploration import EpsilonGreedy, Exploration, Greedy, SoftQ
+from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
 from trainkit.policy.noise import ColoredNoise, Noise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
@@ -38,6 +38,7 @@ __all__ = [
     "DQNPolicy",
     "DiscreteBCQPolicy",
     "DoubleBackup",
+    "EZGreedy",
     "EpsilonGreedy",
     "ExpectedValue",
     "Exploration",

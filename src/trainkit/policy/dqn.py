@@ -1,6 +1,6 @@
 """`DQNPolicy`, the Q-learner: its parts make it DQN, C51, QR-DQN, IQN, Rainbow or a new algorithm."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, Unpack
@@ -46,6 +46,7 @@ from trainkit.policy.exploration import (
     EpsilonGreedy,
     Exploration,
     Greedy,
+    HasState,
     non_finite_values,
     require_probability,
 )
@@ -86,6 +87,7 @@ class DQNPolicy(Policy):
     """
 
     unwatched = frozenset({"exploration", "_joint", "_cpu_copy"})
+    exploration: Exploration = Greedy()  # until the constructor sets it
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class DQNPolicy(Policy):
         check_overrides("Value", type(self.value))
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.penalty = penalty
-        self.exploration: Exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
+        self.exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
         if store_action_prob:
             require_probability(name, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
@@ -286,6 +288,28 @@ class DQNPolicy(Policy):
                 returns = self.value.mean(outputs).unsqueeze(-1)
                 probability = torch.ones_like(returns)
         return returns.cpu().numpy(), probability.cpu().numpy()
+
+    def start_streams(self, root: int) -> None:
+        """Restart the random streams from a root seed, and nothing else."""
+        super().start_streams(root)
+        if isinstance(self.exploration, HasState):
+            self.exploration.reset()
+
+    def streams_state(self) -> dict[str, Any]:
+        """Return the state of the random streams, and of an exploration that has one."""
+        state = super().streams_state()
+        if isinstance(self.exploration, HasState):
+            state["exploration"] = {type(self.exploration).__name__: self.exploration.state_dict()}
+        return state
+
+    def load_streams_state(self, state: Mapping[str, Any]) -> None:
+        """Load the state of the random streams; an exploration without a saved state starts from none."""
+        super().load_streams_state(state)
+        if isinstance(self.exploration, HasState):
+            self.exploration.reset()
+            saved = state.get("exploration", {}).get(type(self.exploration).__name__)
+            if saved is not None:
+                self.exploration.load_state_dict(saved)
 
     def explore_metrics(self, step: int) -> dict[str, float]:
         """Return the metrics of `exploration`."""

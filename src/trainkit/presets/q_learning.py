@@ -18,6 +18,7 @@ from trainkit.policy import (
     DQNPolicy,
     EpsilonGreedy,
     ExpectedValue,
+    EZGreedy,
     Greedy,
     ImplicitQuantileValue,
     MaxBackup,
@@ -70,7 +71,9 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     adam_eps: float = 1.5e-4  # Hessel et al. (2018); rl-zoo: 1e-8
     max_grad_norm: float | None = 10.0  # rl-zoo (stable-baselines3's default)
     epsilon: Scheduled | Linear | None = ((0, 1.0), (8_000, 0.04))  # rl-zoo: to 0.04
+    repeat: float | None = None  # mu of repeated random actions, as in `EZGreedy`; None: each for one step
     temperature: Scheduled | Linear | None = None  # of softmax exploration, instead of epsilon
+    exploration: Exploration | None = None  # another one, such as EZGreedy(0.1, max_repeat=50), instead of epsilon
     target_every: int = 80  # 40 updates; rl-zoo: once per 128
     capacity: int = 100_000  # rl-zoo
     batch_size: int | None = 128  # rl-zoo: 64
@@ -158,12 +161,26 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
             return MunchausenBackup(settings.entropy_temperature)
         return DoubleBackup() if settings.double else MaxBackup()
 
+    def _no_effect(self, name: str, settings: QSettings) -> str | None:
+        is_schedule = name in ("epsilon", "repeat", "temperature") and getattr(settings, name) is not None
+        if is_schedule and settings.exploration is not None:
+            return "exploration is given"
+        if name == "repeat" and settings.epsilon is None:
+            return "epsilon is None, and only its random actions are repeated"
+        return super()._no_effect(name, settings)
+
     def _exploration(self, settings: QSettings) -> Exploration:
-        if settings.temperature is None:
-            return Greedy() if settings.epsilon is None else EpsilonGreedy(scheduled(settings.epsilon))
-        if settings.epsilon is not None:
+        epsilon, temperature = settings.epsilon, settings.temperature
+        if settings.exploration is not None:
+            return copy.deepcopy(settings.exploration)  # its state is of one policy
+        if temperature is not None and epsilon is not None:
             raise ConfigError(f"{self} was given both epsilon and temperature, two ways to explore: set one to None")
-        return SoftQ(scheduled(settings.temperature))
+        if temperature is not None:
+            return SoftQ(scheduled(temperature))
+        if epsilon is None:
+            return Greedy()
+        how = scheduled(epsilon)
+        return EpsilonGreedy(how) if settings.repeat is None else EZGreedy(how, mu=settings.repeat)
 
 
 def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
