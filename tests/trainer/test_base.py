@@ -163,7 +163,9 @@ def test_iterating_a_finished_trainer_is_empty_and_warns_once_a_loop(caplog: pyt
     assert list(trainer) == []
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage() == "OffpolicyTrainer has finished (max_epoch): reset() lets it train again"
+    assert (
+        record.getMessage() == "OffpolicyTrainer has finished (max_epoch): run(epochs=5) trains on, reset() starts over"
+    )
 
 
 def test_no_epoch_at_all_is_allowed_and_empty(caplog: pytest.LogCaptureFixture) -> None:

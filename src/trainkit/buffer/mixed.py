@@ -135,6 +135,10 @@ class MixedBuffer:
         """Remove the open episodes of these environments from the first source; return the number of rows removed."""
         return self.sources[0].drop(env_ids)
 
+    def clear(self) -> None:
+        """Discard the rows of the first source, which a collector fills; the others keep theirs."""
+        self.sources[0].clear()
+
     def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
         """Return which slots [K] still have their row."""
         named = checked_slots("MixedBuffer", slots)

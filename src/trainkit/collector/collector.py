@@ -251,6 +251,20 @@ class Collector:
         finally:
             self.envs.ownership.leave(use)
 
+    def restart(self) -> None:
+        """Start again from step 0: discard the counts and a collect that was interrupted, and cut the open episodes.
+
+        Statistics of episodes start again, too. The next collect resets every environment, to new episodes.
+        """
+        self.finish_step()
+        if not self._needs_reset:
+            self._end_open_episodes(self.envs.all_ids)
+        self.require_reset()
+        self.env_step = self._n_left = 0
+        self.is_interrupted, self._quota = False, None
+        self._episodes = Episodes(self.envs.n, self._episodes.metric, self.envs.agents)
+        self._tally = Tally()
+
     def require_reset(self) -> None:
         """Make the next collect cut the open episodes and reset every environment."""
         self._needs_reset = True

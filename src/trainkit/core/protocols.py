@@ -258,6 +258,13 @@ class Store(Stateful, Protocol):
     def metrics(self, step: int) -> dict[str, float]: ...
 
 
+@runtime_checkable
+class Clearable(Protocol):
+    """A buffer that can discard its rows."""
+
+    def clear(self) -> None: ...
+
+
 class RowStore(Store, Protocol):
     """A buffer as a collector uses it, which adds rows of arrays."""
 

@@ -80,7 +80,8 @@ class Piecewise(Part):
 class Linear:
     """A linear change from `start` to `end` over the first `share` of a run; `over(n_steps)` makes it a schedule.
 
-    A preset fills in its run's length; elsewhere `Linear(1.0, 0.05).over(n_steps)` does.
+    A preset fills in its run's length; elsewhere `Linear(1.0, 0.05).over(n_steps)` does. After its share, and after the
+    end of a run that is continued, the value stays `end`: a schedule never depends on how long a run turns out to be.
     """
 
     start: float

@@ -161,6 +161,7 @@ class CollectStats:
 
 
 _LISTS = ("episode_returns", "episode_lengths")
+_NO_NUMBERS = (*_LISTS, "warnings")  # fields without a tag
 _PLAIN_NO_VALUES = asdict(NO_VALUES)
 _SUMMARIES = [item.name for item in fields(CollectStats) if item.type is Summary]
 
@@ -182,11 +183,24 @@ class TimeStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunWarning:
+    """Why a run does not learn: what a rule of its diagnosis found, the remedy, and in which epochs."""
+
+    name: str  # of the rule
+    message: str  # of the last of these epochs
+    first_epoch: int
+    last_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, epochs {self.first_epoch} to {self.last_epoch}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochStats:
     """Statistics of one interval of a run. `stats["test/returns/mean"]` reads one of them; missing ones are None.
 
     Without an evaluation in the interval `test.is_empty` is True and `test.returns.mean` is None; `train` likewise,
-    where nothing was collected.
+    where nothing was collected. `warnings` are those of an epoch, and empty in a report within one.
     """
 
     train: CollectStats
@@ -196,6 +210,7 @@ class EpochStats:
     buffer: Mapping[str, float] = field(default_factory=dict)
     custom: Mapping[str, float] = field(default_factory=dict)  # given to `Trainer.log`
     time: TimeStats
+    warnings: Mapping[str, RunWarning] = field(default_factory=dict)  # by name; these are not logged as numbers
 
     def __getitem__(self, tag: str) -> float | None:
         value: Any = self
@@ -210,7 +225,7 @@ class EpochStats:
                     return value.get(rest)
                 value = value[name]
                 continue
-            known = [item.name for item in fields(value) if item.name not in _LISTS] if is_dataclass(value) else []
+            known = [item.name for item in fields(value) if item.name not in _NO_NUMBERS] if is_dataclass(value) else []
             if name not in known:
                 raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{did_you_mean(name, known)}")
             value = getattr(value, name)
@@ -235,10 +250,10 @@ class EpochStats:
             if numbers:
                 body = ", ".join(f"{tag}={value:.4g}" for tag, value in numbers.items())
                 lines.append(textwrap.fill(body, 110, initial_indent=f"{name:8}", subsequent_indent=" " * 8))
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"warning {one}" for one in self.warnings.values())])
 
     def _repr_html_(self) -> str:
-        return html_table("epoch", scalars(self).items())
+        return html_table("epoch", [*scalars(self).items(), *_warning_rows(self.warnings)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +281,7 @@ class RunInfo:
     updates_per_second: float | None  # over `update_seconds`
     stop_reason: str | None  # None while the run continues
     run_dir: str | None
+    warnings: Mapping[str, RunWarning] = field(default_factory=dict)  # of all epochs, by name
 
     def __str__(self) -> str:
         best = "none yet" if self.best_score is None else f"{self.best_score:.4g} in epoch {self.best_epoch}"
@@ -279,12 +295,13 @@ class RunInfo:
                 f"test    best {best} | last returns {self.last_test.returns}",
                 f"time    {self.seconds:.4g} s ({shares}, other {self.other_seconds:.4g})",
                 f"state   {state}, {'not logged' if self.run_dir is None else f'logged to {self.run_dir}'}",
+                *(f"warning {one}" for one in self.warnings.values()),
             ]
         )
 
     def _repr_html_(self) -> str:
-        rows = [(item.name, getattr(self, item.name)) for item in fields(self) if item.name != "last_test"]
-        return html_table("run", rows)
+        names = [item.name for item in fields(self) if item.name not in ("last_test", "warnings")]
+        return html_table("run", [*((name, getattr(self, name)) for name in names), *_warning_rows(self.warnings)])
 
 
 @checked
@@ -307,7 +324,7 @@ def _walk(value: object, path: str) -> Iterator[tuple[str, float]]:
     if isinstance(value, Mapping):
         children: Iterable[tuple[str, object]] = value.items()
     elif is_dataclass(value):
-        children = [(item.name, getattr(value, item.name)) for item in fields(value) if item.name not in _LISTS]
+        children = [(item.name, getattr(value, item.name)) for item in fields(value) if item.name not in _NO_NUMBERS]
     else:
         yield path, value  # type: ignore[misc]  # a leaf of a statistics record is a number
         return
@@ -329,6 +346,10 @@ def is_tag(tag: str) -> bool:
         return len(names) == 2 and names[1] in {item.name for item in fields(Summary)}
     known = {"train": collected, "test": collected, "time": {item.name for item in fields(TimeStats)}}
     return len(names) == 1 and names[0] in known.get(group, ())
+
+
+def _warning_rows(warnings: Mapping[str, RunWarning]) -> list[tuple[str, object]]:
+    return [(f"warning: {name}", one.message) for name, one in warnings.items()]
 
 
 def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:

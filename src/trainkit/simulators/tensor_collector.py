@@ -124,6 +124,15 @@ class TensorCollector:
         self._needs_reset = True
         self.envs.close()
 
+    def restart(self) -> None:
+        """Start again from step 0: discard all counts, the statistics of episodes, and a rollout in progress."""
+        self.require_reset()
+        self.env_step = self.n_episode = self._n_left = 0
+        self.is_interrupted = False
+        self._recent.clear()
+        self._finished.clear()
+        self.buffer.clear()
+
     def require_reset(self) -> None:
         """Make the next collect cut the open episodes and reset every environment."""
         self._needs_reset = True

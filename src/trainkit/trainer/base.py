@@ -17,7 +17,7 @@ from trainkit.core.data import EpochResult
 from trainkit.core.errors import BusyError, Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
-from trainkit.core.protocols import HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
+from trainkit.core.protocols import Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.loggers.logger import as_logger
@@ -109,7 +109,8 @@ class Trainer(Generic[TraineeT]):
     A fresh trainer works in a bare `for`; after `break` a second `for` continues. Ctrl-C is deferred to the next
     complete vector step or update, and the next `next()` continues the same epoch; so it does after an exception of a
     callback. SIGTERM ends the run there, saved where there is a `Checkpoint`; SIGUSR1 saves, and the run continues.
-    `run()` trains all epochs, `reset()` restarts the count, `with` closes environments, logger and bar.
+    `run()` trains all epochs, `run(epochs=5)` five, also after the end; `max_epoch` may be set at any time. `reset()`
+    restarts the count, `with` closes environments, logger and bar.
 
     Args:
         policy: learns.
@@ -142,7 +143,7 @@ class Trainer(Generic[TraineeT]):
     ) -> None:
         self.policy = policy
         self.train_collector, self.buffer = train_collector, buffer
-        self.max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
+        self._max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         self._options = options
         evaluation = options.evaluator()
@@ -225,7 +226,11 @@ class Trainer(Generic[TraineeT]):
     def __iter__(self) -> Iterator[EpochResult]:
         if self.is_finished and self._result is None:
             reason = self.stop_reason or "max_epoch"
-            _log.warning("%s has finished (%s): reset() lets it train again", type(self).__name__, reason)
+            _log.warning(
+                "%s has finished (%s): run(epochs=5) trains on, reset() starts over",
+                type(self).__name__,
+                reason,
+            )
         return self
 
     def __len__(self) -> int:
@@ -243,7 +248,9 @@ class Trainer(Generic[TraineeT]):
                     if self._is_ending:
                         self._finish_epoch()
                     elif self._result is None and not self.is_finished:
-                        self._train_epoch()
+                        self._start_run()
+                        if not self.is_finished:  # a limit may be reached already
+                            self._train_epoch()
                     self._interrupt.check()
                 except Terminated:
                     self._terminate()
@@ -261,10 +268,26 @@ class Trainer(Generic[TraineeT]):
         result, self._result = self._result, None  # only now: an interrupt must not lose it
         return result
 
-    def run(self) -> RunInfo:
-        """Train all remaining epochs and return the run's `info`."""
-        for _ in self:
-            pass
+    def run(self, epochs: int | None = None) -> RunInfo:
+        """Train all remaining epochs, or this many more, and return the run's `info`.
+
+        Args:
+            epochs: how many to train from here, even if the run has ended, for whatever reason; `max_epoch` is raised
+                if it leaves fewer. The bits are those of a run that was this long from the start; schedules are
+                functions of the step, and keep their last value beyond their end.
+        """
+        if epochs is None:
+            for _ in self:
+                pass
+            return self.info
+        with Checks(f"{type(self).__name__}.run") as checks:
+            checks.integer("epochs", epochs, low=1)
+        last = self.epoch + epochs - self._epochs.is_running
+        self._continue()
+        self.max_epoch = max(self.max_epoch, last)
+        for result in self:
+            if result.epoch >= last:
+                break
         return self.info
 
     def evaluate(self) -> CollectStats:
@@ -301,8 +324,52 @@ class Trainer(Generic[TraineeT]):
         """
         self.stop_reason = self.stop_reason or reason
 
-    def reset(self) -> None:
-        """Reset the count of epochs, the best score and the stop reason; policy and buffer are unchanged."""
+    @property
+    def max_epoch(self) -> int:
+        """Epochs in all; a run that ended at the former number continues when a larger one is set."""
+        return self._max_epoch
+
+    @max_epoch.setter
+    def max_epoch(self, max_epoch: int) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.integer("max_epoch", max_epoch, low=0)
+        self._max_epoch = int(max_epoch)
+        self._progress.extend_to(self._max_epoch * self.step_per_epoch)
+        if self.stop_reason == "max_epoch" and self._max_epoch > self.epoch:
+            self._continue()
+
+    def _continue(self) -> None:
+        """Forget that the run has ended; `on_train_start` is fired again."""
+        self.stop_reason = None
+        if self._phase == "ended":
+            self._phase = "new"
+
+    def reset(self, *, reset_collectors: bool = False, reset_buffer: bool = False) -> None:
+        """Reset the count of epochs, the best score and the stop reason; the policy is unchanged.
+
+        Args:
+            reset_collectors: also start again from step 0, with new episodes: the clock, and so all schedules and
+                `learning_starts`, the number of episodes and their statistics.
+            reset_buffer: also discard all rows; needs `reset_collectors`.
+
+        Raises:
+            ConfigError: the buffer cannot be cleared, or is the dataset that an offline run learns from.
+            BusyError: collectors cannot be reset within `next()`.
+        """
+        if reset_collectors and self._is_running:
+            raise BusyError(f"{type(self).__name__}.reset(reset_collectors=True) cannot be called inside next()")
+        with Checks(f"{type(self).__name__}.reset") as checks:
+            rule = ".reset_buffer=True needs reset_collectors=True: rows of open episodes would be missing"
+            checks.require(reset_collectors or not reset_buffer, rule)
+            is_online = self.train_collector is not None and isinstance(self.buffer, Clearable)
+            rule = ".reset_buffer=True would discard rows that no collector collects again: leave it out"
+            checks.require(is_online or not reset_buffer, rule)
+        if reset_collectors:
+            for collector in self._collectors:
+                collector.restart()
+            if reset_buffer and isinstance(self.buffer, Clearable):
+                self.buffer.clear()
+            self._continue_without_rows()
         self.stop_reason, self._result, self._epoch_report = None, None, None
         self._is_ending, self._phase = False, "new"
         self._epochs.reset(self.clock)
@@ -456,11 +523,13 @@ class Trainer(Generic[TraineeT]):
                     checkpoint.tick(self)
         self._end_epoch()
 
-    def _start_epoch(self) -> None:
+    def _start_run(self) -> None:
         if self._phase == "new":
             self._phase = "training"
             self._logger.describe(self.settings())
             self._callbacks.start(self, self._collectors)
+
+    def _start_epoch(self) -> None:
         if not self._epochs.is_running:
             self._epochs.start(self.clock, self.seconds)
             self.evaluation_schedule.start_epoch()
@@ -545,6 +614,7 @@ class Trainer(Generic[TraineeT]):
     def _end_run(self) -> None:
         if self._phase == "training":
             self._phase = "ended"
+            self.stop("max_epoch")  # where it was lowered to epochs that are over
             self._progress.close()
             self._callbacks.fire("on_train_end", self)
             self._release_folders()
@@ -666,7 +736,7 @@ class Trainer(Generic[TraineeT]):
         self._write_epoch()
 
     def _continue_without_rows(self) -> None:
-        """Continue from a checkpoint that has no buffer."""
+        """Continue from a checkpoint that has no buffer, or with collectors that start again."""
 
     def _checkpoint(self) -> RunCheckpoint:
         """Return what a checkpoint of this run contains."""

@@ -237,6 +237,18 @@ class Alarms:
         for name, norm in stats.update.items():
             if name.endswith("grad_norm"):
                 self._check_norm(f"update/{name}", norm, step)
+            if (name == "lr" or name.endswith("_lr")) and norm == 0.0:
+                self._warn_of_end(f"update/{name}", step)
+
+    def _warn_of_end(self, tag: str, step: int) -> None:
+        """Warn of a learning rate that stays 0, as after the end of a schedule."""
+        if tag not in self._raised:
+            self._raised.add(tag)
+            _log.warning(
+                "%s is 0 at step %d: the policy does not learn. A schedule keeps its last value: give lr= another one "
+                "and resume_from= a checkpoint of this run, or make the run longer from the start",
+                *(tag, step),
+            )
 
     def _check_norm(self, tag: str, norm: float, step: int) -> None:
         before = self._norms.setdefault(tag, deque(maxlen=100))

@@ -296,6 +296,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self._pending.n_updates += self._pending.count  # a fraction of one stays
         self._batches.clear()
         self._unwritten.clear()
+        self._share_left = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the pending updates, and sampled batches and priorities that are not used yet."""

@@ -132,6 +132,11 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
             )
         self._learn()
 
+    def _continue_without_rows(self) -> None:
+        """Collect another rollout."""
+        self._has_rollout, self._updates = False, None
+        self.buffer.clear()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, and whether there is a rollout to learn from."""
         return super().state_dict() | {"has_rollout": self._has_rollout}

@@ -29,6 +29,12 @@ class Progress:
         self._show_lines = show_lines
         self._bar: Any = None
 
+    def extend_to(self, total: int) -> None:
+        """Change the number of steps of the whole run."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.total = total
+
     def advance_to(self, step: int) -> None:
         """Move the bar, and open it at the first call; without a bar, tqdm is never used."""
         if not (self.is_shown and _is_open(sys.stderr)):

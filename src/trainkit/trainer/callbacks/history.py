@@ -74,6 +74,15 @@ class History(Callback, Sequence[Row]):
         pairs = zip(self._column(column), self._is_there[: self._n_rows, column].tolist(), strict=True)
         return [value if is_there else None for value, is_there in pairs]
 
+    def newest(self, tag: str, n_epochs: int | None = None) -> NDArray[np.float64]:
+        """Return a tag's numbers in the newest epochs, oldest first, nan where there was none; None: in all epochs."""
+        self._write_newest()
+        first = 0 if n_epochs is None else max(0, self._n_rows - n_epochs)
+        if tag not in self._tags:
+            return np.full(self._n_rows - first, np.nan)
+        rows, column = slice(first, self._n_rows), self._tags[tag]
+        return np.where(self._is_there[rows, column], self._values[rows, column], np.nan)
+
     def to_rows(self) -> list[dict[str, float]]:
         """Return the rows as new dicts."""
         return [dict(row) for row in self]
