@@ -8,39 +8,8 @@ import pytest
 
 import trainkit as tk
 from trainkit.cli.main import build_parser
-from trainkit.cli.recipe import Recipe, format_value, parse_value, read_settings
-from trainkit.presets import PRESETS
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-3", 1e-3),
-        (" 7", 7),
-        ("(64, 64)", (64, 64)),
-        ("[(0, 1.0), (8_000, 0.04)]", [(0, 1.0), (8_000, 0.04)]),
-        ("true", True),
-        ("False", False),
-        ("none", None),
-        ("Linear(0.4, 1.0)", tk.Linear(0.4, 1.0)),
-        ("Linear(0.4, 1.0, 0.5)", tk.Linear(0.4, 1.0, 0.5)),
-        ("sign", "sign"),
-        ("'1'", "1"),
-        ("print(1)", "print(1)"),
-        ("__import__('os').getcwd()", "__import__('os').getcwd()"),
-        ("", ""),
-    ],
-)
-def test_a_setting_is_read_as_a_literal_or_a_word_and_never_run(text: str, value: Any) -> None:
-    assert parse_value(text) == value
-    assert type(parse_value(text)) is type(value)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_default_that_is_listed_can_be_given_back(name: str) -> None:
-    for domain in PRESETS[name].domains:
-        for setting, value in PRESETS[name].settings(domain).items():
-            assert parse_value(format_value(value)) == value, setting
+from trainkit.cli.recipe import Recipe, read_settings
+from trainkit.core.setting_texts import parse_value
 
 
 def test_words_count_more_than_the_file(tmp_path: Path) -> None:

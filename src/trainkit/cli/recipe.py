@@ -18,7 +18,7 @@ from trainkit.core import files
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
-from trainkit.core.schedules import Linear
+from trainkit.core.setting_texts import parse_value, short
 from trainkit.core.signatures import mismatch
 from trainkit.datasets import load_dataset
 from trainkit.envs.factories import is_registered
@@ -27,8 +27,6 @@ from trainkit.presets import PRESETS, OfflinePreset
 from trainkit.trainer import Trainer
 
 _OWN_OPTIONS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}
-_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
-_LONGEST_SETTING = 100_000  # characters
 _LARGEST_CONFIG = 2**20  # bytes of a TOML file
 _LARGEST_STACK = 256  # frames, of a file
 
@@ -188,12 +186,6 @@ def parse_dict(option: str, text: str) -> dict[str, Any]:
     return value
 
 
-def short(value: object) -> str:
-    """Format a value from a file in at most a hundred characters."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
 def _check_env_options(options: Mapping[Any, Any], subject: str) -> None:
     """Reject options of make_envs in a file that are not plain data."""
     with Checks(subject) as checks:
@@ -227,32 +219,3 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, str):
         return _PLAIN_WORD.fullmatch(value) is not None
     return value is None or isinstance(value, (bool, int, float))
-
-
-def parse_value(text: str) -> Any:
-    """Parse a setting: a Python literal, true, false or none, Linear(start, end, share), or else a string.
-
-    Raises:
-        ConfigError: it is too long, or nested too deeply, to be read.
-    """
-    word = text.strip()
-    if len(word) > _LONGEST_SETTING:
-        raise ConfigError(f"a setting has {len(word):,} characters, more than {_LONGEST_SETTING:,}: {short(word)}")
-    if word.lower() in _WORDS:
-        return _WORDS[word.lower()]
-    try:
-        tree = ast.parse(word, mode="eval").body
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Linear":
-            return Linear(*map(ast.literal_eval, tree.args))
-        return ast.literal_eval(tree)
-    except (RecursionError, MemoryError) as error:
-        raise ConfigError(f"a setting is nested too deeply: {short(word)}") from error
-    except (SyntaxError, ValueError, TypeError):
-        return word
-
-
-def format_value(value: Any) -> str:
-    """Format a setting as `--set` accepts it."""
-    if isinstance(value, Linear):
-        return f"Linear({value.start:g}, {value.end:g}, {value.share:g})"
-    return value if isinstance(value, str) else repr(value)

@@ -8,8 +8,9 @@ import signal
 from pathlib import Path
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
-from trainkit.cli.recipe import Recipe, format_value, read_settings
+from trainkit.cli.recipe import Recipe, read_settings
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
+from trainkit.core.setting_texts import format_value
 from trainkit.core.stats import RunInfo
 from trainkit.loggers import JsonlLogger, TensorboardLogger
 from trainkit.loggers.runs import CHECKPOINT, CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, write_config

@@ -5,9 +5,10 @@
 
     trainer = tk.presets.cql(buffer, "CartPole-v1", seed=1)  # offline: from the rows of a buffer
 
-Each preset has a table of settings for each domain: vectors, continuous actions, images. Any of them can be overridden
-by name, and an unknown name is answered with the nearest one. `settings("rainbow")` and `settings("rainbow", "atari")`
-return them.
+Each preset has a general table of settings for each domain: vectors, continuous actions, images. `settings("rainbow")`
+and `settings("rainbow", "atari")` return them. For some environments the zoo has tuned settings, which replace the
+general ones unless `zoo=False`; `rainbow.config("CartPole-v1").settings()` returns those that a call uses. Any of them
+can be overridden by name, and an unknown name is answered with the nearest one.
 """
 
 from typing import Any
@@ -97,6 +98,9 @@ __all__ = [
 
 @checked
 def settings(name: str, domain: str | None = None) -> dict[str, Any]:
-    """Return a preset's settings for a domain, "classic", "continuous" or "atari"; None means its first domain."""
+    """Return the general table of a preset for a domain, "classic", "continuous" or "atari"; None means its first one.
+
+    It is used where the zoo has no settings for the environment; `PresetConfig.settings` returns those of a call.
+    """
     reject_unknown("presets", [name], PRESETS)
     return PRESETS[name].settings(domain)

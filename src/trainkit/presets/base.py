@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -24,6 +25,7 @@ from trainkit.nets import Preprocess
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.policy.auxiliary import Auxiliary
+from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
 from trainkit.trainer.options import Options
 
@@ -76,6 +78,7 @@ class EnvSettings(Settings):
     reward: Any = None  # as in `Horizon`
     step_per_epoch: int
     engine: EngineName = "auto"
+    zoo: bool = True  # the settings of the zoo for this environment, where it has some; False: the general table
 
 
 P = ParamSpec("P")
@@ -84,6 +87,18 @@ EnvSettingsT = TypeVar("EnvSettingsT", bound=EnvSettings)
 TrainerT = TypeVar("TrainerT", bound=Trainer, covariant=True)
 
 Needs = tuple[str, tuple[Any, ...]]  # another setting, and its values with which a setting has an effect
+
+_log = logging.getLogger(__name__)
+
+# Options of make_envs that do not change the environment.
+_HOW_ENVS_ARE_RUN = frozenset(
+    ("backend", "seed", "validate_env", "on_error", "max_restarts", "restart_delay_s", "failed_episodes")
+) | {"step_timeout_s"}
+
+# Settings of the machine, of evaluation and of the zoo itself, which an entry of the zoo leaves open.
+_NOT_LEARNING = frozenset(("device", "engine", "precision", "act_on", "overlap", "frames_on_device", "zoo")) | {
+    *("episode_per_test", "n_test_envs", "test_env", "stop_return")
+}
 
 _TRAINER_OPTIONS = frozenset(item.name for item in fields(Options))
 
@@ -148,7 +163,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         return f"presets.{self.name}"
 
     def settings(self, domain: str | None = None) -> dict[str, Any]:
-        """Return the settings of a domain; None means the first domain."""
+        """Return the general settings of a domain, those without the zoo; None means the first domain."""
         table = self.table(domain)
         names = [item.name for item in fields(table) if item.name not in _TRAINER_OPTIONS]
         return {name: getattr(table, name) for name in names}
@@ -163,6 +178,10 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """Return the domain of an environment's id, None if the id does not determine it."""
         domain = "atari" if _is_ale(env) else "mujoco" if _is_mujoco(env) else None
         return domain if domain in self.domains else None
+
+    def zoo_entry(self, env: object, options: Mapping[str, Any]) -> ZooEntry | None:
+        """Return the zoo's entry that a call with this environment and these options uses; None if it uses none."""
+        return None
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for unknown options, and for values that do not match their annotation."""
@@ -245,11 +264,13 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         """Return a trainer.
 
         Args:
-            env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). Its id
-                or its spaces choose the table: ids "ALE/..." and observations that are images "atari", Gymnasium's ids
-                of MuJoCo "mujoco", actions in a Box "continuous", all others "classic", where there is one.
+            env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). If the
+                zoo has settings for exactly this id, they are used. Otherwise the id or the spaces choose the general
+                table: ids "ALE/..." and observations that are images "atari", Gymnasium's ids of MuJoCo "mujoco",
+                actions in a Box "continuous", all others "classic", where there is one.
             args: none; options are given by name.
-            options: `seed`, of everything; any of `settings()`; options of the trainer.
+            options: `seed`, of everything; any of `settings()`; options of the trainer; `zoo=False`, to use the general
+                table. Options of the environment that change it, such as `env_options={"env_kwargs": ...}`, also do.
         """
         self._check_by_name(args)
         self.check_options(options)
@@ -269,13 +290,53 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         """Make the trainer, with a collector and a buffer for its environments."""
         raise NotImplementedError
 
+    def zoo_entry(self, env: object, options: Mapping[str, Any]) -> ZooEntry | None:
+        """Return the zoo's entry that a call with this environment and these options uses, None for the general table.
+
+        It must be for exactly this id, and `env_options` may change how environments are run, not what they are.
+        """
+        if not options.get("zoo", self.table().zoo):
+            return None
+        entry = find_entry(self.name, env)
+        if entry is None:
+            return None
+        own = entry.settings.get("env_options", {})
+        changed = _changed_tasks(own, options.get("env_options", own))
+        if changed:
+            _log.info("%s: the zoo's settings for %s are not used: env_options changes %s", self, env, changed)
+            return None
+        return entry
+
+    def zoo_table(self, entry: ZooEntry) -> EnvSettingsT:
+        """Return the settings of an entry of the zoo, with those of the general table that it leaves open.
+
+        Raises:
+            ConfigError: the entry has unknown settings, or values that do not match their annotation.
+        """
+        check_options(f"{entry.path}.settings", entry.settings, self.option_types)
+        return replace(self.table(self.domain_of_id(entry.env)), **entry.settings)
+
+    def complete_settings(self, settings: EnvSettingsT) -> dict[str, Any]:
+        """Return the settings that an entry of the zoo must name, so that it does not change with the general table.
+
+        That is all that matters to learning, has an effect, and is not off (None, False or empty).
+        """
+        names = [name for name in self.settings() if name not in _NOT_LEARNING and not self._no_effect(name, settings)]
+        values = {name: getattr(settings, name) for name in names}
+        return {
+            name: value for name, value in values.items() if value is not None and value is not False and value != {}
+        }
+
     def _build(self, env: EnvSpec, options: Mapping[str, Any]) -> TrainerT:
         """Make environments, policy and trainer from a table and the options that override it."""
         evaluates = self._evaluates(options, "test_env")
         domain = self.domain_of_id(env)
-        making = replace(self.table(domain), **options)  # for environments whose spaces will choose the table
+        entry = self.zoo_entry(env, options)
+        tuned = None if entry is None else self.zoo_table(entry)
+        # For environments whose spaces will choose the table.
+        making = replace(self.table(domain) if tuned is None else tuned, **options)
         envs = self._make_envs(env, "n_envs", making, options)
-        table = self.table(self._domain_of(envs) if domain is None else domain)
+        table = self.table(self._domain_of(envs) if domain is None else domain) if tuned is None else tuned
         settings = replace(table, **options)
         settings = self._over_the_run(settings, table, settings.max_epoch * settings.step_per_epoch, options)
         self._check_effects(options, settings, table)
@@ -285,7 +346,12 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             again = self._same_again(env) if settings.test_env is None else settings.test_env
             common["episode_per_test"] = settings.episode_per_test
             common["test_collector"] = Collector(policy, self._make_envs(again, "n_test_envs", making, options))
-        return self._trainer(policy, envs, settings, common)
+        trainer = self._trainer(policy, envs, settings, common)
+        if entry is not None:
+            trainer.note(
+                f"{self}: settings of the zoo for {entry.env} ({entry.source}); zoo=False for the general table"
+            )
+        return trainer
 
     def _make_envs(self, env: EnvSpec, count: str, settings: EnvSettingsT, options: Mapping[str, Any]) -> Envs:
         """Make environments; if their number and options are fixed, pass on only options that were given."""
@@ -336,10 +402,23 @@ class PresetConfig(Generic[TrainerT]):
         self.preset.check_options(self.options)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of an option; options that were not given have the value of the preset's table."""
-        if name in self.options:
-            return self.options[name]
-        return self.preset.settings(self.preset.domain_of_id(self.env))[name]
+        """Return the value of an option; options that were not given have the value of the zoo or the table."""
+        return self.settings()[name]
+
+    def settings(self) -> dict[str, Any]:
+        """Return every setting of the preset with the value that `build` uses.
+
+        Where neither the zoo nor the environment's id determines the table, values are those of the first domain.
+        """
+        entry = self.preset.zoo_entry(self.env, self.options)
+        domain = self.preset.domain_of_id(self.env)
+        tuned = {} if entry is None else entry.settings
+        return {**self.preset.settings(domain), **tuned, **self.options}
+
+    def written_out(self) -> "PresetConfig[TrainerT]":
+        """Return an equal configuration that names the settings of the zoo itself, so that it stays as it is."""
+        entry = self.preset.zoo_entry(self.env, self.options)
+        return self if entry is None else replace(self, options={**entry.settings, **self.options, "zoo": False})
 
     def copy(self, **changes: Any) -> "PresetConfig[TrainerT]":
         """Return a copy with some of env, buffer, seed and options changed."""
@@ -352,6 +431,12 @@ class PresetConfig(Generic[TrainerT]):
         """Make a new trainer."""
         data = () if self.buffer is None else (self.buffer,)
         return self.preset(*data, self.env, seed=self.seed, **self.options)
+
+
+def _changed_tasks(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Name the options of make_envs that differ and change an environment, not only how it is run."""
+    names = sorted({*own, *given} - _HOW_ENVS_ARE_RUN)
+    return ", ".join(name for name in names if own.get(name) != given.get(name))
 
 
 def over_the_run(settings: SettingsT, n_steps: int) -> SettingsT:

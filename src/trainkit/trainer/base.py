@@ -491,6 +491,11 @@ class Trainer(Generic[TraineeT]):
             f"{self.unit}_per_epoch": self.step_per_epoch,
         }
 
+    def note(self, line: str) -> None:
+        """Print a line about the run, unless `verbose=False`, and log it."""
+        _log.info(line)
+        self._progress.note(line)
+
     def _repr_html_(self) -> str:
         return html_table(type(self).__name__, self.settings().items())
 

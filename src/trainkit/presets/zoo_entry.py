@@ -1,0 +1,192 @@
+"""An entry of the zoo: the settings of one preset for one environment, their source, and the result on fresh seeds.
+
+An entry is the file `presets/zoo/PRESET/ENV.toml`:
+
+    source = "rl-zoo, CartPole-v1"        # where the numbers come from, and what was changed
+    source_result = 500.0                 # the mean return that the source reports, where it does
+    tuning_seeds = [11, 12]               # the seeds that the settings were chosen on: never those of the result
+    episodes = 100                        # greedy episodes per seed
+    policy = "last"                       # or "best": the one with the best evaluation during training
+
+    [settings]                            # as in `--config` files; every setting that matters to learning
+    gamma = 0.98
+    beta = "Linear(0.4, 1.0)"
+
+    [result]                              # written by `trainkit zoo train`
+"""
+
+import datetime
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+from trainkit.core import files
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.names import did_you_mean
+from trainkit.core.setting_texts import format_value, from_toml
+from trainkit.core.signatures import mismatch
+
+ZOO = Path(__file__).parent / "zoo"
+
+# The form of Gymnasium's ids, without "module:": no path leaves the folder.
+_ID = re.compile(r"(?:[\w-]+/)?[\w-][\w.-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooResult:
+    """What an entry's settings reached on seeds that they were not chosen on.
+
+    Attributes:
+        seeds: of the runs; none of the tuning seeds.
+        returns: the mean return of each seed's episodes.
+        mean: over the seeds.
+        low: lower end of the mean's 95 % interval.
+        high: its upper end.
+        random: the mean return of random actions.
+        steps: environment steps of each run.
+        seconds: the median wall time of a run, with its evaluations.
+        settings: `ZooEntry.digest` of the settings that were used.
+        commit: of trainkit.
+        command: what repeats it.
+        date: when it was finished.
+        curve: (step, mean return of the evaluations of all seeds) during training.
+        weights_seed: the seed whose policy is shipped; None where there is none.
+    """
+
+    seeds: tuple[int, ...]
+    returns: tuple[float, ...]
+    mean: float
+    low: float
+    high: float
+    random: float
+    steps: int
+    seconds: float
+    settings: str
+    commit: str
+    command: str
+    date: datetime.date
+    curve: tuple[tuple[int, float], ...] = ()
+    weights_seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooEntry:
+    """The settings of one preset for one environment; the fields are those of the file.
+
+    Attributes:
+        preset: the preset's name.
+        env: the environment's id.
+        source: of the settings.
+        settings: differ from the preset's general table.
+        source_result: the mean return that the source reports.
+        tuning_seeds: on which the settings were chosen.
+        episodes: greedy episodes per seed of the result.
+        policy: which policy of a run plays them, the last or the one with the best evaluation.
+        result: None until `trainkit zoo train` has run with these settings.
+    """
+
+    preset: str
+    env: str
+    source: str
+    settings: Mapping[str, Any]
+    source_result: float | None = None
+    tuning_seeds: tuple[int, ...] = ()
+    episodes: int = 100
+    policy: Literal["last", "best"] = "last"
+    result: ZooResult | None = None
+    path: Path = field(compare=False)
+
+    @property
+    def name(self) -> str:
+        """The preset and the environment, such as "dqn/CartPole-v1"."""
+        return f"{self.preset}/{self.env}"
+
+    @property
+    def digest(self) -> str:
+        """A short hash of the settings: a result with another one is outdated."""
+        texts = sorted((name, format_value(value)) for name, value in self.settings.items())
+        return hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
+
+    @property
+    def weights(self) -> Path:
+        """The folder of the shipped policy, which may not exist."""
+        return self.path.with_name(f"{self.path.name.removesuffix('.toml')}.policy")
+
+
+def find_entry(preset: str, env: object, folder: Path = ZOO) -> ZooEntry | None:
+    """Return the entry of a preset for exactly this id, None where there is none."""
+    if not isinstance(env, str) or not _ID.fullmatch(env):
+        return None
+    path = folder / preset / f"{env}.toml"
+    return read_entry(path, folder) if path.is_file() else None
+
+
+def all_entries(folder: Path = ZOO) -> list[ZooEntry]:
+    """Return every entry, ordered by environment and preset."""
+    entries = [read_entry(path, folder) for path in folder.glob("*/**/*.toml")]
+    return sorted(entries, key=lambda entry: (entry.env, entry.preset))
+
+
+def read_entry(path: Path, folder: Path = ZOO) -> ZooEntry:
+    """Read the file of an entry; the preset checks its settings.
+
+    Raises:
+        ConfigError: it is not TOML, a field is missing, unknown or of another type, or the result contradicts itself.
+    """
+    with files.decoding(path, "TOML", remedy="correct it", error=ConfigError):
+        content: dict[str, Any] = tomllib.loads(files.read_text(path, error=ConfigError))
+    preset, _, env = path.relative_to(folder).with_suffix("").as_posix().partition("/")
+    settings = content.get("settings")
+    if isinstance(settings, dict):
+        content["settings"] = MappingProxyType({name: from_toml(value) for name, value in settings.items()})
+    if isinstance(content.get("result"), dict):
+        content["result"] = _read_part(ZooResult, content["result"], f"{path}.result")
+    entry = _read_part(ZooEntry, content, str(path), preset=preset, env=env, path=path)
+    _check(entry)
+    return entry
+
+
+Part = TypeVar("Part", ZooEntry, ZooResult)
+
+
+def _read_part(kind: type[Part], content: Mapping[str, Any], subject: str, **known: Any) -> Part:
+    """Make a dataclass from a table of a TOML file, in which arrays stand for tuples."""
+    items = {item.name: item for item in fields(kind) if item.name not in known}
+    values = {name: _tuples(value) for name, value in content.items()}
+    with Checks(subject) as checks:
+        for name, item in items.items():
+            is_there = name in values or item.default is not MISSING
+            if checks.require(is_there, f" has no {name!r}: add it") and name in values:
+                problem = mismatch(values[name], item.type)
+                checks.require(problem is None, f".{name} {problem}")
+        for name in values:
+            is_known = name in items
+            checks.require(is_known, f" has an unknown field {name!r}{did_you_mean(name, items)}: remove or rename it")
+    return kind(**known, **values)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _check(entry: ZooEntry) -> None:
+    """Raise `ConfigError` for a result that contradicts the entry or itself."""
+    with Checks(str(entry.path)) as checks:
+        checks.require(bool(entry.source.strip()), '.source must say where the settings come from, got ""')
+        checks.integer("episodes", entry.episodes, low=1)
+        if (result := entry.result) is None:
+            return
+        tuned = sorted({*entry.tuning_seeds} & {*result.seeds})
+        checks.require(not tuned, f".result.seeds must not be tuning seeds, got {tuned}: train on others")
+        is_whole = len(result.seeds) == len(result.returns) > 0
+        checks.require(is_whole, f".result has {len(result.returns)} returns of {len(result.seeds)} seeds")
+        is_ordered = result.low <= result.mean <= result.high
+        checks.require(is_ordered, f".result.mean {result.mean} is not in [{result.low}, {result.high}]")
+        shipped = result.weights_seed
+        is_run = shipped is None or shipped in result.seeds
+        checks.require(is_run, f".result.weights_seed must be one of {[*result.seeds]}, got {shipped}")

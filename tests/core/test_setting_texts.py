@@ -1,0 +1,74 @@
+"""Settings as text: what is parsed is what was formatted, and no text is run."""
+
+import tomllib
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from trainkit.core.setting_texts import format_value, from_toml, parse_value, to_toml
+from trainkit.presets import PRESETS
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        (" 7", 7),
+        ("(64, 64)", (64, 64)),
+        ("[(0, 1.0), (8_000, 0.04)]", [(0, 1.0), (8_000, 0.04)]),
+        ("true", True),
+        ("False", False),
+        ("none", None),
+        ("Linear(0.4, 1.0)", tk.Linear(0.4, 1.0)),
+        ("Linear(0.4, 1.0, 0.5)", tk.Linear(0.4, 1.0, 0.5)),
+        ("sign", "sign"),
+        ("'1'", "1"),
+        ("print(1)", "print(1)"),
+        ("__import__('os').getcwd()", "__import__('os').getcwd()"),
+        ("", ""),
+    ],
+)
+def test_a_setting_is_read_as_a_literal_or_a_word_and_never_run(text: str, value: Any) -> None:
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_default_that_is_listed_can_be_given_back(name: str) -> None:
+    for domain in PRESETS[name].domains:
+        for setting, value in PRESETS[name].settings(domain).items():
+            assert parse_value(format_value(value)) == value, setting
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_default_that_is_plain_can_be_written_to_toml_and_read(name: str) -> None:
+    for domain in PRESETS[name].domains:
+        for setting, value in PRESETS[name].settings(domain).items():
+            assert from_toml(tomllib.loads(f"x = {to_toml(value)}")["x"]) == value, setting
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (tk.Linear(1e-3, 1e-5), '"Linear(0.001, 1e-05)"'),
+        (((0, 1.0), (100_000, 0.05)), "[[0, 1.0], [100_000, 0.05]]"),
+        (None, '"none"'),
+        (
+            {"type": "ReplayBuffer", "beta": tk.Linear(0.4, 1.0, 0.5)},
+            '{"type" = "ReplayBuffer", "beta" = "Linear(0.4, 1.0, 0.5)"}',
+        ),
+        (True, "true"),
+    ],
+)
+def test_a_toml_file_holds_schedules_and_what_is_nested_readably(value: Any, text: str) -> None:
+    assert to_toml(value) == text
+    assert from_toml(tomllib.loads(f"x = {text}")["x"]) == value
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1: 2}, [tk.Greedy()]])
+def test_what_is_not_plain_is_not_written_to_toml(value: Any) -> None:
+    with pytest.raises(
+        tk.ConfigError, match="a TOML file holds numbers, words, schedules and collections of these, got"
+    ):
+        to_toml(value)
