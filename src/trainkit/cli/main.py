@@ -13,11 +13,13 @@ import gymnasium as gym
 
 from trainkit.cli import check, compare, evaluate, inspect, train
 from trainkit.cli.output import Parser, print_error
+from trainkit.core.checkpoint import versions
 from trainkit.core.errors import TrainkitError
 
 _EXAMPLES = """\
 examples:
   trainkit train rainbow CartPole-v1 --seed 1     train, log and save below runs/
+  trainkit train dqn CartPole-v1 --lr 5e-4        the same with another setting: trainkit train dqn --help
   trainkit train ppo CartPole-v1 --seeds 5        the same on seeds 1 to 5
   trainkit eval runs/rainbow-CartPole-v1/seed1    play with what was learned
   trainkit plot runs -o curves.svg                learning curves of all runs, seeds together
@@ -26,8 +28,8 @@ examples:
 `trainkit COMMAND --help` shows more. It works from any folder; nothing is downloaded."""
 
 
-def build_parser() -> Parser:
-    """Make the parser of all commands."""
+def build_parser(arguments: Sequence[str] = ()) -> Parser:
+    """Make the parser of all commands; of `train`, with the flags of the preset that the arguments name."""
     parser = Parser(
         prog="trainkit",
         description="Train reinforcement learners, and look at what they learned.",
@@ -35,8 +37,9 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--traceback", action="store_true", help="show where a mistake came from, not only which it is")
+    parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    train.add_train(commands)
+    train.add_train(commands, arguments)
     evaluate.add_eval(commands)
     compare.add_plot(commands)
     compare.add_compare(commands)
@@ -51,7 +54,8 @@ def build_parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of these arguments, by default those of the shell, and return the exit code."""
     _open_closed_descriptors()
-    options = build_parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = build_parser(arguments).parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         code: int = options.run(options)
@@ -72,6 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(f"{type(error).__name__}: {error}; trainkit --traceback shows where it came from")
         return 2
     return code
+
+
+def _versions() -> str:
+    """Return the versions that a report of a problem needs."""
+    own, *others = (f"{name} {number}" for name, number in versions().items())
+    return f"{own} ({', '.join(others)})"
 
 
 def _open_closed_descriptors() -> None:

@@ -1,9 +1,12 @@
 """Terminal output and argument parsing of all commands: one line per mistake, help with examples."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
+
+from trainkit.core.names import option_hint
 
 Commands = argparse._SubParsersAction  # what `add_subparsers` returns; argparse has no public name for it
 
@@ -40,11 +43,44 @@ def format_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports a mistake in one line."""
+    """A parser that reports a mistake in one line, and names the flag that was meant; `_` in flags is `-`."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+        words = [*(sys.argv[1:] if args is None else args)]
+        options, rest = super().parse_known_args([_spelled(word) for word in words], namespace)
+        for action in self._get_positional_actions():  # Python before 3.12.7 ends them at the first flag
+            if rest and not rest[0].startswith("-") and getattr(options, action.dest, "") is None:
+                setattr(options, action.dest, rest.pop(0))
+        if rest:
+            is_flag = rest[0].startswith("-")
+            self.error(f"unknown flag {self._hint(rest[0])}" if is_flag else f"unexpected {rest[0]!r}")
+        return options, rest
+
+    def _hint(self, word: str) -> str:
+        """Return an unknown flag with the one that was meant."""
+        name, known = _as_option(word), [_as_option(own) for own in self._option_string_actions]
+        hint = option_hint(name, known) if word.startswith("--") else ""
+        meant = re.sub(r"^, did you mean '(\w+)'\?$", lambda found: f", did you mean {as_flag(found[1])}?", hint)
+        return f"{word.partition('=')[0]}{meant}"
 
     def error(self, message: str) -> NoReturn:
         print_error(f"{self.prog.removeprefix('trainkit').strip() or 'command'}: {message} ({self.prog} --help)")
         sys.exit(2)
+
+
+def _spelled(word: str) -> str:
+    """Return a flag with `-` for `_`; other words as they are."""
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if word.startswith("--") else word
+
+
+def _as_option(word: str) -> str:
+    return word.partition("=")[0].lstrip("-").replace("-", "_")
+
+
+def as_flag(name: str) -> str:
+    """Return the flag of a setting."""
+    return f"--{name.replace('_', '-')}"
 
 
 def add_command(

@@ -26,7 +26,7 @@ from trainkit.loggers.runs import CONFIG, RunFolder
 from trainkit.presets import PRESETS, OfflinePreset
 from trainkit.trainer import Trainer
 
-_OWN_OPTIONS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}
+OWN_OPTIONS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}
 _LARGEST_CONFIG = 2**20  # bytes of a TOML file
 _LARGEST_STACK = 256  # frames, of a file
 
@@ -58,7 +58,7 @@ class Recipe:
             raise ConfigError(
                 f"no preset is called {self.preset!r}{did_you_mean(self.preset, PRESETS)}: see trainkit presets"
             )
-        for name, option in _OWN_OPTIONS.items():
+        for name, option in OWN_OPTIONS.items():
             if name in self.settings:
                 raise ConfigError(f"--set {name} is the command's own: use {option}")
         is_offline = isinstance(PRESETS[self.preset], OfflinePreset)

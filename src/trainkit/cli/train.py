@@ -5,8 +5,10 @@ import contextlib
 import shlex
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
+from trainkit.cli.flags import SCHEDULES, add_settings, given_settings, preset_name, preset_of
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
 from trainkit.cli.recipe import Recipe, read_settings
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
@@ -20,24 +22,25 @@ from trainkit.trainer.interrupt import TERMINATE
 
 _TRAIN_EXAMPLES = """\
   trainkit train rainbow CartPole-v1
-  trainkit train dqn CartPole-v1 --set lr=5e-4 --set 'hidden=(64, 64)' --seeds 5
+  trainkit train dqn CartPole-v1 --lr 5e-4 --hidden 64,64 --no-double --seeds 5
+  trainkit train dqn --help                         every setting of DQN, with its defaults
   trainkit train ppo LunarLander-v3 --config moon.toml --logdir runs --name moon
-  trainkit train rainbow CartPole-v1 --set max_epoch=20 --resume
+  trainkit train rainbow CartPole-v1 --max-epoch 20 --resume
   trainkit train cql CartPole-v1 --data recorded/
 
 Each run is a folder LOGDIR/NAME/seedN: config.json (with the command that repeats it), numbers.jsonl, events/ for
-tensorboard, checkpoint/. `trainkit presets rainbow` lists what can be set. A TOML file holds settings, one per line."""
+tensorboard, checkpoint/. A TOML file holds settings, one per line; flags override it."""
 
 _PRESETS_EXAMPLES = """\
   trainkit presets
   trainkit presets rainbow          every setting and its default, per kind of environment"""
 
 
-def add_train(commands: "Commands[Parser]") -> None:
-    """Add the command that trains."""
+def add_train(commands: "Commands[Parser]", arguments: Sequence[str] = ()) -> None:
+    """Add the command that trains, with a flag for each setting of the preset that the arguments name."""
     about = "train a preset in an environment, log and save"
     parser = add_command(commands, "train", run_train, about=about, examples=_TRAIN_EXAMPLES)
-    parser.add_argument("preset", metavar="PRESET", help="one of `trainkit presets`")
+    parser.add_argument("preset", metavar="PRESET", type=preset_name, help="one of `trainkit presets`")
     parser.add_argument("env", metavar="ENV", nargs="?", help="an id, or module.Class; offline: where to evaluate")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="change a setting; repeatable")
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings")
@@ -49,6 +52,12 @@ def add_train(commands: "Commands[Parser]") -> None:
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of the same folder, if any")
     parser.add_argument("--checkpoint-every", metavar="N", type=int, default=1, help="epochs, default 1; 0 for never")
     parser.add_argument("--quiet", action="store_true", help="no bar and no line per epoch")
+    parser.allow_abbrev = False  # else a misspelled setting is taken for another
+    name = preset_of(arguments, [f"--{option}" for option in ("set", "config", "data", "logdir", "name")])
+    if name is not None:
+        add_settings(parser, PRESETS[name], arguments)
+        parser.usage = f"{parser.prog} {name} [ENV] [options and settings]"
+        parser.epilog = f"{SCHEDULES}\n\n{parser.epilog}"
 
 
 def add_presets(commands: "Commands[Parser]") -> None:
@@ -67,7 +76,7 @@ def run_train(options: argparse.Namespace) -> int:
             options.checkpoint_every >= 0, f": --checkpoint-every must be >= 0, got {options.checkpoint_every}"
         )
         checks.require(not (options.resume and options.checkpoint_every == 0), ": --resume needs checkpoints")
-    settings = read_settings(options.config, options.set)
+    settings = read_settings(options.config, options.set) | given_settings(options)
     for seed in range(options.seed, options.seed + options.seeds):
         recipe = Recipe(preset=options.preset, env=options.env, seed=seed, data=options.data, settings=settings)
         name = options.name or "-".join(filter(None, (options.preset, options.env))).replace("/", "_").replace(":", "_")
@@ -144,9 +153,7 @@ def run_presets(options: argparse.Namespace) -> int:
         rows = [["preset", "for", "what it is"]]
         rows += [[name, ", ".join(preset.domains), preset.summary] for name, preset in PRESETS.items()]
         print_line(format_table(rows, left=3))
-        print_line(
-            "\n`trainkit presets NAME` lists its settings; `trainkit train NAME ENV --set name=value` changes one"
-        )
+        print_line("\n`trainkit presets NAME` lists its settings; `trainkit train NAME ENV --lr 1e-3` changes one")
         return 0
     reject_unknown("trainkit presets", [options.preset], PRESETS)
     preset = PRESETS[options.preset]
@@ -155,6 +162,6 @@ def run_presets(options: argparse.Namespace) -> int:
     rows += [[name, *(format_value(own[name]) for own in tables.values())] for name in preset.settings()]
     print_line(f"{preset.name}: {preset.summary}\n")
     print_line(format_table(rows, left=len(rows[0])))
-    print_line("\nand the options of its trainer: max_env_step, max_seconds, log_every, episode_per_test ...")
+    print_line(f"\n`trainkit train {preset.name} --help` says what each is, and lists the options of its trainer, too")
     print_line("trainkit/presets names the source of each number, and where it differs from the paper")
     return 0

@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,15 @@ from trainkit.core.schedules import Linear
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
 _LONGEST_SETTING = 100_000  # characters
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_KNOTS = re.compile(rf"\d+:{_NUMBER}(?:,\d+:{_NUMBER})*")
 
 
 def parse_value(text: str) -> Any:
-    """Parse a setting: a Python literal, true, false or none, Linear(start, end, share), or else a string.
+    """Parse a setting: a Python literal, true, false or none, a schedule, or else a string.
+
+    `Linear(1e-3, 0.0)` and `linear:1e-3,0` are a change over the whole run, `linear:1e-3,0,0.5` over half of it;
+    `0:1.0,8000:0.1` are the knots ((0, 1.0), (8000, 0.1)).
 
     Raises:
         ConfigError: it is too long, or nested too deeply, to be read.
@@ -24,6 +30,10 @@ def parse_value(text: str) -> Any:
         raise ConfigError(f"a setting has {len(word):,} characters, more than {_LONGEST_SETTING:,}: {short(word)}")
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
+    if _KNOTS.fullmatch(word):
+        return tuple((int(step), float(value)) for step, _, value in (knot.partition(":") for knot in word.split(",")))
+    if word.startswith("linear:"):
+        word = f"Linear({word.removeprefix('linear:')})"
     try:
         tree = ast.parse(word, mode="eval").body
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Linear":
@@ -32,7 +42,7 @@ def parse_value(text: str) -> Any:
     except (RecursionError, MemoryError) as error:
         raise ConfigError(f"a setting is nested too deeply: {short(word)}") from error
     except (SyntaxError, ValueError, TypeError):
-        return word
+        return text.strip()
 
 
 def format_value(value: Any) -> str:
@@ -41,6 +51,20 @@ def format_value(value: Any) -> str:
         share = "" if value.share == 1 else f", {value.share!r}"
         return f"Linear({value.start!r}, {value.end!r}{share})"
     return value if isinstance(value, str) else repr(value)
+
+
+def format_for_shell(value: Any) -> str:
+    """Format a setting for a command line: schedules without brackets and spaces."""
+    if isinstance(value, Linear):
+        share = "" if value.share == 1 else f",{value.share!r}"
+        return f"linear:{value.start!r},{value.end!r}{share}"
+    if isinstance(value, (tuple, list)) and value and all(map(_is_knot, value)):
+        return ",".join(f"{step}:{number!r}" for step, number in value)
+    return "none" if value is None else format_value(value)
+
+
+def _is_knot(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and type(value[0]) is int
 
 
 def from_toml(value: Any) -> Any:

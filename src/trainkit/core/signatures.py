@@ -287,7 +287,7 @@ def is_complete(annotation: Any) -> bool:
 
     Numbers also have a range, strings a list of choices, sequences a length.
     """
-    return all(_is_complete_kind(_origin(member)) for member in _members(annotation))
+    return all(_is_complete_kind(_origin(member)) for member in union_members(annotation))
 
 
 def _is_complete_kind(kind: Any) -> bool:
@@ -304,7 +304,7 @@ def mismatch(value: object, annotation: Any) -> str | None:
     shown = repr(value)
     if len(shown) > 60 or "\n" in shown:
         shown = type(value).__name__
-    protocols = [kind for kind in map(_origin, _members(annotation)) if is_protocol(kind)]
+    protocols = [kind for kind in map(_origin, union_members(annotation)) if is_protocol(kind)]
     is_plain = isinstance(value, (str, NoneType))  # not an attempt at an implementation
     missing = ", ".join(_missing_members(value, protocols[0])[:3]) if protocols and not is_plain else ""
     example = ""
@@ -315,7 +315,7 @@ def mismatch(value: object, annotation: Any) -> str | None:
 
 def matches(value: object, annotation: Any) -> bool:
     """Return whether a value matches an annotation; annotations that this function does not know match everything."""
-    members = _members(annotation)
+    members = union_members(annotation)
     if len(members) > 1:
         return any(matches(value, member) for member in members)
     kind, inner = _origin(members[0]), get_args(members[0])
@@ -345,7 +345,7 @@ def matches(value: object, annotation: Any) -> bool:
 
 def is_unrelated(value: object, annotation: Any) -> bool:
     """Return whether a value mismatches and has no member of the protocol, unlike an incomplete part."""
-    protocols = [kind for kind in map(_origin, _members(annotation)) if is_protocol(kind)]
+    protocols = [kind for kind in map(_origin, union_members(annotation)) if is_protocol(kind)]
     names = [name for kind in protocols for name in get_protocol_members(kind) if not name.startswith("_")]
     return not matches(value, annotation) and not any(hasattr(value, name) for name in names)
 
@@ -355,7 +355,7 @@ def _missing_members(value: object, protocol: Any) -> list[str]:
     return sorted(name for name in get_protocol_members(protocol) if not hasattr(value, name))
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
+def union_members(annotation: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the annotation itself."""
     if isinstance(annotation, TypeVar):
         annotation = Any if annotation.__bound__ is None else annotation.__bound__
@@ -369,7 +369,7 @@ def _origin(annotation: Any) -> Any:
 
 
 def _in_words(annotation: Any) -> str:
-    members = _members(annotation)
+    members = union_members(annotation)
     if len(members) > 1:
         return " or ".join(dict.fromkeys(map(_in_words, members)))
     kind, inner = _origin(annotation), get_args(annotation)

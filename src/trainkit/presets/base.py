@@ -46,22 +46,43 @@ ATARI_ENVS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Options):
-    """Options of every preset: those of every trainer, and the settings below.
+    """Settings of every preset; the options of every trainer are settings, too.
 
     Schedules may be `Linear`, over the whole run. `evaluation=None` or `test_collector=None` switches evaluation off.
+
+    Args:
+        episode_per_test: episodes per evaluation.
+        n_test_envs: environments that evaluations step together.
+        env_options: arguments of `make_envs`, for training and evaluation, such as {"stack": 4}.
+        hidden: widths of the hidden layers.
+        encoder: in front of these: "impala" and others, or a module; None is the algorithm's own.
+        activation: "relu", "tanh" and others; None is the algorithm's own.
+        norm: normalization of every layer; None is the algorithm's own.
+        auxiliary: a function or a module (features, rows) -> a further loss per row.
+        normalize_obs: subtract the mean of observations and divide by their standard deviation.
+        optimizer: an `Adam`, or a class of torch's optimizers; None is Adam.
+        lr: learning rate.
+        adam_eps: eps of Adam, if `optimizer` is None.
+        max_grad_norm: gradients of a larger norm are scaled down to it; None is unlimited.
+        max_epoch: epochs of the run.
+        stop_return: end the run once an evaluation's mean return reaches this.
+        device: "auto", "cpu", "cuda", "cuda:1", "xpu" ...
+        precision: of matrix products on a GPU.
     """
 
     episode_per_test: int = 20
     n_test_envs: int = 10
-    env_options: Mapping[str, Any] = field(default_factory=dict)  # of make_envs, for training and evaluation
-    encoder: EncoderLike | None = None  # these three: None is the algorithm's own
+    env_options: Mapping[str, Any] = field(default_factory=dict)
+    hidden: tuple[int, ...]
+    encoder: EncoderLike | None = None
     activation: Activation | None = None
     norm: Norm | None = None
-    auxiliary: Auxiliary | None = None  # a function or a module (features, rows) -> a further loss per row
+    auxiliary: Auxiliary | None = None
     normalize_obs: bool = False
-    optimizer: OptimizerSpec | None = None  # None: Adam
+    optimizer: OptimizerSpec | None = None
     lr: LearningRate | Linear
-    adam_eps: float  # of Adam, if `optimizer` is None
+    adam_eps: float
+    max_grad_norm: float | None
     max_epoch: int
     stop_return: float | None = None
     device: str = "auto"
@@ -70,15 +91,28 @@ class Settings(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvSettings(Settings):
-    """Options of presets that train in an environment."""
+    """Settings of presets that train in an environment.
+
+    Args:
+        n_envs: environments that are stepped together.
+        test_env: to evaluate in; None is the training environment again.
+        lives_key: the key of the info that has the lives, whose loss ends an episode in training; evaluation plays
+            whole games.
+        gamma: discount per step.
+        reward: what is learned from: "sign", "return_scale" or a function, as in `Horizon`; None is the reward itself.
+        step_per_epoch: environment steps per epoch.
+        engine: what computes the updates; "auto" chooses by the network's size and the device.
+        zoo: use the settings of the zoo for this environment, where it has some, else the general table.
+    """
 
     n_envs: int
-    test_env: EnvSpec | None = None  # None: the training environment again
-    lives_key: str | None = None  # of training only: evaluation plays whole games
-    reward: Any = None  # as in `Horizon`
+    test_env: EnvSpec | None = None
+    lives_key: str | None = None
+    gamma: float
+    reward: Any = None
     step_per_epoch: int
     engine: EngineName = "auto"
-    zoo: bool = True  # the settings of the zoo for this environment, where it has some; False: the general table
+    zoo: bool = True
 
 
 P = ParamSpec("P")

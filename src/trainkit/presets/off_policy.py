@@ -19,7 +19,26 @@ from trainkit.trainer.offpolicy import Refresh
 
 @dataclass(frozen=True, kw_only=True)
 class OffpolicySettings(EnvSettings):
-    """Options of presets that learn from a replay buffer."""
+    """Settings of presets that learn from a replay buffer.
+
+    Args:
+        n_step: rewards that a target adds up before it bootstraps; (low, high) draws their number per row.
+        prioritized: sample rows by priority instead of uniformly.
+        alpha: exponent of the priorities, 0 is uniform.
+        beta: exponent of the importance weights, 1 corrects for the priorities completely.
+        capacity: rows of the replay buffer.
+        batch_size: rows per update; None is the whole buffer.
+        buffer: type, capacity, alpha, beta and more as in `buffer_from_config`; overrides those settings.
+        frames_on_device: keep images on the policy's device too, as `DeviceFrames`.
+        step_per_collect: environment steps between rounds of updates; None is one step of each environment.
+        episode_per_collect: instead of it, together with step_per_collect=None, whole episodes.
+        update_per_step: updates per environment step.
+        updates_per_round: updates whose batches are drawn in one pass, with refresh_priorities="round".
+        refresh_priorities: when priorities are written: after each "update", "late" or after a "round".
+        overlap: learn while environments step in processes or in ale-py.
+        learning_starts: environment steps before the first update.
+        warmup: who acts before learning starts: the exploring "policy", or "random" actions.
+    """
 
     n_step: int | tuple[int, int] = 1
     prioritized: bool = False
@@ -27,10 +46,10 @@ class OffpolicySettings(EnvSettings):
     beta: Scheduled | Linear = Linear(0.4, 1.0)
     capacity: int
     batch_size: int | None
-    buffer: Mapping[str, Any] = field(default_factory=dict)  # as in `buffer_from_config`: overrides the four above
-    frames_on_device: bool = False  # images on the policy's device too, as `DeviceFrames`
+    buffer: Mapping[str, Any] = field(default_factory=dict)
+    frames_on_device: bool = False
     step_per_collect: int | None
-    episode_per_collect: int | None = None  # together with step_per_collect=None
+    episode_per_collect: int | None = None
     update_per_step: float
     updates_per_round: int = 1
     refresh_priorities: Refresh = "update"
@@ -75,10 +94,17 @@ class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[LearnerT
 
 @dataclass(frozen=True, kw_only=True)
 class SACSettings(OffpolicySettings):
-    """Options of `presets.sac`.
+    """Settings of SAC.
 
     Defaults: Haarnoja et al. (2018), "Soft actor-critic algorithms and applications", table 1; others have their source
     named.
+
+    Args:
+        tau: share by which the target critics move to the critics after each update.
+        temperature: weight of the entropy; "auto" learns it.
+        initial_temperature: where learning it starts.
+        target_entropy: the entropy it is learned for; None is minus the number of components of an action.
+        exploration: noise such as `ColoredNoise()`; None is independent noise.
     """
 
     n_envs: int = 1
@@ -90,8 +116,8 @@ class SACSettings(OffpolicySettings):
     tau: Scheduled | Linear = 0.005
     temperature: Literal["auto"] | Scheduled | Linear = "auto"
     initial_temperature: float = 1.0  # their code
-    target_entropy: float | None = None  # None: minus the number of components of an action
-    exploration: Noise | None = None  # such as ColoredNoise(); None: independent noise
+    target_entropy: float | None = None
+    exploration: Noise | None = None
     capacity: int = 1_000_000
     batch_size: int | None = 256
     step_per_collect: int | None = None

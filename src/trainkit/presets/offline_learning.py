@@ -22,10 +22,16 @@ from trainkit.trainer import OfflineTrainer
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineSettings(Settings):
-    """Options of every offline preset. Schedules count updates, and may be `Linear`, over all of the run's."""
+    """Settings of every offline preset. Schedules count updates, and may be `Linear`, over all of the run's.
+
+    Args:
+        normalize_obs: subtract the mean of all rows and divide by their standard deviation; never images.
+        batch_size: rows per update; None is the whole dataset.
+        update_per_epoch: updates per epoch.
+    """
 
     hidden: tuple[int, ...] = (128, 128)
-    normalize_obs: bool = True  # by the mean and deviation of all rows; never images
+    normalize_obs: bool = True
     lr: LearningRate | Linear = Linear(1e-3, 0.0)
     adam_eps: float = 1e-8
     max_grad_norm: float | None = None
@@ -36,9 +42,14 @@ class OfflineSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class BCSettings(OfflineSettings):
-    """Options of `presets.bc`."""
+    """Settings of behavior cloning.
 
-    action_scaling: bool = True  # of Box actions: to the bounds of the space
+    Args:
+        action_scaling: map actions of a Box from [-1, 1] to the bounds of the space.
+        loss: minus the log-likelihood of the data's actions, or the mean squared error.
+    """
+
+    action_scaling: bool = True
     loss: Literal["likelihood", "mse"] = "likelihood"
 
 
@@ -46,20 +57,31 @@ class BCSettings(OfflineSettings):
 # gamma is low, few data support no long plan (Jiang et al., 2015; Hu et al., 2022): rewards that come late need 0.99.
 @dataclass(frozen=True, kw_only=True)
 class OfflineQSettings(ActionValueSettings, OfflineSettings):
-    """Options of offline Q-learners."""
+    """Settings of offline Q-learners.
+
+    Args:
+        n_step: rewards that a target adds up before it bootstraps; (low, high) draws their number per row.
+        gamma: discount per step.
+        reward: what is learned from: "sign", "return_scale" or a function, as in `Horizon`; None is the reward itself.
+    """
 
     loss: Literal["huber", "mse"] = "mse"
     v_max: float = 10.0  # 1 / (1 - gamma)
     n_step: int | tuple[int, int] = 3
     gamma: float = 0.9
-    reward: Any = None  # as in `Horizon`
+    reward: Any = None
     target_every: int = 100
     max_grad_norm: float | None = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CQLSettings(OfflineQSettings):
-    """Options of `presets.cql`."""
+    """Settings of CQL.
+
+    Args:
+        double: select the next action by the online network.
+        penalty_weight: of the conservative penalty, alpha in the paper.
+    """
 
     double: bool = True
     penalty_weight: float = 0.03
@@ -67,7 +89,12 @@ class CQLSettings(OfflineQSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class BCQSettings(OfflineQSettings):
-    """Options of `presets.bcq`."""
+    """Settings of discrete BCQ.
+
+    Args:
+        threshold: least probability of an action, relative to the most probable one, tau in the paper.
+        logit_weight: of the squared logits of the imitation, which keeps them small.
+    """
 
     threshold: float = 0.3
     logit_weight: float = 1e-2

@@ -21,28 +21,47 @@ from trainkit.trainer import OnpolicyTrainer
 
 @dataclass(frozen=True, kw_only=True)
 class OnpolicySettings(EnvSettings):
-    """Options of the policy-gradient presets. Defaults: rl-zoo's PPO for CartPole-v1."""
+    """Settings of the policy-gradient presets. Defaults: rl-zoo's PPO for CartPole-v1.
+
+    Args:
+        shared: one network for actor and critic up to their heads.
+        action_scaling: map actions of a Box from [-1, 1] to the bounds of the space.
+        action_bound_method: "clip" actions of a Box at the bounds, or squash them by "tanh".
+        log_std: initial logarithm of the standard deviation of Box actions; None is the policy's own.
+        exploration: noise of Box actions, such as `ColoredNoise(0.5)`; None is independent noise.
+        lam: lambda of generalized advantage estimation, of PPO and A2C.
+        clip_ratio: how far an update may move the probability ratio from 1, of PPO.
+        clip_value: largest change of the value by an update, of PPO; None is unlimited.
+        target_kl: stop learning from a rollout at a larger divergence, of PPO.
+        value_weight: of the critic's loss, of PPO and A2C.
+        entropy_weight: of the entropy bonus, of PPO and A2C.
+        normalize_advantage: to mean 0 and standard deviation 1 in each batch.
+        step_per_collect: environment steps per rollout, in all environments together.
+        episode_per_collect: instead of it, together with step_per_collect=None, whole episodes.
+        repeat_per_collect: how often each row of a rollout is learned from.
+        batch_size: rows per update; None is the whole rollout.
+    """
 
     n_envs: int = 8
     hidden: tuple[int, ...] = (64, 64)
     shared: bool = False
-    action_scaling: bool = True  # of Box actions: to the bounds of the space
-    action_bound_method: Literal["clip", "tanh"] = "clip"  # of Box actions
-    log_std: float | None = None  # of Box actions
-    exploration: Noise | None = None  # of Box actions, such as ColoredNoise(0.5); None: independent noise
+    action_scaling: bool = True
+    action_bound_method: Literal["clip", "tanh"] = "clip"
+    log_std: float | None = None
+    exploration: Noise | None = None
     gamma: float = 0.98
     lr: LearningRate | Linear = Linear(1e-3, 0.0)
     adam_eps: float = 1e-5  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
     max_grad_norm: float | None = 0.5
-    lam: float = 0.8  # of PPO and A2C
-    clip_ratio: Scheduled | Linear | None = Linear(0.2, 0.0)  # of PPO
-    clip_value: float | None = None  # of PPO
-    target_kl: float | None = None  # of PPO
-    value_weight: float = 0.5  # of PPO and A2C
-    entropy_weight: Scheduled | Linear = 0.0  # of PPO and A2C
+    lam: float = 0.8
+    clip_ratio: Scheduled | Linear | None = Linear(0.2, 0.0)
+    clip_value: float | None = None
+    target_kl: float | None = None
+    value_weight: float = 0.5
+    entropy_weight: Scheduled | Linear = 0.0
     normalize_advantage: bool = True
     step_per_collect: int | None = 256
-    episode_per_collect: int | None = None  # together with step_per_collect=None
+    episode_per_collect: int | None = None
     repeat_per_collect: int = 20
     batch_size: int | None = 256
     max_epoch: int = 20

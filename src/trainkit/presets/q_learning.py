@@ -37,17 +37,31 @@ from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
 
 @dataclass(frozen=True, kw_only=True)
 class ActionValueSettings:
-    """Settings of a network of action values and its target, online and offline."""
+    """Settings of a network of action values and its target.
+
+    Args:
+        head: widths of the layers after the hidden ones, separate for value and advantages if dueling.
+        dueling: a value and advantages instead of action values.
+        value: what is learned of the return: its expected value, or its distribution.
+        loss: of an expected value.
+        rescale: scale of the value rescaling of Pohlen et al. (2018), of all values but the categorical.
+        atoms: number of returns of a categorical value.
+        v_min: lowest return of a categorical value.
+        v_max: highest return of a categorical value.
+        quantiles: number of quantiles; None is as many as in the value's paper.
+        target_every: environment steps between updates of the target network; offline, updates.
+        target_tau: share by which an update moves the target network; 1 copies.
+    """
 
     head: tuple[int, ...] = ()
     dueling: bool = False
     value: Literal["expected", "categorical", "quantile", "implicit"] | Value = "expected"
-    loss: Literal["huber", "mse"] = "huber"  # of an expected value
-    rescale: float | None = None  # of all values but the categorical
+    loss: Literal["huber", "mse"] = "huber"
+    rescale: float | None = None
     atoms: int = 51
     v_min: float = 0.0
     v_max: float
-    quantiles: int | None = None  # None: as many as in the value's paper
+    quantiles: int | None = None
     target_every: int
     target_tau: Scheduled | Linear = 1.0
 
@@ -56,7 +70,20 @@ class ActionValueSettings:
 # reached; the deviations named below hold them there. Found on seeds 11 to 15; benchmarks/learning.py tests on others.
 @dataclass(frozen=True, kw_only=True)
 class QSettings(ActionValueSettings, OffpolicySettings):
-    """Options of the Q-learning presets."""
+    """Settings of the Q-learning presets.
+
+    Args:
+        noisy: explore by noise in the weights.
+        sigma0: initial scale of that noise.
+        double: select the next action by the online network.
+        munchausen: add the scaled log-probability of the action to the reward.
+        entropy_temperature: of munchausen.
+        epsilon: probability of a random action; None explores without.
+        repeat: exponent mu of the durations of repeated random actions, as in `EZGreedy`; None repeats none.
+        temperature: of softmax exploration, instead of epsilon.
+        exploration: another one, such as `EZGreedy(0.1, max_repeat=50)`, instead of epsilon.
+        act_on: where the acting network is: with the "policy", or a copy on the "cpu".
+    """
 
     n_envs: int = 8
     hidden: tuple[int, ...] = (128, 128)  # rl-zoo: 256, 256
@@ -65,15 +92,15 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     v_max: float = 50.0  # 1 / (1 - gamma): a return that never ends, at one reward per step
     double: bool = False
     munchausen: bool = False
-    entropy_temperature: float = 0.03  # of munchausen
+    entropy_temperature: float = 0.03
     gamma: float = 0.98  # rl-zoo: 0.99
     lr: LearningRate | Linear = ((0, 1e-3), (30_000, 2e-4), (60_000, 2e-5))  # rl-zoo: 2.3e-3 throughout
     adam_eps: float = 1.5e-4  # Hessel et al. (2018); rl-zoo: 1e-8
     max_grad_norm: float | None = 10.0  # rl-zoo (stable-baselines3's default)
     epsilon: Scheduled | Linear | None = ((0, 1.0), (8_000, 0.04))  # rl-zoo: to 0.04
-    repeat: float | None = None  # mu of repeated random actions, as in `EZGreedy`; None: each for one step
-    temperature: Scheduled | Linear | None = None  # of softmax exploration, instead of epsilon
-    exploration: Exploration | None = None  # another one, such as EZGreedy(0.1, max_repeat=50), instead of epsilon
+    repeat: float | None = None
+    temperature: Scheduled | Linear | None = None
+    exploration: Exploration | None = None
     target_every: int = 80  # 40 updates; rl-zoo: once per 128
     capacity: int = 100_000  # rl-zoo
     batch_size: int | None = 128  # rl-zoo: 64

@@ -1,0 +1,122 @@
+"""Whether the settings of a preset are flags: typed, documented, with defaults, and answered where they are wrong."""
+
+import re
+
+import pytest
+
+import trainkit as tk
+from trainkit.cli.flags import documented, given_settings
+from trainkit.cli.main import build_parser, main
+from trainkit.core.setting_texts import format_for_shell, parse_value
+from trainkit.presets import PRESETS
+
+
+def settings_of(*words: str) -> dict[str, object]:
+    options = build_parser(["train", *words]).parse_args(["train", *words])
+    return {name: parse_value(text) for name, text in given_settings(options).items()}
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(["train", *words])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_flags_are_the_settings_in_their_types() -> None:
+    flags = "--lr 1e-3 --n_envs 4 --hidden 64 --head 32,16 --double --no-dueling --epsilon 0:1.0,500:0.05"
+    more = ["--beta=linear:0.4,1,0.5", "--batch-size", "none", "--v-min", "-5", "--env-options", "{'stack': 2}"]
+    assert settings_of("dqn", "CartPole-v1", *flags.split(), *more) == {
+        "lr": 1e-3, "n_envs": 4, "hidden": (64,), "head": (32, 16), "double": True, "dueling": False,
+        "epsilon": ((0, 1.0), (500, 0.05)), "beta": tk.Linear(0.4, 1, 0.5), "batch_size": None, "v_min": -5,
+        "env_options": {"stack": 2},
+    }  # fmt: skip
+
+
+def test_flags_may_stand_before_the_environment_and_belong_to_the_preset_that_is_no_ones_value() -> None:
+    words = ["train", "--name", "ppo", "dqn", "--munchausen", "CartPole-v1", "--quiet"]
+    options = build_parser(words).parse_args(words)
+    assert (options.preset, options.env, options.name) == ("dqn", "CartPole-v1", "ppo")
+    assert given_settings(options) == {"munchausen": "true"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("dqn A --lrr 1", "unknown flag --lrr, did you mean --lr?"),
+        ("dqn A --learning_rate=1", "unknown flag --learning-rate, did you mean --lr?"),
+        ("ppo A --ent-coef 0.1", "unknown flag --ent-coef, did you mean --entropy-weight?"),
+        ("dqnn A --lr 1", "argument PRESET: no preset is called 'dqnn', did you mean 'dqn'?: see trainkit presets"),
+        ("dqn A --n-envs 4.5", "argument --n-envs: must be a whole number, got 4.5"),
+        ("dqn A --loss l1", "argument --loss: must be 'huber' or 'mse', got 'l1'"),
+        (
+            "dqn A --lr fast",
+            "argument --lr: must be a schedule such as 1e-3, linear:1e-3,0 or 0:1e-3,5000:1e-4, got 'fast'",
+        ),
+        ("dqn A more", "unexpected 'more'"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_with_what_was_meant(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complaint(capsys, *words.split()) == f"trainkit: train: {message} (trainkit train --help)"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_help_of_a_preset_has_each_setting_with_its_meaning_and_default(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["train", name, "--help"])
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    lr = format_for_shell(PRESETS[name].table().lr)
+    assert re.search(rf"--lr SCHEDULE learning rate \[{re.escape(lr)}[\],]", shown)
+    assert re.search(r"--hidden LIST widths of the hidden layers \[", shown)
+    assert "--n-test-envs N environments that evaluations step together [10" in shown
+
+
+def test_the_help_for_an_atari_game_has_the_defaults_for_images(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "dqn", "ALE/Pong-v5", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--lr SCHEDULE learning rate [6.25e-05]" in shown
+    assert "--capacity N rows of the replay buffer [1000000]" in shown
+
+
+def test_the_help_for_an_environment_of_the_zoo_has_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "ppo", "Pendulum-v1", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    entry = PRESETS["ppo"].zoo_entry("Pendulum-v1", {})
+    assert entry is not None
+    assert f"--gamma X discount per step [{entry.settings['gamma']}]" in shown
+    assert "--zoo, --no-zoo" in shown
+
+
+def test_a_docstring_gives_the_text_of_each_argument() -> None:
+    class Own:
+        """A class.
+
+        Args:
+            lr: learning rate: a number,
+                or none.
+            gamma: discount.
+
+        Attributes:
+            other: no argument.
+        """
+
+    assert documented(Own) == {"lr": "learning rate: a number, or none.", "gamma": "discount."}
+
+
+@pytest.mark.parametrize("value", [1e-3, tk.Linear(1e-3, 0.0), tk.Linear(1.0, 0.1, 0.5), ((0, 1.0), (500, 0.05)), None])
+def test_a_setting_is_read_back_from_its_text(value: object) -> None:
+    assert parse_value(format_for_shell(value)) == value
+
+
+def test_version_names_those_of_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert re.fullmatch(rf"trainkit {re.escape(tk.__version__)} \(.*torch .*gymnasium .*\)\n", capsys.readouterr().out)
