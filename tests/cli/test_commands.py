@@ -295,7 +295,7 @@ def test_presets_lists_all_or_the_settings_of_one(capsys: pytest.CaptureFixture[
     assert main(["presets", "rainbow"]) == 0
     output = capsys.readouterr().out
     assert re.search(r"^setting +classic +atari", output, re.MULTILINE)
-    assert re.search(r"^beta +Linear\(0.4, 1, 1\) +Linear\(0.4, 1, 1\)", output, re.MULTILINE)
+    assert re.search(r"^beta +linear:0.4,1.0 +linear:0.4,1.0", output, re.MULTILINE)
     assert main(["presets", "rainbo"]) == 2
 
 

@@ -12,7 +12,7 @@ from trainkit.cli.flags import SCHEDULES, add_settings, given_settings, preset_n
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
 from trainkit.cli.recipe import Recipe, read_settings
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
-from trainkit.core.setting_texts import format_value
+from trainkit.core.setting_texts import format_for_shell
 from trainkit.core.stats import RunInfo
 from trainkit.loggers import JsonlLogger, TensorboardLogger
 from trainkit.loggers.runs import CHECKPOINT, CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
@@ -159,7 +159,7 @@ def run_presets(options: argparse.Namespace) -> int:
     preset = PRESETS[options.preset]
     tables = {domain: preset.settings(domain) for domain in preset.domains}
     rows = [["setting", *tables]]
-    rows += [[name, *(format_value(own[name]) for own in tables.values())] for name in preset.settings()]
+    rows += [[name, *(format_for_shell(own[name]) for own in tables.values())] for name in preset.settings()]
     print_line(f"{preset.name}: {preset.summary}\n")
     print_line(format_table(rows, left=len(rows[0])))
     print_line(f"\n`trainkit train {preset.name} --help` says what each is, and lists the options of its trainer, too")
