@@ -45,7 +45,7 @@ def format_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
 class Parser(argparse.ArgumentParser):
     """A parser that reports a mistake in one line, and names the flag that was meant; `_` in flags is `-`."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = [*(sys.argv[1:] if args is None else args)]
         options, rest = super().parse_known_args([_spelled(word) for word in words], namespace)
         for action in self._get_positional_actions():  # Python before 3.12.7 ends them at the first flag
