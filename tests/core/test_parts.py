@@ -38,6 +38,7 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
         tk.Target(7, "updates", [(0, 0.5), (9, 1.0)]),
         described("Target", every=7, unit="updates", tau=[[0, 0.5], [9, 1.0]]),
     ),
+    (tk.Linear(0.4, 1.0, 0.5), described("Linear", start=0.4, end=1.0, share=0.5)),
     (tk.schedules.Constant(0.5), described("Constant", value=0.5)),
     (tk.schedules.Piecewise([(0, 1.0), (5, 0.0)]), described("Piecewise", knots=[[0, 1.0], [5, 0.0]])),
     (tk.buffer.ReturnScale(0.9, clip=3.0), described("ReturnScale", gamma=0.9, clip=3.0)),

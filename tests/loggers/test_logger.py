@@ -82,7 +82,7 @@ def test_settings_are_a_text_and_hyper_parameters(tmp_path: Path) -> None:
     (content,) = reader.PluginTagToContent("hparams").values()
     given = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert {name: getattr(value, value.WhichOneof("kind")) for name, value in given.items()} == {
-        "env": "CartPole-v1", "lr": 0.25, "n_envs": 8.0, "double": True,
+        "env": "CartPole-v1", "lr": 0.25, "n_envs": 8.0, "double": True, "odd": "[(0, 1.0)]",
     }  # fmt: skip
 
 

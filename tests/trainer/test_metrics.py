@@ -314,7 +314,9 @@ def test_settings_are_described_once_before_the_first_number() -> None:
     assert numbers.settings == []
     trainer.run()
     (settings,) = numbers.settings
-    assert settings == {
+    assert settings == trainer.describe()
+    assert trainer.settings().items() <= settings.items()
+    assert trainer.settings() == {
         "trainer": "OffpolicyTrainer",
         "policy": "DQNPolicy",
         "buffer": "PrioritizedReplayBuffer(60)",

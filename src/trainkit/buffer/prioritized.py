@@ -82,10 +82,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _all_rows(self) -> Rows:
         return self._storage.rings.live_rows(np.arange(len(self)))
 
-    def _options(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         sampler = self._sampler
         named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.mode}
-        return super()._options() | named | {"beta": to_plain(sampler.beta)}
+        return super().arguments() | named | {"beta": to_plain(sampler.beta)}
 
 
 _TYPES: dict[str, type[ReplayBuffer]] = {kind.__name__: kind for kind in (ReplayBuffer, PrioritizedReplayBuffer)}

@@ -437,7 +437,7 @@ class ReplayBuffer(HasSpaces):
 
     def save(self, path: str | Path) -> None:
         """Write the buffer to one file, completely or not at all."""
-        saved = {"kind": type(self).__name__, "options": self._options(), "state": self.state_dict()}
+        saved = {"kind": type(self).__name__, "options": self.arguments(), "state": self.state_dict()}
         if self.spaces is not None:
             saved["spaces"] = self.spaces.to_plain()
         files.save_state(Path(path), saved)
@@ -605,7 +605,7 @@ class ReplayBuffer(HasSpaces):
             raise ConfigError(f"env_ids must be integers in [0, {n_envs}), got {env_ids!r}")
         return ids.astype(np.intp)
 
-    def _options(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, for `load`."""
         return {"capacity": self.capacity, "n_envs": self._n_envs, "stack": self._stack}
 

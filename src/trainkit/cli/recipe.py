@@ -5,24 +5,26 @@ is imported. An environment is made from a file only by an id that is registered
 """
 
 import ast
+import platform
 import re
 import shlex
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from trainkit.cli.output import print_note
 from trainkit.core import files
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.setting_texts import parse_value, short
-from trainkit.core.signatures import mismatch
+from trainkit.core.signatures import from_plain, mismatch
 from trainkit.datasets import load_dataset
 from trainkit.envs.factories import is_registered
-from trainkit.loggers.runs import CONFIG, RunFolder
+from trainkit.loggers.runs import CONFIG, RunFolder, check_config
 from trainkit.presets import PRESETS, OfflinePreset
 from trainkit.trainer import Trainer
 
@@ -45,13 +47,22 @@ _PLAIN_WORD = re.compile(r"[\w +-]{0,200}")  # names no module, no attribute and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything needed to repeat a run; settings are strings, as in `--set`."""
+    """Everything needed to repeat a run.
+
+    Attributes:
+        data: of offline presets, files of a dataset.
+        settings: those that were given, as strings, as in `--set`.
+        complete: every setting of a run to repeat, in plain values, which `settings` override; empty otherwise.
+        file: the config.json that `complete` is from.
+    """
 
     preset: str
     env: str | None
     seed: int
-    data: str | None = None  # of offline presets: files of a dataset
+    data: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    complete: Mapping[str, Any] = field(default_factory=dict)
+    file: str | None = None
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -78,9 +89,17 @@ class Recipe:
         """
         if not run.config:
             raise ConfigError(f"{run.path} has no config.json: only runs of `trainkit train` can be made again")
-        values = {item.name: run.config[item.name] for item in fields(cls) if item.name in run.config}
-        with Checks(str(run.path / CONFIG)) as checks:
+        return cls.of_config(run.path / CONFIG, run.config)
+
+    @classmethod
+    def of_config(cls, file: Path, config: Mapping[str, Any]) -> "Recipe":
+        """Return the recipe in the content of a config.json, whose fields have the right types."""
+        names = ("preset", "env", "seed", "data", "settings")
+        values = {name: config[name] for name in names if name in config}
+        with Checks(str(file)) as checks:
             for item in fields(cls):
+                if item.name not in names:
+                    continue
                 is_there = item.name in values
                 if checks.require(is_there, f" has no {item.name!r}: it was not written by `trainkit train`"):
                     problem = mismatch(values[item.name], item.type)
@@ -88,31 +107,88 @@ class Recipe:
             checks.done()
             is_text = all(isinstance(text, str) for text in values["settings"].values())
             checks.require(is_text, ".settings must be texts")
-        return cls(**values)
+        return cls(**values, complete=config.get("complete", {}), file=str(file))
 
     @property
     def command(self) -> str:
         """The shell command that repeats the run."""
         words = ["trainkit", "train", self.preset, *([self.env] if self.env else []), "--seed", str(self.seed)]
         words += ["--data", self.data] if self.data else []
+        words += ["--config", self.file] if self.file else []
         for name, text in self.settings.items():
             words += ["--set", f"{name}={text}"]
         return shlex.join(words)
 
+    def given(self) -> dict[str, Any]:
+        """Return the values of all settings.
+
+        Raises:
+            ConfigError: a file names what no setting can be.
+        """
+        given: dict[str, Any] = {}
+        for name, plain in self.complete.items():
+            with files.decoding(f"{self.file}: {name}", "a setting", remedy="correct it", error=ConfigError):
+                given[name] = from_plain(plain)
+        return given | {name: parse_value(text) for name, text in self.settings.items()}
+
     def trainer(self, **options: Any) -> Trainer:
         """Make the trainer; `options` are those outside the recipe, such as the logger and what to resume."""
-        overrides = {**{name: parse_value(text) for name, text in self.settings.items()}, **options}
         try:
             data = () if self.data is None else (load_dataset(self.data),)
-            trainer: Trainer = PRESETS[self.preset](*data, self.env, seed=self.seed, **overrides)
+            made: Trainer = PRESETS[self.preset](*data, self.env, seed=self.seed, **{**self.given(), **options})
         except (MemoryError, OverflowError) as error:
             raise ConfigError(f"{self.preset} needs more memory than there is ({error}): lower a setting") from error
-        return trainer
+        return made
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the recipe for config.json, with the command, the versions and the time."""
+    def to_plain(self, trainer: Trainer) -> dict[str, Any]:
+        """Return the content of config.json: the recipe of this trainer, the command, the versions and the time."""
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        return {**asdict(self), "command": self.command, "versions": versions(), "began": began}
+        given = {name: getattr(self, name) for name in ("preset", "env", "seed", "data")}
+        made = {} if trainer.recipe is None else dict(trainer.recipe)
+        return {
+            **given,
+            "settings": dict(self.settings),
+            "complete": made.get("arguments", {}),
+            "command": self.command,
+            "versions": {"python": platform.python_version(), **versions()},
+            "began": began,
+        }
+
+
+def read_config(file: Path, *, env: str | None) -> Recipe:
+    """Return the recipe in the config.json of a run.
+
+    Args:
+        file: may be of unknown origin.
+        env: the environment from the command line, instead of the file's.
+
+    Raises:
+        ConfigError: it is damaged, or names an environment that is not registered.
+    """
+    config = files.read_json(file, error=ConfigError)
+    check_config(file, config)
+    recipe = Recipe.of_config(file, config)
+    values = recipe.given()
+    _check_env_options(values.get("env_options", {}), f"{file}: env_options")
+    again = values.get("test_env")
+    for name in (recipe.env if env is None else env, again):
+        if name is not None and name != env and not (isinstance(name, str) and is_registered(name)):
+            remedy = "if you trust it, name the environment yourself: trainkit train PRESET ENV --config FILE"
+            raise ConfigError(
+                f"{file} names the environment {short(name)}, which is not an id in Gymnasium's registry; code that a "
+                f"file names is never imported or called: {remedy}"
+            )
+    if not recipe.complete:
+        print_note(f"{file} has only the settings that were given: the others have the defaults of this version")
+    elif changed := {name: now for name, now in versions().items() if config.get("versions", {}).get(name) != now}:
+        print_note(f"{file} was written with other versions, the bits may differ: {_changes(config, changed)}")
+    return recipe if env is None else replace(recipe, env=env)
+
+
+def _changes(config: Mapping[str, Any], now: Mapping[str, str | None]) -> str:
+    return ", ".join(
+        f"{name} {short(config.get('versions', {}).get(name))} -> {version}" for name, version in now.items()
+    )
 
 
 def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:
@@ -163,8 +239,9 @@ def saved_env_options(recipe: Recipe, where: Path, *, env_kwargs: dict[str, Any]
     """
     preset = PRESETS[recipe.preset]
     options: dict[str, Any] = dict(preset.settings(preset.domain_of_id(recipe.env)).get("env_options", {}))
-    if "env_options" in recipe.settings:
-        options = parse_value(recipe.settings["env_options"])
+    given = recipe.given()
+    if "env_options" in given:
+        options = given["env_options"]
         if not isinstance(options, dict):
             raise ConfigError(f"{where / CONFIG}: env_options must be a dict, got {short(options)}")
         if env_kwargs is not None:
@@ -189,6 +266,8 @@ def parse_dict(option: str, text: str) -> dict[str, Any]:
 def _check_env_options(options: Mapping[Any, Any], subject: str) -> None:
     """Reject options of make_envs in a file that are not plain data."""
     with Checks(subject) as checks:
+        checks.require(isinstance(options, Mapping), f" must be a dict, got {short(options)}")
+        checks.done()
         for name in options:
             checks.require(
                 name in _FILE_OPTIONS, f" may not set {short(name)} from a file; allowed: {[*_FILE_OPTIONS]}"

@@ -6,11 +6,12 @@ import shlex
 import shutil
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trainkit.cli.flags import SCHEDULES, add_settings, given_settings, preset_name, preset_of
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
-from trainkit.cli.recipe import Recipe, read_settings
+from trainkit.cli.recipe import Recipe, read_config, read_settings
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.setting_texts import format_for_shell
 from trainkit.core.stats import RunInfo
@@ -27,9 +28,10 @@ _TRAIN_EXAMPLES = """\
   trainkit train ppo LunarLander-v3 --config moon.toml --logdir runs --name moon
   trainkit train rainbow CartPole-v1 --max-epoch 20 --resume
   trainkit train cql CartPole-v1 --data recorded/
+  trainkit train --config runs/dqn-CartPole-v1/seed1/config.json     the same run again
 
-Each run is a folder LOGDIR/NAME/seedN: config.json (with the command that repeats it), numbers.jsonl, events/ for
-tensorboard, checkpoint/. A TOML file holds settings, one per line; flags override it."""
+Each run is a folder LOGDIR/NAME/seedN: config.json (all settings, which --config repeats to the bit), numbers.jsonl,
+events/ for tensorboard, checkpoint/. A TOML file holds settings, one per line; flags override it, and a config.json."""
 
 _PRESETS_EXAMPLES = """\
   trainkit presets
@@ -40,11 +42,11 @@ def add_train(commands: "Commands[Parser]", arguments: Sequence[str] = ()) -> No
     """Add the command that trains, with a flag for each setting of the preset that the arguments name."""
     about = "train a preset in an environment, log and save"
     parser = add_command(commands, "train", run_train, about=about, examples=_TRAIN_EXAMPLES)
-    parser.add_argument("preset", metavar="PRESET", type=preset_name, help="one of `trainkit presets`")
+    parser.add_argument("preset", metavar="PRESET", nargs="?", type=preset_name, help="one of `trainkit presets`")
     parser.add_argument("env", metavar="ENV", nargs="?", help="an id, or module.Class; offline: where to evaluate")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="change a setting; repeatable")
-    parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings")
-    parser.add_argument("--seed", type=int, default=1, help="root of all randomness, default 1")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings, or a run's config.json")
+    parser.add_argument("--seed", type=int, help="root of all randomness, default 1, or that of config.json")
     parser.add_argument("--seeds", metavar="N", type=int, default=1, help="number of seeds, one run after the other")
     parser.add_argument("--data", metavar="PATH", help="of offline presets: files that DatasetWriter wrote")
     parser.add_argument("--logdir", metavar="FOLDER", type=Path, default=Path("runs"), help="default: runs")
@@ -70,19 +72,39 @@ def add_presets(commands: "Commands[Parser]") -> None:
 def run_train(options: argparse.Namespace) -> int:
     """Train on every seed."""
     with Checks("trainkit train") as checks:
-        checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
+        checks.require(options.seed is None or options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
         checks.require(options.seeds >= 1, f": --seeds must be >= 1, got {options.seeds}")
         checks.require(
             options.checkpoint_every >= 0, f": --checkpoint-every must be >= 0, got {options.checkpoint_every}"
         )
         checks.require(not (options.resume and options.checkpoint_every == 0), ": --resume needs checkpoints")
-    settings = read_settings(options.config, options.set) | given_settings(options)
-    for seed in range(options.seed, options.seed + options.seeds):
-        recipe = Recipe(preset=options.preset, env=options.env, seed=seed, data=options.data, settings=settings)
-        name = options.name or "-".join(filter(None, (options.preset, options.env))).replace("/", "_").replace(":", "_")
+    first = _recipe(options)
+    for seed in range(first.seed, first.seed + options.seeds):
+        recipe = replace(first, seed=seed)
+        name = options.name or "-".join(filter(None, (recipe.preset, recipe.env))).replace("/", "_").replace(":", "_")
         if train(recipe, options.logdir / name / f"seed{seed}", options).stop_reason == TERMINATE:
             return 128 + signal.SIGTERM
     return 0
+
+
+def _recipe(options: argparse.Namespace) -> Recipe:
+    """Return what the command line asks for: a preset with settings, or a run to repeat, with other ones."""
+    if options.config is not None and options.config.suffix == ".json":
+        saved = read_config(options.config, env=options.env)
+        if options.preset not in (None, saved.preset):
+            raise ConfigError(f"{options.config} is of a run of {saved.preset}, not {options.preset}: leave one out")
+        given = {name: value for name in ("seed", "data") if (value := getattr(options, name)) is not None}
+        changes = read_settings(None, options.set) | given_settings(options)
+        return replace(saved, settings={**saved.settings, **changes}, **given)
+    if options.preset is None:
+        raise ConfigError("trainkit train needs a PRESET, or --config RUN/config.json to repeat a run")
+    return Recipe(
+        preset=options.preset,
+        env=options.env,
+        seed=1 if options.seed is None else options.seed,
+        data=options.data,
+        settings=read_settings(options.config, options.set) | given_settings(options),
+    )
 
 
 def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
@@ -109,7 +131,7 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
             show_progress=False if options.quiet else None,
         )
         opened.pop_all()
-    write_config(folder, recipe.to_plain())
+    write_config(folder, recipe.to_plain(trainer))
     print_line(f"{recipe.command}  ->  {folder}")
     where = ["--logdir", str(options.logdir)] + (["--name", options.name] if options.name else [])
     how_to_resume = f"to resume: {recipe.command} {shlex.join([*where, '--resume'])}"

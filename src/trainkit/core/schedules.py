@@ -77,7 +77,7 @@ class Piecewise(Part):
 
 @checked
 @dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Part):
     """A linear change from `start` to `end` over the first `share` of a run; `over(n_steps)` makes it a schedule.
 
     A preset fills in its run's length; elsewhere `Linear(1.0, 0.05).over(n_steps)` does. After its share, and after the

@@ -5,7 +5,7 @@ import logging
 import math
 import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -115,9 +115,10 @@ class Loggers:
         """Write to each logger that shows videos."""
         self._each("write_video", step, tag, frames, fps, only=VideoLogger)
 
-    def describe(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings to each."""
-        self._each("describe", settings)
+    def describe(self, settings: Callable[[], Mapping[str, Any]]) -> None:
+        """Write the settings to each, if there is any."""
+        if self._loggers:
+            self._each("describe", settings())
 
     def close(self) -> None:
         """Close each."""

@@ -36,6 +36,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {  # of config.json, each of which may be
     **dict.fromkeys(("preset", "env", "data", "command", "began"), _OPTIONAL_TEXT),
     "seed": (int, type(None)),
     "settings": (dict,),
+    "complete": (dict,),
     "versions": (dict,),
 }
 
@@ -105,7 +106,7 @@ class RunFolder:
             )
         file = folder / CONFIG
         config = files.read_json(file, error=ConfigError) if file.exists() or file.is_symlink() else {}
-        _check_config(file, config)
+        check_config(file, config)
         return cls(path=folder, config=config)
 
     @cached_property
@@ -177,7 +178,7 @@ class RunFolder:
         return steps, numbers
 
 
-def _check_config(path: Path, config: object) -> None:
+def check_config(path: Path, config: object) -> None:
     """Raise if a config.json is not an object, or a field has an unexpected type."""
     if not isinstance(config, dict):
         raise ConfigError(

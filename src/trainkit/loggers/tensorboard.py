@@ -119,7 +119,10 @@ class TensorboardLogger:
         self._add_summary(step, Summary(value=[Summary.Value(tag=tag, image=image)]))
 
     def describe(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings as text, and numbers and strings among them as hyperparameters."""
+        """Write the settings as text, and those that are not None as hyperparameters, lists as strings.
+
+        TensorBoard's table of hyperparameters shows them beside the last value of every tag.
+        """
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.plugins.text.metadata import create_summary_metadata
@@ -129,7 +132,11 @@ class TensorboardLogger:
         table = make_tensor_proto([f"| setting | value |\n|---|---|\n{rows}".encode()], shape=(1,))
         metadata = create_summary_metadata(display_name="", description="")
         self._add_summary(0, Summary(value=[Summary.Value(tag="run/settings", metadata=metadata, tensor=table)]))
-        plain = {name: value for name, value in settings.items() if isinstance(value, (bool, int, float, str))}
+        plain = {
+            name: value if isinstance(value, (bool, int, float, str)) else str(value)
+            for name, value in settings.items()
+            if value is not None
+        }
         self._add_summary(0, Summary.FromString(hparams_pb(plain).SerializeToString()))
 
     def close(self) -> None:

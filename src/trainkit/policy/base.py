@@ -25,6 +25,7 @@ from trainkit.core.data import (
     Transition,
     TransitionBatch,
 )
+from trainkit.core.described import Plain
 from trainkit.core.errors import Checks, ConfigError, all_made, check_flag
 from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.protocols import Dataset, EnvSpaces
@@ -46,6 +47,7 @@ from trainkit.policy.checks import check_same_spaces, read_observations
 from trainkit.policy.export import Exportable, export_onnx
 from trainkit.policy.learning import Learning
 from trainkit.policy.persistence import KeyMap, action_units, as_array, check_action_units, describe, load_weights
+from trainkit.policy.settings import settings_of
 from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
 from trainkit.policy.update_result import OnNan, UpdateResult
@@ -275,6 +277,10 @@ class Policy(nn.Module):
     def export(self, path: str | Path) -> None:
         """Write the greedy policy with its preprocessing and mask to an ONNX file; see `export_onnx`."""
         export_onnx(self, path)
+
+    def settings(self) -> dict[str, Plain]:
+        """Return every setting by name, in plain values, for the record of a run: see `Trainer.describe`."""
+        return settings_of(self, self._learning)
 
     # ---- spaces and devices ----
 

@@ -15,7 +15,7 @@ from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
-from trainkit.core.signatures import check_options, checked
+from trainkit.core.signatures import check_options, checked, to_plain
 from trainkit.engine.engine import EngineName
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
 from trainkit.engine.precision import Precision
@@ -135,6 +135,9 @@ _NOT_LEARNING = frozenset(("device", "engine", "precision", "act_on", "overlap",
 }
 
 _TRAINER_OPTIONS = frozenset(item.name for item in fields(Options))
+
+# Options of a call that do not belong to its recipe: they are of one run, or change no bit.
+_OF_ONE_RUN = ("seed", "logger", "checkpoint", "resume_from", "save_checkpoint_fn", "verbose", "show_progress")
 
 
 class Preset(Generic[P, SettingsT, TrainerT]):
@@ -257,6 +260,26 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         optimizer = spec_with_lr(given, Adam(usual, eps=settings.adam_eps), lr)
         return replace(settings, optimizer=optimizer)
 
+    def _recipe(self, domain: str, settings: SettingsT) -> dict[str, Any]:
+        """Return how a trainer is made: the preset, the domain, and every setting that has an effect, in plain values.
+
+        Options of the trainer that were not given are left out; "unknown" are those without a plain value.
+        """
+        arguments: dict[str, Any] = {}
+        unknown: dict[str, str] = {}
+        for name in (item.name for item in fields(settings)):
+            value = getattr(settings, name)
+            is_unset = name in _TRAINER_OPTIONS and (value is None or value == ())
+            if name in _OF_ONE_RUN or is_unset or self._no_effect(name, settings) or _is_replaced(name, settings):
+                continue
+            try:
+                arguments[name] = to_plain(value)
+            except TypeError:
+                unknown[name] = repr(value)
+        if "zoo" in arguments:
+            arguments["zoo"] = False  # nothing is left to an entry of the zoo
+        return {"preset": self.name, "domain": domain, "arguments": arguments, "unknown": unknown}
+
     def _evaluates(self, options: Mapping[str, Any], env_option: str) -> bool:
         """Return whether to evaluate: unless `evaluation` or `test_collector` is given, as None.
 
@@ -370,8 +393,10 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         # For environments whose spaces will choose the table.
         making = replace(self.table(domain) if tuned is None else tuned, **options)
         envs = self._make_envs(env, "n_envs", making, options)
-        table = self.table(self._domain_of(envs) if domain is None else domain) if tuned is None else tuned
+        domain = self._domain_of(envs) if domain is None else domain
+        table = self.table(domain) if tuned is None else tuned
         settings = replace(table, **options)
+        recipe = self._recipe(domain, settings)
         settings = self._over_the_run(settings, table, settings.max_epoch * settings.step_per_epoch, options)
         self._check_effects(options, settings, table)
         policy = self._policy(envs, settings)
@@ -381,6 +406,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             common["episode_per_test"] = settings.episode_per_test
             common["test_collector"] = Collector(policy, self._make_envs(again, "n_test_envs", making, options))
         trainer = self._trainer(policy, envs, settings, common)
+        trainer.recipe = recipe
         if entry is not None:
             trainer.note(
                 f"{self}: settings of the zoo for {entry.env} ({entry.source}); zoo=False for the general table"
@@ -471,6 +497,14 @@ def _changed_tasks(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Name the options of make_envs that differ and change an environment, not only how it is run."""
     names = sorted({*own, *given} - _HOW_ENVS_ARE_RUN)
     return ", ".join(name for name in names if own.get(name) != given.get(name))
+
+
+def _is_replaced(name: str, settings: Settings) -> bool:
+    """Return whether the optimizer that was given leaves a setting of Adam without effect."""
+    given, lr = settings.optimizer, settings.lr
+    if name == "lr":
+        return not isinstance(lr, Linear) and ignores_lr(given, lr)
+    return name == "adam_eps" and given is not None
 
 
 def over_the_run(settings: SettingsT, n_steps: int) -> SettingsT:

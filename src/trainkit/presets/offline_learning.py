@@ -167,8 +167,10 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             if envs is not env and not isinstance(env, VectorEnv):  # made above, for their spaces
                 envs.close()
             envs = None
-        table = self.table(self._domain_of(spaces))
+        domain = self._domain_of(spaces)
+        table = self.table(domain)
         settings = replace(table, **options)
+        recipe = self._recipe(domain, settings)
         settings = self._over_the_run(settings, table, settings.max_epoch * settings.update_per_epoch, options)
         self._check_effects(options, settings, table)
         policy = self._policy(spaces, settings)
@@ -176,7 +178,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         if envs is not None:
             common["episode_per_test"] = settings.episode_per_test
             common["test_collector"] = Collector(policy, envs)
-        return OfflineTrainer(
+        trainer = OfflineTrainer(
             policy,
             buffer,
             max_epoch=settings.max_epoch,
@@ -184,6 +186,8 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             batch_size=settings.batch_size,
             **common,
         )
+        trainer.recipe = recipe
+        return trainer
 
     def _evaluation_envs(
         self, buffer: Dataset, env: EnvSpec | EnvSpaces | None, options: Mapping[str, Any]

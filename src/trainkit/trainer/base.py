@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 from trainkit.collector import Collector
 from trainkit.core import seeding
 from trainkit.core.data import EpochResult
+from trainkit.core.described import Plain
 from trainkit.core.errors import BusyError, Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
@@ -33,6 +34,7 @@ from trainkit.trainer.metrics import Metrics, Reduce, Stopwatch
 from trainkit.trainer.options import Options
 from trainkit.trainer.progress import Progress
 from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest_intact
+from trainkit.trainer.run_record import record_of
 
 _log = logging.getLogger(__name__)
 
@@ -119,10 +121,14 @@ class Trainer(Generic[TraineeT]):
         max_epoch: epochs in all.
         step_per_epoch: steps of the clock per epoch; steps in excess of one epoch are subtracted from the next.
         options: those every trainer has, checked.
+
+    Attributes:
+        recipe: the preset that made the trainer, and all of its settings in plain values; None otherwise.
     """
 
     unit: ClassVar[str] = "step"  # of the clock
     learns_by: ClassVar[str] = "update"  # the method a policy must have
+    recipe: Mapping[str, Any] | None = None
 
     policy: TraineeT
     stop_reason: str | None  # None while the run continues
@@ -241,6 +247,8 @@ class Trainer(Generic[TraineeT]):
             raise BusyError(f"{type(self).__name__} is already inside next(): use one loop, in one thread, at a time")
         self._is_running = True
         try:
+            if self._phase == "new" and not self.is_finished:
+                self._logger.describe(self.describe)  # before time is measured
             with self._interrupt, self._metrics.stopwatch.running(), self._torch_threads():
                 try:
                     self._interrupt.check(is_whole=not self._epochs.is_running)  # signals between two next()
@@ -496,6 +504,15 @@ class Trainer(Generic[TraineeT]):
         _log.info(line)
         self._progress.note(line)
 
+    def describe(self) -> dict[str, Plain]:
+        """Return every effective setting of the run, flat and in plain values.
+
+        Those of the trainer by their names; of its parts, also of your own, as `policy/lr`, `buffer/alpha`,
+        `env/stack`, `evaluation/duration`, `callbacks/Checkpoint/every`; and `versions/torch`, `machine/threads`,
+        `git/commit` and `git/dirty`, of the repository that the process runs in.
+        """
+        return record_of(self, self._options, self._callbacks.callbacks)
+
     def _repr_html_(self) -> str:
         return html_table(type(self).__name__, self.settings().items())
 
@@ -531,7 +548,6 @@ class Trainer(Generic[TraineeT]):
     def _start_run(self) -> None:
         if self._phase == "new":
             self._phase = "training"
-            self._logger.describe(self.settings())
             self._callbacks.start(self, self._collectors)
 
     def _start_epoch(self) -> None:

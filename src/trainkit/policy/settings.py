@@ -1,0 +1,80 @@
+"""The settings of a policy, for the record of a run: what `for_envs` was given, its parts, networks and optimizers."""
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from trainkit.core.described import Plain, described
+from trainkit.core.signatures import from_plain, options_of
+
+if TYPE_CHECKING:
+    from trainkit.policy.base import Policy
+    from trainkit.policy.learning import Learning
+
+_ELSEWHERE = ("seed", "horizon", "target", "optimizer", "clip", "engine", "device")  # described under other names
+_BY_PARTS = ("double", "max_grad_norm", "lr", "adam_eps")  # of `for_envs`, which its parts may replace
+
+
+def settings_of(policy: "Policy", learning: "Learning") -> dict[str, Plain]:
+    """Return every setting of a policy as plain values, such as {"lr": 0.001, "backup": "DoubleBackup"}.
+
+    What the policy consists of now replaces what it was made of.
+    """
+    parts: dict[str, Plain] = {}
+    for name in options_of(type(policy)):
+        if name not in _ELSEWHERE and hasattr(policy, name):
+            parts |= described(name, getattr(policy, name))
+    return {
+        **_arguments_of_for_envs(policy),
+        **parts,
+        **described("", policy.horizon.arguments()),
+        **_of_learning(learning),
+        "device": str(policy.device),
+        "engine": policy.engine.wanted,
+        "on_nan": policy.on_nan,
+    }
+
+
+def _arguments_of_for_envs(policy: "Policy") -> dict[str, Plain]:
+    """Return the arguments of the `for_envs` that made a policy, with its defaults; empty if none did."""
+    if policy.recipe is None:
+        return {}
+    for_envs: Callable[..., object] = getattr(type(policy), "for_envs")  # noqa: B009  # not every policy has one
+    parameters = inspect.signature(for_envs).parameters.values()
+    options = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+    options |= {name: from_plain(own) for name, own in policy.recipe["arguments"].items()} | policy.recipe["unknown"]
+    others = {*options_of(type(policy)), *_BY_PARTS}
+    return described("", {name: own for name, own in options.items() if name not in others})
+
+
+def _of_learning(learning: "Learning") -> dict[str, Plain]:
+    """Return the optimizers, clips, networks and targets, those of an only gradient step without its name.
+
+    "lr" is the learning rate of all optimizers, where it is the same.
+    """
+    flat: dict[str, Plain] = {}
+    rates = [described("lr", getattr(step.optimizer, "lr", None)) for step in learning.steps.values()]
+    if rates and all(rate == rates[0] for rate in rates):
+        flat |= rates[0]
+    for name, step in learning.steps.items():
+        prefix = "" if len(learning.steps) == 1 else f"{name}/"
+        parts = {**described("optimizer", step.optimizer), **described("clip", step.clip)}
+        flat |= {f"{prefix}{path}": own for path, own in parts.items()}
+        flat[f"{prefix}layers"] = ", ".join(_layers(step.module))
+        flat[f"{prefix}parameters"] = sum(one.numel() for one in step.module.parameters() if one.requires_grad)
+    for name, target in learning.targets.items():
+        flat |= described("target" if len(learning.targets) == 1 else f"{name}/target", target.spec)
+    return flat
+
+
+def _layers(module: nn.Module) -> list[str]:
+    """Return the modules that have parameters of their own, as torch writes them, or with the largest one's shape."""
+    layers = []
+    for one in module.modules():
+        own = list(one.parameters(recurse=False))
+        if own:
+            shape = list(max(own, key=lambda parameter: parameter.numel()).shape)
+            layers.append(" ".join(repr(one).split()) if one.extra_repr() else f"{type(one).__name__}{shape}")
+    return layers

@@ -1,0 +1,98 @@
+"""The record of a run: every effective setting, read from the live parts of a trainer, flat and in plain values."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from trainkit.core import checkpoint as checkpoints
+from trainkit.core.described import Plain, described
+from trainkit.core.signatures import options_of
+from trainkit.policy import Policy
+from trainkit.trainer.callbacks.base import Callback, EventFunctions
+from trainkit.trainer.callbacks.history import History
+from trainkit.trainer.options import EventOptions, Options
+
+if TYPE_CHECKING:
+    from trainkit.trainer.base import Trainer
+
+_PARTS = (  # options that are described apart, or have no effect on the run
+    *("policy", "train_collector", "buffer", "test_collector", "evaluation", "episode_per_test", "callbacks"),
+    *("checkpoint", "logger", "resume_from", "verbose", "show_progress", "on_nan", "threads", "training_intensity"),
+)
+_GIT = ("git", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+
+
+def record_of(trainer: "Trainer[Any]", options: Options, callbacks: Sequence[Callback]) -> dict[str, Plain]:
+    """Return every effective setting of a run: {"batch_size": 32, "policy/lr": 0.001, "buffer/alpha": 0.5, ...}.
+
+    A part of the user's own is described like ours: by its class, and the arguments of its constructor that it keeps.
+    """
+    train, test = trainer.train_collector, trainer.test_collector
+    policy, envs = trainer.policy, None if train is None else train.envs
+    evaluation = trainer.evaluation_schedule.evaluation
+    parts = [one for one in (trainer, policy, trainer.buffer, train, test, envs, evaluation) if one is not None]
+
+    def flat(name: str, part: object) -> dict[str, Plain]:
+        own = described(name, part, known=[one for one in parts if one is not part])
+        return {path: value for path, value in own.items() if not path.endswith(("/seed", "/name"))}
+
+    record = _of_trainer(trainer, options)
+    record |= flat("policy", policy.settings() if isinstance(policy, Policy) else policy)
+    for name, part in (("buffer", trainer.buffer), ("env", envs), ("collector", train), ("evaluation", evaluation)):
+        if name == "env" and envs is not None:
+            record |= flat("env", envs.made_with)
+        record |= {} if part is None else flat(name, part)
+    record = {path: value for path, value in record.items() if not path.startswith("env/backend/")}  # its factories
+    record |= {} if test is None else {"evaluation/n_envs": test.envs.n}
+    for callback in callbacks:
+        if not isinstance(callback, (History, EventFunctions)):
+            record |= flat(f"callbacks/{type(callback).__name__}", callback)
+    record["preset"] = None if trainer.recipe is None else trainer.recipe["preset"]
+    return {**trainer.settings(), **record, **trainer.settings(), **_of_machine(trainer)}
+
+
+def _of_trainer(trainer: "Trainer[Any]", options: Options) -> dict[str, Plain]:
+    """Return the options of a trainer, without the parts that are described apart, and events without a function."""
+    own = {**vars(trainer), **{item.name: getattr(options, item.name) for item in fields(Options)}}
+    events = {item.name for item in fields(EventOptions)}
+    flat: dict[str, Plain] = {}
+    for name in options_of(type(trainer)):
+        value = own.get(name, own.get(f"_{name}"))
+        if name not in _PARTS and not (name in events and value is None):
+            flat |= described(name, value)
+    return flat
+
+
+def _of_machine(trainer: "Trainer[Any]") -> dict[str, Plain]:
+    """Return versions, the processor, the number of threads, and the commit of the user's repository."""
+    versions = {"python": platform.python_version(), **checkpoints.versions()}
+    threads = getattr(trainer.policy, "n_threads", None)
+    machine = {"system": platform.system(), "threads": threads, **checkpoints.processor()}
+    return {
+        **{f"versions/{name}": number for name, number in versions.items()},
+        **{f"machine/{name}": value for name, value in machine.items()},
+        **_of_repository(),
+    }
+
+
+def _of_repository() -> dict[str, Plain]:
+    """Return the commit of the git repository that this process runs in, and whether files differ from it.
+
+    Empty outside of a repository, and where git is missing or does not answer within two seconds.
+    """
+    try:
+        found = subprocess.run(_GIT, capture_output=True, text=True, timeout=2, check=True, env=_git_environment())
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {}
+    lines = found.stdout.splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    is_changed = any(not line.startswith("#") for line in lines)
+    return {"git/commit": commits[0], "git/dirty": is_changed} if commits else {}
+
+
+def _git_environment() -> dict[str, str]:
+    """Return the environment of git: it takes no lock, and asks for nothing."""
+    return {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
