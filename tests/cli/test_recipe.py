@@ -53,7 +53,7 @@ def test_a_recipe_that_cannot_work_is_refused(given: dict[str, Any], message: st
 
 
 def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> None:
-    settings = {"hidden": "(8, 8)", "reward": "sign", "beta": "Linear(0.4, 1.0)", "device": "cpu"}
+    settings = {"hidden": "(8, 8)", "reward": "sign", "beta": "Linear(0.4, 1.0)", "device": "cpu", "zoo": "False"}
     recipe = Recipe(preset="rainbow", env="CartPole-v1", seed=7, settings=settings)
     program, *words = shlex.split(recipe.command)
     assert program == "trainkit"
@@ -69,12 +69,15 @@ def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> Non
     assert Recipe(**{name: plain[name] for name in names}) == recipe
     given = {name: parse_value(text) for name, text in settings.items()}
     table = {**tk.presets.rainbow.settings("classic"), **given}
-    without_effect = {"loss", "quantiles", "entropy_temperature"}  # of other values and backups
     complete = {name: from_plain(own) for name, own in plain["complete"].items()}
-    assert {name: complete[name] for name in table.keys() - without_effect} == {
-        name: value for name, value in table.items() if name not in without_effect
+    options_of_trainer = {"log_every", "test_in_train", "callback_errors", "episode_per_test"}
+    assert complete.keys() <= table.keys() | options_of_trainer
+    assert {name: table.get(name) for name in complete.keys() - options_of_trainer} == {
+        name: complete[name] for name in complete.keys() - options_of_trainer
     }
-    assert not without_effect & complete.keys()
+    assert {"lr", "gamma", "capacity", "alpha", "n_envs", "update_per_step", "hidden"} <= complete.keys()
+    left_out = table.keys() - complete.keys()
+    assert {"loss", "quantiles", "entropy_temperature"} <= left_out  # of other values and backups
 
 
 TINY = "max_epoch=2 step_per_epoch=120 learning_starts=40 batch_size=8 hidden=(8,) n_envs=2 n_test_envs=1 device=cpu"
