@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import check, compare, evaluate, inspect, train
+from trainkit.cli import check, compare, evaluate, inspect, serve, train
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import TrainkitError
@@ -45,6 +45,7 @@ def build_parser(arguments: Sequence[str] = ()) -> Parser:
     compare.add_compare(commands)
     inspect.add_inspect(commands)
     evaluate.add_export(commands)
+    serve.add_serve(commands)
     train.add_presets(commands)
     check.add_check_env(commands)
     check.add_bench(commands)
