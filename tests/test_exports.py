@@ -47,8 +47,9 @@ NAMESPACES = {
         HistogramLogger JsonlLogger Logger PurgingLogger RunFolder TensorboardLogger VideoLogger find_runs
     """,
     "nets": """
-        ActionScale ActorCriticNetwork ActorNetwork CriticNetwork Distribution ImpalaCNN ImplicitQNetwork MLP NatureCNN
-        NoisyLinear Prediction Preprocess QNetwork SquashedGaussian activation_names encoder_names register_encoder
+        ActionScale ActorCriticNetwork ActorNetwork CriticNetwork Distribution ImpalaCNN ImplicitQNetwork MLP MinAtarCNN
+        NatureCNN NoisyLinear Prediction Preprocess QNetwork SquashedGaussian activation_names encoder_names
+        register_encoder
     """,
     "plot": "curves episode_values priorities save time_shares",
     "policy": """

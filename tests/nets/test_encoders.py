@@ -11,7 +11,16 @@ from torch.testing import assert_close
 
 from tests.helpers.networks import drawn, random
 from trainkit import ConfigError
-from trainkit.nets import MLP, ActorCriticNetwork, ImpalaCNN, NatureCNN, QNetwork, encoder_names, register_encoder
+from trainkit.nets import (
+    MLP,
+    ActorCriticNetwork,
+    ImpalaCNN,
+    MinAtarCNN,
+    NatureCNN,
+    QNetwork,
+    encoder_names,
+    register_encoder,
+)
 from trainkit.nets.encoders import Encoder, named_encoder
 
 
@@ -47,6 +56,38 @@ class TestNatureCNN:
         for convolution in cnn.convolutions:
             expected = functional.elu(functional.layer_norm(convolution(expected), convolution(expected).shape[1:]))
         assert_close(cnn(x), expected.flatten(1))
+
+
+class TestMinAtarCNN:
+    @pytest.mark.parametrize("channels_last", [False, True])
+    def test_is_the_papers_convolution(self, channels_last: bool) -> None:
+        cnn = drawn(MinAtarCNN((4, 10, 10), channels_last=channels_last))
+        x = (random(2, 4, 10, 10) > 0).float()
+        weight, bias = cnn.parameters()
+
+        assert tuple(weight.shape) == (16, 4, 3, 3)
+        assert cnn.n_features == 1024
+        assert_close(cnn(x), functional.conv2d(x, weight, bias).relu().flatten(1))
+
+    def test_normalizes_before_its_activation(self) -> None:
+        cnn = drawn(MinAtarCNN((2, 5, 7), norm="layer", activation="elu"))
+        outputs = cnn.convolution(random(2, 2, 5, 7))
+
+        expected = functional.elu(functional.layer_norm(outputs, outputs.shape[1:])).flatten(1)
+        assert_close(cnn(random(2, 2, 5, 7)), expected)
+        assert cnn.n_features == expected.shape[1]
+
+    @pytest.mark.parametrize(("size", "kind"), [(35, MinAtarCNN), (36, NatureCNN)])
+    def test_is_the_default_below_36_pixels(self, size: int, kind: Any) -> None:
+        encoder = Encoder((2, size, size), (8,))
+        assert type(encoder.images[0]) is kind
+        assert type(Encoder((2, size, size), (8,), encoder="minatar").images[0]) is MinAtarCNN
+
+    def test_smaller_inputs_than_a_convolution_needs_are_rejected(self) -> None:
+        with pytest.raises(ConfigError, match=r"NatureCNN needs at least 36 x 36 pixels, got \(4, 10, 10\): choose"):
+            Encoder((4, 10, 10), (8,), encoder="nature")
+        with pytest.raises(ConfigError, match="MinAtarCNN needs at least 3 x 3 pixels"):
+            MinAtarCNN((1, 2, 9))
 
 
 def paper_section(section: Any, x: Tensor) -> Tensor:
@@ -209,7 +250,7 @@ class TestEncoder:
         [
             ((4, 84, 84), "impalla", "got 'impalla', did you mean 'impala'"),
             ((4, 84, 84), 3, "encoder must be one of 'mlp', 'nature', .* got 3"),
-            ((4,), "impala", r"encoder 'impala' is for images, and the features' shapes, \(4,\), have none"),
+            ((4,), "impala", r"encoder 'impala' is for images and grids, and the features' shapes, \(4,\), have none"),
             ((4,), {"camera": "mlp"}, "needs a dict of features"),
             (SHAPES, {"camra": "mlp"}, "names 'camra', .* did you mean 'camera'"),
             (SHAPES, {"speed": "nature"}, "is for images"),

@@ -127,6 +127,55 @@ def test_what_a_convolution_cannot_see_is_no_image(shape: tuple[int, ...]) -> No
     assert preprocess.shapes == (int(np.prod(shape)),)
 
 
+GRIDS = [  # shape, axes of channel, row and column
+    pytest.param((10, 10, 4), (2, 0, 1), id="H,W,C"),
+    pytest.param((4, 10, 10), (0, 1, 2), id="C,H,W"),
+    pytest.param((10, 10, 10), (2, 0, 1), id="in doubt H,W,C"),
+    pytest.param((10, 10, 7), (2, 0, 1), id="square H,W,C"),
+    pytest.param((7, 10, 10), (0, 1, 2), id="square C,H,W"),
+    pytest.param((21, 5, 1), (2, 0, 1), id="oblong H,W,C"),
+    pytest.param((6, 8, 9), (0, 1, 2), id="fewer channels"),
+    pytest.param((8, 8, 111), (2, 0, 1), id="many channels"),
+]
+
+
+@pytest.mark.parametrize("kind", ["bool", "float", "MultiBinary"])
+@pytest.mark.parametrize(("shape", "axes"), GRIDS)
+def test_a_small_grid_becomes_channels_first(shape: tuple[int, ...], axes: tuple[int, ...], kind: str) -> None:
+    dtype = {"bool": np.bool_, "float": np.float32, "MultiBinary": np.int8}[kind]
+    space = spaces.MultiBinary(shape) if kind == "MultiBinary" else spaces.Box(0, 1, shape, dtype)
+    grid = np.random.default_rng(0).random(shape) < 0.3
+    preprocess = Preprocess(space, normalize=True)
+    assert (preprocess.sees_grids, preprocess.sees_images, preprocess.observes) == (True, False, False)
+    assert preprocess.shapes == tuple(shape[axis] for axis in axes)
+    torch.testing.assert_close(features(space, grid)[0], torch.tensor(grid.transpose(axes), dtype=torch.float32))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 1, (3, 3, 2), np.int8),  # a convolution would see the whole board as one
+        spaces.Box(0, 1, (22, 22, 3), np.float32),
+        spaces.Box(-1, 1, (10, 10, 4), np.float32),
+        spaces.Box(0, 2, (10, 10, 4), np.int8),
+        spaces.Box(0, 1, (10, 10), np.float32),
+        spaces.Box(0, 1, (2, 10, 10, 4), np.bool_),
+        spaces.MultiDiscrete(np.full((10, 10, 4), 2)),
+    ],
+    ids=str,
+)
+def test_what_is_no_small_grid_of_0_to_1_is_flattened(space: Space[Any]) -> None:
+    preprocess = Preprocess(space)
+    assert not preprocess.sees_grids
+    assert len(preprocess.shapes) == 1
+
+
+def test_an_image_beside_a_grid_is_seen_as_an_image() -> None:
+    both = Preprocess(spaces.Dict({"a": image(36, 36, 1), "b": spaces.Box(0, 1, (10, 10, 4), np.bool_)}))
+    assert (both.sees_images, both.sees_grids) == (True, False)
+    assert both.shapes == {"a": (1, 36, 36), "b": (4, 10, 10)}
+
+
 def test_a_dict_and_a_tuple_keep_their_structure() -> None:
     space = spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(1)])})
     obs = {"b": torch.tensor([1]), "a": (torch.tensor([[0.5, 0.25]]), torch.tensor([[1]]))}

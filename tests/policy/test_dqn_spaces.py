@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 from torch import nn
 
+import trainkit as tk
 from tests.helpers.learning import (
     MASKED,
     Spaces,
@@ -188,6 +189,18 @@ def test_for_envs_sees_images_through_the_papers_layers_and_vectors_through_two_
 
     assert [tuple(weight.shape) for weight in list(vector.parameters())[::2]] == [(128, 4), (128, 128), (3, 128)]
     assert [tuple(weight.shape) for weight in list(image.parameters())[-4::2]] == [(512, 64), (3, 512)]
+
+
+def test_for_envs_sees_grids_through_a_convolution_and_a_layer_of_128() -> None:
+    board = Spaces(spaces.Box(0, 1, (10, 10, 4), np.bool_))
+    layers = {
+        kind: [tuple(weight.shape) for weight in kind.for_envs(board, device="cpu", seed=0).network.parameters()]
+        for kind in (DQNPolicy, tk.PPOPolicy, tk.BCPolicy)
+    }
+    convolution = [(16, 4, 3, 3), (16,)]
+    assert layers[DQNPolicy] == [*convolution, (128, 1024), (128,), (3, 128), (3,)]
+    assert layers[tk.BCPolicy] == layers[DQNPolicy]
+    assert layers[tk.PPOPolicy] == [*convolution, (128, 1024), (128,), (3, 128), (3,), (1, 128), (1,)]
 
 
 def test_for_envs_short_words_mean_these_parts() -> None:

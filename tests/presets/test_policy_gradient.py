@@ -9,7 +9,7 @@ import torch
 
 import trainkit as tk
 from tests.helpers.network_options import NETWORK_OPTIONS
-from tests.presets.test_q_learning import Lives, Screen, limit_of
+from tests.presets.test_q_learning import Board, Lives, Screen, limit_of
 from tests.trainer.toys import Walk
 from trainkit import presets
 
@@ -62,7 +62,19 @@ def test_the_spaces_choose_the_table(preset: Any) -> None:
     assert images.policy.horizon.reward == "sign"
 
 
-@pytest.mark.parametrize("domain", ["classic", "continuous", "atari"])
+@every
+def test_small_grids_take_the_grid_table_but_actions_in_a_box_the_continuous_one(preset: Any) -> None:
+    class PushedBoard(Board, Push):
+        pass
+
+    trainer = tiny(preset, env=Board, hidden=(8,))
+    assert (trainer.policy.network.critic_torso, preset.settings("grid")["hidden"]) == (None, (128,))
+    assert trainer.policy.horizon.gamma == preset.settings("grid")["gamma"]
+    pushed = tiny(preset, env=PushedBoard, hidden=(8,))
+    assert pushed.policy.horizon.gamma == preset.settings("continuous")["gamma"]
+
+
+@pytest.mark.parametrize("domain", ["classic", "grid", "continuous", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: Any, domain: str) -> None:
     assert set(preset.settings(domain)) == set(presets.ppo.settings())

@@ -204,6 +204,17 @@ def test_images_take_the_atari_table_and_lives_end_no_evaluation() -> None:
     assert trainer.evaluation_schedule.evaluation.collector.envs.lives_key is None
 
 
+@every
+def test_small_grids_take_the_grid_table(preset: Any) -> None:
+    trainer = tiny(preset, env=Board)
+    assert type(trainer.policy.network.encoder.images[0]) is tk.nets.MinAtarCNN
+    table = preset.settings("grid")
+    assert (table["hidden"], table["gamma"]) == ((128,), trainer.policy.horizon.gamma)
+    assert trainer.run().epoch == TINY["max_epoch"]
+    (obs,) = trainer.buffer.sample(1, horizon=tk.Horizon(), step=0).obs
+    assert (obs.dtype, obs.shape) == (np.bool_, (10, 10, 4))
+
+
 def test_linear_is_stretched_over_the_run() -> None:
     trainer = tiny(presets.dqn, lr=tk.Linear(1.0, 0.0), epsilon=tk.Linear(1.0, 0.5, share=0.25), max_epoch=4)
     assert [adam(trainer).lr(step) for step in (0, 64, 128, 999)] == [1.0, 0.5, 0.0, 0.0]
@@ -266,6 +277,15 @@ class Screen(Lives):
 
     def _obs(self) -> Any:
         return np.full((1, 36, 36), 100, np.uint8)
+
+
+class Board(Walk):
+    """The same, seen as a small grid of booleans."""
+
+    observation_space = gym.spaces.Box(0, 1, (10, 10, 4), np.bool_)
+
+    def _obs(self) -> Any:
+        return np.full((10, 10, 4), True)
 
 
 def limit_of(collector: tk.Collector) -> int:
@@ -389,7 +409,7 @@ def test_a_value_part_is_checked(options: Any, message: str) -> None:
         tiny(presets.dqn, **options)
 
 
-@pytest.mark.parametrize("domain", ["classic", "atari"])
+@pytest.mark.parametrize("domain", ["classic", "grid", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: presets.QPreset, domain: Any) -> None:
     assert set(preset.settings(domain)) == set(presets.dqn.settings())

@@ -3,7 +3,7 @@
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorCriticNetwork, ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import Distribution, SquashedGaussian
-from trainkit.nets.encoders import ImpalaCNN, NatureCNN, encoder_names, register_encoder
+from trainkit.nets.encoders import ImpalaCNN, MinAtarCNN, NatureCNN, encoder_names, register_encoder
 from trainkit.nets.layers import MLP, activation_names
 from trainkit.nets.networks import ImplicitQNetwork, Prediction, QNetwork
 from trainkit.nets.noisy import NoisyLinear
@@ -18,6 +18,7 @@ __all__ = [
     "ImpalaCNN",
     "ImplicitQNetwork",
     "MLP",
+    "MinAtarCNN",
     "NatureCNN",
     "NoisyLinear",
     "Prediction",

@@ -18,7 +18,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.nets.layers import MLP, Activation, ChannelNorm, Norm, activation_function
-from trainkit.nets.preprocess import blank_features, feature_paths
+from trainkit.nets.preprocess import SMALLEST_IMAGE, Preprocess, blank_features, feature_paths, is_image_size
 from trainkit.nets.weights import SeededModule, new_conv2d, seeded_parts
 
 _LARGEST_SEED = 2**63 - 1
@@ -28,11 +28,15 @@ Factory = Callable[[Any], nn.Module]  # features' shapes -> module that maps fea
 EncoderLike = str | nn.Module | Factory | Mapping[str, Any]
 
 
-def _check_shape(name: str, shape: Sequence[int]) -> None:
+def _check_shape(name: str, shape: Sequence[int], smallest: int = 1) -> None:
+    """Raise `ConfigError` for anything but channels and at least `smallest` pixels per side."""
     with Checks(name) as checks:
         checks.require(len(shape) == 3, f".shape must be (channels, height, width), got {shape!r}")
         for size in shape:
             checks.integer("shape", size, low=1)
+        checks.done()
+        fits = min(shape[1:]) >= smallest
+        checks.require(fits, f" needs at least {smallest} x {smallest} pixels, got {shape!r}: choose another encoder")
 
 
 @checked
@@ -51,7 +55,7 @@ class NatureCNN(SeededModule):
         norm: Norm | None = None,
         channels_last: bool = False,
     ) -> None:
-        _check_shape("NatureCNN", shape)
+        _check_shape("NatureCNN", shape, SMALLEST_IMAGE)
         super().__init__()
         channels, height, width = shape
         plan = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
@@ -71,6 +75,38 @@ class NatureCNN(SeededModule):
             x = convolution(x)
             x = self.activation(x if self.norms is None else self.norms[position](x))
         return x.flatten(1)
+
+
+@checked
+class MinAtarCNN(SeededModule):
+    """The convolution of Young and Tian (2019) for grids such as MinAtar's 10 x 10: 16 of 3x3/1, flattened.
+
+    Their linear layer of 128 is `hidden=(128,)` of the network. `channels_last` is as in `NatureCNN`.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        *,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
+        channels_last: bool = False,
+    ) -> None:
+        _check_shape("MinAtarCNN", shape, 3)
+        super().__init__()
+        channels, height, width = shape
+        self.convolution = new_conv2d(channels, 16, 3, 1)
+        self.norm = None if norm is None else ChannelNorm(norm, 16)
+        self.activation = activation_function(activation)
+        self.n_features = 16 * (height - 2) * (width - 2)
+        self.channels_last = channels_last
+        self.draw()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        x = self.convolution(x)
+        return self.activation(x if self.norm is None else self.norm(x)).flatten(1)
 
 
 @checked
@@ -166,6 +202,7 @@ class ResidualBlock(nn.Module):
 _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {
         "nature": NatureCNN,
+        "minatar": MinAtarCNN,
         "impala": ImpalaCNN,
         "impala_x2": partial(ImpalaCNN, width=2),
         "impala_x4": partial(ImpalaCNN, width=4),
@@ -212,6 +249,11 @@ def named_encoder(encoder: Any) -> Any:
     return next((name for name, factory in _registered.items() if factory is encoder), encoder)
 
 
+def default_hidden(preprocess: Preprocess, *, vectors: tuple[int, ...] = (128, 128)) -> tuple[int, ...]:
+    """Return the hidden layers after the default encoder: for images and grids, those of the encoder's paper."""
+    return (512,) if preprocess.sees_images else (128,) if preprocess.sees_grids else vectors
+
+
 # ---- a network's encoder ----
 
 
@@ -223,9 +265,10 @@ class Encoder(nn.Module):
         hidden: layers after the encoder.
         activation: after each hidden layer, and of convolutions; None: `default`, and relu of convolutions.
         default: see activation.
-        encoder: of images, one of `encoder_names()`, default "nature"; "mlp" flattens them. All leaves are
-            concatenated. A module or a factory is given the features and returns [B, F]; a module is copied. A mapping
-            has an encoder for each key of a dict of features; those left out are encoded by default.
+        encoder: of images and grids, one of `encoder_names()`; "mlp" flattens them. The default is "nature", below 36
+            pixels per side "minatar". All leaves are concatenated. A module or a factory is given the features and
+            returns [B, F]; a module is copied. A mapping has an encoder for each key of a dict of features; those left
+            out are encoded by default.
         norm: before each activation.
         channels_last: of images, see `NatureCNN`.
     """
@@ -371,8 +414,8 @@ def _named_inputs(
     found = feature_paths(shapes)
     if name in _OF_IMAGES and all(len(shape) != 3 for _, shape in found):
         raise ConfigError(
-            f"encoder {name!r} is for images, and the features' shapes, {shapes}, have none: leave it out, or give a "
-            "module of yours"
+            f"encoder {name!r} is for images and grids, and the features' shapes, {shapes}, have none: leave it out, "
+            "or give a module of yours"
         )
     for own_path, shape in found:
         if len(shape) != 3:
@@ -380,7 +423,8 @@ def _named_inputs(
         elif name == "mlp":
             yield (*path, *own_path), nn.Flatten(), math.prod(shape)
         else:
-            image: Any = _OF_IMAGES["nature" if name is None else name](shape, **how)
+            default = "nature" if is_image_size(shape) else "minatar"
+            image: Any = _OF_IMAGES[default if name is None else name](shape, **how)
             yield (*path, *own_path), image, image.n_features
 
 

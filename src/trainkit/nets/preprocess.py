@@ -13,7 +13,8 @@ from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 
-_SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
+SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
+_GRID_SIDES = range(5, 22)  # cells
 
 
 @runtime_checkable
@@ -50,14 +51,21 @@ class MergeableStatistics(RunningStatistics, Protocol):
 class Preprocess(nn.Module):
     """Map observations of one space to float32 features, leaf by leaf.
 
-    Vectors and small grids are flattened to [B, F]; Discrete and MultiDiscrete leaves become one-hot [B, F]; uint8
-    images of at least 36 x 36 pixels become [B, C, H, W] in 0..1, wherever their channel and stack axes are.
-    The action mask is removed; a dict with only "obs" besides becomes that leaf.
+    Discrete and MultiDiscrete leaves become one-hot [B, F]. uint8 images of at least 36 x 36 pixels become [B, C, H, W]
+    in 0..1, wherever their channel and stack axes are. Small grids, which are boolean or a Box from 0 to 1, [H, W, C]
+    or [C, H, W] with H and W from 5 to 21, become [B, C, H, W], too; where both orders are possible, it is the one with
+    H = W, else the one with fewer channels, else [H, W, C]. All other leaves are flattened to [B, F]. The action mask
+    is removed; a dict with only "obs" besides becomes that leaf.
 
     Args:
         space: of one observation.
-        normalize: normalize each feature of Box leaves, except images, by its running mean and standard deviation.
+        normalize: normalize each feature of Box leaves, except images and grids, by its running mean and standard
+            deviation.
         clip: of normalized features.
+
+    Attributes:
+        shapes: a tree of features' shapes.
+        sees_images, sees_grids: whether leaves are images; whether leaves are grids and none is an image.
     """
 
     def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = 10.0) -> None:
@@ -65,14 +73,16 @@ class Preprocess(nn.Module):
             checks.number("clip", clip, low=0, above_low=True)
         super().__init__()
         self._space = _unmasked(space)
-        self.shapes: Any = _map_space(_feature_shape, self._space)  # a tree of features' shapes
+        self.shapes: Any = _map_space(_feature_shape, self._space)
         self.is_identity = not normalize and isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
-        self.sees_images = any(len(size) == 3 for size in feature_sizes(self.shapes))
+        planes = [size for size in feature_sizes(self.shapes) if len(size) == 3]
+        self.sees_images = any(is_image_size(size) for size in planes)
+        self.sees_grids = bool(planes) and not self.sees_images
 
         self.normalizers = nn.ModuleList()
 
         def add_normalizer(leaf: Space[Any]) -> int | None:
-            if not normalize or not isinstance(leaf, spaces.Box) or _image_axes(leaf) is not None:
+            if not normalize or not isinstance(leaf, spaces.Box) or _axes(leaf) is not None:
                 return None
             self.normalizers.append(Normalizer(math.prod(leaf.shape), clip=clip))
             return len(self.normalizers) - 1
@@ -254,12 +264,13 @@ def _features(space: Space[Any], obs: Tensor) -> Tensor:
     if isinstance(space, spaces.MultiDiscrete):
         digits = zip(obs.flatten(1).long().unbind(1), space.start.ravel(), space.nvec.ravel(), strict=True)
         return torch.cat([_one_hot(d - int(start), int(n)) for d, start, n in digits], dim=1)
-    order = _image_axes(space)
+    order = _axes(space)
     if order is None:
         return obs.flatten(1).float() if obs.dim() > 2 else obs.float().reshape(obs.shape[0], -1)
     channels, height, width = order
     moved = obs.permute(0, *(axis + 1 for axis in (*channels, height, width)))
-    return moved.reshape(obs.shape[0], -1, *moved.shape[-2:]).float() / 255.0
+    planes = moved.reshape(obs.shape[0], -1, *moved.shape[-2:]).float()
+    return planes / 255.0 if is_image_size(planes.shape) else planes
 
 
 def _one_hot(index: Tensor, size: int) -> Tensor:
@@ -277,11 +288,33 @@ def _feature_shape(space: Space[Any]) -> tuple[int, ...]:
     if isinstance(space, spaces.MultiDiscrete):
         return (int(space.nvec.sum()),)
     assert space.shape is not None
-    order = _image_axes(space)
+    order = _axes(space)
     if order is None:
         return (math.prod(space.shape),)
     channels, height, width = order
     return math.prod(space.shape[axis] for axis in channels), space.shape[height], space.shape[width]
+
+
+def is_image_size(size: Sequence[int]) -> bool:
+    """Return whether a size [..., H, W] is an image's, not a grid's."""
+    return min(size[-2:]) >= SMALLEST_IMAGE
+
+
+def _axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
+    """Return (channel axes, height, width) of an image or a grid; None for any other space."""
+    return _image_axes(space) or _grid_axes(space)
+
+
+def _grid_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
+    """Return ([channel axis], height, width) of a small grid of booleans or of numbers from 0 to 1, else None."""
+    shape = space.shape
+    if not isinstance(space, (spaces.Box, spaces.MultiBinary)) or shape is None or len(shape) != 3:
+        return None
+    if isinstance(space, spaces.Box) and space.dtype != bool and ((space.low != 0) | (space.high != 1)).any():
+        return None
+    orders = [([2], 0, 1), ([0], 1, 2)]
+    fitting = [order for order in orders if all(shape[side] in _GRID_SIDES for side in order[1:])]
+    return min(fitting, key=lambda order: (shape[order[1]] != shape[order[2]], shape[order[0][0]]), default=None)
 
 
 def _image_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
@@ -289,7 +322,7 @@ def _image_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
     shape = space.shape
     if not isinstance(space, spaces.Box) or space.dtype != "uint8" or shape is None or len(shape) not in (2, 3, 4):
         return None
-    large = [axis for axis, size in enumerate(shape) if size >= _SMALLEST_IMAGE]
+    large = [axis for axis, size in enumerate(shape) if size >= SMALLEST_IMAGE]
     if len(large) != 2:
         return None
     return [axis for axis in range(len(shape)) if axis not in large], large[0], large[1]

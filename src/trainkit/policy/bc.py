@@ -19,7 +19,7 @@ from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.action_scale import action_scale_for
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
-from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
@@ -110,7 +110,7 @@ class BCPolicy(ActorPolicy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden: layers; default (128, 128), for images (512,).
+            hidden: layers; default (128, 128), for images (512,), for grids (128,).
             encoder, activation, norm: as in `QNetwork`.
             normalize_obs: as `normalize` in `Preprocess`.
             optimizer, lr: as in `BCPolicy` and `Adam`; an optimizer with a learning rate of its own ignores numbers
@@ -120,11 +120,10 @@ class BCPolicy(ActorPolicy):
         """
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         distribution = parts.pop("distribution", None) or distribution_for(envs.action_space)
-        default = (512,) if preprocess.sees_images else (128, 128)
         network = QNetwork(
             preprocess.shapes,
             distribution.width,
-            hidden=default if hidden is None else hidden,
+            hidden=default_hidden(preprocess) if hidden is None else hidden,
             encoder=encoder,
             activation=activation,
             norm=norm,

@@ -15,7 +15,7 @@ from trainkit.core.spaces import count_actions, zeros_of
 from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch, legal_mask
 from trainkit.engine.optimizers import Adam, OptimizerSpec
-from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
 from trainkit.nets.preprocess import Preprocess
@@ -138,7 +138,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         """
         n_actions = count_actions(cls.__name__, envs.action_space)
         preprocess = Preprocess(envs.observation_space)
-        layers: tuple[int, ...] = (512,) if preprocess.sees_images else (128, 128)
+        layers = default_hidden(preprocess)
         if hidden is not None or head is not None:
             layers = (*(hidden or ()), *(head or ()))
         how: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm}

@@ -32,7 +32,7 @@ from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch, blank_row, legal_mask
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
-from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
 from trainkit.nets.noisy import sample_noise
@@ -166,8 +166,8 @@ class DQNPolicy(Policy):
         Args:
             envs: anything with `observation_space` and `action_space`.
             hidden, head, encoder, activation, norm, dueling, noisy, sigma0, channels_last: as in `QNetwork`; layers
-                default to (128, 128) shared and none per head, for images to none and (512,) as in the paper; noisy
-                heads explore by themselves.
+                default to (128, 128) shared and none per head, for images to none and (512,) as in the paper, for
+                grids to (128,) and none; noisy heads explore by themselves.
             double: `DoubleBackup`.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
@@ -398,10 +398,12 @@ def default_network(
     head: Sequence[int] | None,
     **options: Any,
 ) -> nn.Module:
-    """Return the network for a value part; its default sizes for images are the paper's."""
+    """Return the network for a value part; its default sizes for images and grids are the papers'."""
+    default = default_hidden(preprocess)
+    shared, own = ((), default) if preprocess.sees_images else (default, ())
     layers = {
-        "hidden": (() if preprocess.sees_images else (128, 128)) if hidden is None else hidden,
-        "head": ((512,) if preprocess.sees_images else ()) if head is None else head,
+        "hidden": shared if hidden is None else hidden,
+        "head": own if head is None else head,
         **options,
     }
     if isinstance(value, DrawnFractions):

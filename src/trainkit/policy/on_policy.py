@@ -21,7 +21,7 @@ from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_w
 from trainkit.nets.action_scale import ActionBound, action_scale_for
 from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import Distribution, distribution_for
-from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.actor import ActorPolicy
@@ -132,7 +132,7 @@ class OnpolicyPolicy(ActorPolicy):
         Args:
             envs: anything with `observation_space` and `action_space`.
             hidden, shared, encoder, activation, norm: as in `ActorCriticNetwork`; layers default to (64, 64) with tanh
-                in a torso each, for images to (512,) with relu in a shared one.
+                in a torso each, for images to (512,) and for grids to (128,) with relu in a shared one.
             normalize_obs: as `normalize` in `Preprocess`.
             action_bound_method: how actions of a Box are kept within the bounds: "clip" them, or squash them by
                 "tanh", which needs finite bounds.
@@ -317,13 +317,13 @@ def _default_network(
     **options: Any,
 ) -> ActorCriticNetwork:
     """Make the network of `OnpolicyPolicy.for_envs`, with its defaults where an option is None."""
-    sees_images = preprocess.sees_images
+    has_convolutions = preprocess.sees_images or preprocess.sees_grids
     return ActorCriticNetwork(
         preprocess.shapes,
         width,
-        hidden=((512,) if sees_images else (64, 64)) if hidden is None else hidden,
-        shared=sees_images if shared is None else shared,
-        activation=torch.relu if activation is None and sees_images else activation,
+        hidden=default_hidden(preprocess, vectors=(64, 64)) if hidden is None else hidden,
+        shared=has_convolutions if shared is None else shared,
+        activation=torch.relu if activation is None and has_convolutions else activation,
         **options,
     )
 

@@ -98,7 +98,7 @@ __all__ = [
 
 @checked
 def settings(name: str, domain: str | None = None) -> dict[str, Any]:
-    """Return the general table of a preset for a domain, "classic", "continuous" or "atari"; None means its first one.
+    """Return the general table of a preset for a domain, such as "classic", "grid" or "atari"; None means its first.
 
     It is used where the zoo has no settings for the environment; `PresetConfig.settings` returns those of a call.
     """

@@ -149,7 +149,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         settings: the dataclass of the options, which types the keywords of a call.
         tables: {domain: settings}, the usual domain first.
         parts: settings of the algorithm, in every domain.
-        domains: settings that differ from the table of a domain, by its name.
+        domains: settings that differ from the table of a domain, by its name; "grid" has those of "classic" if it has
+            none of its own.
 
     Attributes:
         needs: {setting: what it needs to have an effect}.
@@ -169,6 +170,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         **domains: Mapping[str, Any],
     ) -> None:
         self.name, self.summary = name, summary
+        domains = {"grid": domains.get("classic", {}), **domains}
         self._tables: dict[str, SettingsT] = {
             domain: replace(table, **{**(parts or {}), **domains.get(domain, {})}) for domain, table in tables.items()
         }
@@ -226,7 +228,9 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def _domain_of(self, spaces: EnvSpaces) -> str:
         """Return the domain of an environment's spaces."""
-        return "atari" if Preprocess(spaces.observation_space).sees_images else "classic"
+        preprocess = Preprocess(spaces.observation_space)
+        domain = "atari" if preprocess.sees_images else "grid" if preprocess.sees_grids else "classic"
+        return domain if domain in self.domains else "classic"
 
     def _no_effect(self, name: str, settings: SettingsT) -> str | None:
         """Return why a setting has no effect in combination with the others, None if it has one."""
@@ -324,7 +328,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). If the
                 zoo has settings for exactly this id, they are used. Otherwise the id or the spaces choose the general
                 table: ids "ALE/..." and observations that are images "atari", Gymnasium's ids of MuJoCo "mujoco",
-                actions in a Box "continuous", all others "classic", where there is one.
+                actions in a Box "continuous", observations that are small grids "grid", all others "classic", where
+                there is one.
             args: none; options are given by name.
             options: `seed`, of everything; any of `settings()`; options of the trainer; `zoo=False`, to use the general
                 table. Options of the environment that change it, such as `env_options={"env_kwargs": ...}`, also do.

@@ -1,7 +1,7 @@
 """Policy-gradient presets: PPO, A2C and REINFORCE, their settings and the table of each."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gymnasium import spaces as gym_spaces
@@ -117,7 +117,9 @@ _ATARI = OnpolicySettings(
     step_per_epoch=250_000,
 )
 
-_TABLES = {"classic": _CLASSIC, "continuous": _CONTINUOUS, "mujoco": _MUJOCO, "atari": _ATARI}
+_GRID = replace(_CLASSIC, hidden=(128,), shared=True)  # after the convolution of Young and Tian (2019)
+
+_TABLES = {"classic": _CLASSIC, "grid": _GRID, "continuous": _CONTINUOUS, "mujoco": _MUJOCO, "atari": _ATARI}
 
 _OF_ACTOR_CRITIC = ("lam", "value_weight", "entropy_weight", "normalize_advantage")
 _OF_LEARNER: dict[type[OnpolicyPolicy], tuple[str, ...]] = {
@@ -152,7 +154,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
     def _domain_of(self, spaces: EnvSpaces) -> str:
         domain = super()._domain_of(spaces)
         has_box = isinstance(spaces.action_space, (gym_spaces.Box, StructuredHybrid))
-        return "continuous" if domain == "classic" and has_box else domain
+        return "continuous" if domain in ("classic", "grid") and has_box else domain
 
     def _no_effect(self, name: str, settings: OnpolicySettings) -> str | None:
         is_others = name in _OF_LEARNER[PPOPolicy] and name not in _OF_LEARNER[self._learner]

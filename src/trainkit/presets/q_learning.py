@@ -1,7 +1,7 @@
 """Q-learning presets, DQN to Rainbow: their settings, and the table of each algorithm.
 
-`QSettings` is DQN on vectors; `_ATARI` is DQN on images. A preset adds `parts`, the algorithm, and what else differs in
-a domain: on vectors found on CartPole-v1, on images as in the paper.
+`QSettings` is DQN on vectors; `_GRID` is DQN on small grids such as MinAtar's, and `_ATARI` on images. A preset adds
+`parts`, the algorithm, and what else differs in a domain: on vectors found on CartPole-v1, on images as in the paper.
 """
 
 import copy
@@ -134,7 +134,9 @@ _ATARI = QSettings(
     step_per_epoch=250_000,
 )
 
-_TABLES = {"classic": QSettings(), "atari": _ATARI}
+_GRID = QSettings(hidden=(128,))  # after the convolution; Young and Tian (2019)
+
+_TABLES = {"classic": QSettings(), "grid": _GRID, "atari": _ATARI}
 
 
 ACTION_VALUE_NEEDS: dict[str, Needs] = {
