@@ -41,6 +41,10 @@ N_ROWS = 400  # of a dataset
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_CBWR": "AVX2,STRICT"}
 
 
+# Statistics that older commits do not have.
+ADDED = tuple(f"test/{name}" for name in ("start_values", "discounted_returns", "action_gaps", "top_action_share"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Digest:
     """What a run left behind: a sha256 of each part, and of each statistic."""
@@ -262,7 +266,7 @@ def digest(name: str, seed: int = 1) -> Digest:
 
 def untimed(stats: Any) -> dict[str, float]:
     """Return an epoch's numbers except those that a clock gave."""
-    clocks = ("time/", "train/durations", "test/durations")
+    clocks = ("time/", "train/durations", "test/durations", *ADDED)
     ends = ("_ms", "seconds", "_per_second")
     return {tag: float(x) for tag, x in tk.scalars(stats).items() if not (tag.startswith(clocks) or tag.endswith(ends))}
 

@@ -44,7 +44,7 @@ NAMESPACES = {
         MissingRowError EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
     """,
     "loggers": """
-        HistogramLogger JsonlLogger Logger PurgingLogger RunFolder TensorboardLogger VideoLogger find_runs
+        HistogramLogger JsonlLogger Logger PurgingLogger RunFolder TensorboardLogger TextLogger VideoLogger find_runs
     """,
     "nets": """
         ActionScale ActorCriticNetwork ActorNetwork CriticNetwork Distribution ImpalaCNN ImplicitQNetwork MLP MinAtarCNN
@@ -66,9 +66,10 @@ NAMESPACES = {
     """,
     "testing": "DeviceCounts FakeVectorEnv PretendDevice",
     "trainer": """
-        Callback Checkpoint CollectStats Curriculum DatasetWriter EpochResult EpochStats Evaluation Histograms History
-        Learner LogInfo OfflineTrainer OffpolicyTrainer OnpolicyTrainer RecordVideo RolloutLearner RunInfo SaveBest
-        SaveEvery StopAt Summary TimeStats Trainee Trainer evaluate inspect_checkpoint run_with_restart scalars
+        Callback Checkpoint CollectStats Curriculum DIAGNOSIS_RULES DatasetWriter EpochResult EpochStats Evaluation
+        Histograms History Learner LogInfo OfflineTrainer OffpolicyTrainer OnpolicyTrainer RecordVideo RolloutLearner
+        RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee Trainer evaluate inspect_checkpoint
+        run_with_restart scalars
     """,
 }
 every_namespace = pytest.mark.parametrize("namespace", NAMESPACES)

@@ -35,6 +35,7 @@ RECORDS |= {
     "Rollout",
     "RunFolder",
     "RunInfo",
+    "RunWarning",
     "Summary",
     "TensorBatch",
     "TensorEnvs",

@@ -104,6 +104,9 @@ class TestActing:
         expected = [max(np.flatnonzero(row > 0.9), key=lambda a, i=i: q[i, a]) for i, row in enumerate(share)]
         np.testing.assert_array_equal(policy.act(obs).action, expected)
         assert (np.array(expected) != q.argmax(axis=1)).any()  # it does make a difference
+        best, gap = policy.greedy_values(obs)
+        np.testing.assert_allclose(best, q[np.arange(300), expected], atol=1e-5)
+        np.testing.assert_array_equal(np.isinf(gap), (share > 0.9).sum(axis=1) == 1)
 
     def test_threshold_0_is_the_q_learner(self) -> None:
         obs = observations(FOUR_NUMBERS, 100)

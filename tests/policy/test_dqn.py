@@ -76,6 +76,14 @@ class TestActing:
     def test_tells_the_values_of_illegal_actions_too(self) -> None:
         assert echo().action_values(masked([[1, 3, 2]], [[1, 0, 1]])).tolist() == [[1, 3, 2]]
 
+    def test_the_best_legal_value_and_its_gap_to_the_second(self) -> None:
+        obs = masked([[1, 3, 2], [1, 3, 2], [-9, -8, -7], [1, 2, 3]], [[1, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 0]])
+
+        best, gap = echo().greedy_values(obs)
+        assert best.tolist() == [3, 2, -9, -math.inf]
+        assert gap[:3].tolist() == [1, 1, math.inf]
+        assert echo().greedy_values(np.array([[5.0]], np.float32))[1].tolist() == [math.inf]  # one action alone
+
     def test_names_the_environment_that_allows_nothing(self) -> None:
         obs = masked([[1, 3, 2]] * 2, [[1, 1, 1], [0, 0, 0]])
 

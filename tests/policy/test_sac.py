@@ -95,6 +95,12 @@ def one_row(**columns: Any) -> TransitionBatch:
 
 
 class TestByHand:
+    def test_the_greedy_value_is_the_smaller_critics_at_the_mode(self) -> None:
+        best, gap = simple().greedy_values(np.zeros((2, 4), np.float32))
+        a = math.tanh(0.5)
+        assert best.tolist() == pytest.approx([min(3 * a + 1, -a + 2)] * 2)
+        assert gap.tolist() == [math.inf] * 2
+
     def test_the_critics_target_is_the_soft_value_of_the_smaller_target(self, monkeypatch: pytest.MonkeyPatch) -> None:
         policy = simple()
         with_noise(policy, monkeypatch, here=0.0, following=0.3)

@@ -1,7 +1,6 @@
-"""Metrics of a run: means over all updates of an interval, times, reports, moving averages and alarms."""
+"""Metrics of a run: means over all updates of an interval, times, reports and moving averages."""
 
 import json
-import logging
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -413,32 +412,3 @@ def test_the_epochs_lists_of_returns_and_lengths_are_what_its_summaries_are_of()
             assert len(collected.episode_lengths) == collected.n_episode
             assert sum(collected.episode_lengths) / collected.n_episode == pytest.approx(collected.lengths.mean)
             assert collected.steps_per_second == pytest.approx(collected.n_step / collected.seconds)
-
-
-# ---- alarms ----
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-
-
-def test_a_support_that_is_too_narrow_is_told_once_per_run(caplog: pytest.LogCaptureFixture) -> None:
-    trainer = make_trainer(policy={"value": tk.CategoricalValue(5, -0.1, 0.1)}, log_every=10)
-    trainer.run()
-    (message,) = warnings(caplog)
-    assert message.startswith("update/clipped_share is ")
-    assert "% at step 10: that share of the value distribution's target lies beyond v_min..v_max" in message
-    caplog.clear()
-    trainer.reset()
-    trainer.run()
-    assert len(warnings(caplog)) == 1
-
-
-def test_a_support_that_holds_all_returns_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    make_trainer(policy={"value": tk.CategoricalValue(51, -20.0, 20.0)}).run()
-    assert warnings(caplog) == []
-
-
-def test_other_values_have_nothing_to_clip(caplog: pytest.LogCaptureFixture) -> None:
-    make_trainer(policy={"value": tk.ExpectedValue()}).run()
-    assert warnings(caplog) == []

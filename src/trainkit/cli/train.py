@@ -146,6 +146,8 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
     if info.stop_reason == TERMINATE and checkpoint is not None:  # which saved it
         print_line(f"stopped at step {trainer.clock:,}; {how_to_resume}")
     score = "" if info.best_score is None else f", best score {info.best_score:g} at step {info.best_env_step:,}"
+    warned = "".join(f", {name}" for name in info.warnings)
+    score += f"; warnings:{warned[1:]}" if warned else ""
     print_line(f"{folder}: {info.stop_reason} after {trainer.clock:,} {trainer.unit}s, {info.seconds:.0f} s{score}")
     return info
 

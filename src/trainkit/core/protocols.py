@@ -139,6 +139,18 @@ class Policy(Protocol):
     def load_streams_state(self, state: Mapping[str, Any]) -> None: ...
 
 
+@runtime_checkable
+class PredictsReturns(Protocol):
+    """A policy that predicts the returns of its greedy actions."""
+
+    def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the value [K] of the best action for raw observations [K, ...], and its gap [K] to the second best.
+
+        The value is a return as the policy's horizon defines it; the gap is infinite where there is no other action.
+        """
+        ...
+
+
 class UpdateResult(Protocol):
     """The result of an update, still on its device."""
 
@@ -424,4 +436,13 @@ class HistogramLogger(Protocol):
 
     def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
         """Write the numbers [K], K at least 1, of each tag at an environment step."""
+        ...
+
+
+@runtime_checkable
+class TextLogger(Protocol):
+    """A logger that can show texts, such as warnings."""
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Write the text of each tag at an environment step."""
         ...

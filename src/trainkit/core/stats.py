@@ -108,6 +108,11 @@ class CollectStats:
     episode_returns: tuple[float, ...] = ()  # of every episode finished, in order; these two are not logged
     episode_lengths: tuple[int, ...] = ()
     agents: Mapping[str, Summary] = field(default_factory=dict)  # {name: returns}, where several share a game
+    # Of greedy evaluations, and of one alone:
+    start_values: Summary = NO_VALUES  # returns that a Q-learner predicts at the episodes' starts
+    discounted_returns: Summary = NO_VALUES  # what followed, in the same units: discounted, of the learner's rewards
+    action_gaps: Summary = NO_VALUES  # at the starts, the best action's value minus the second best's
+    top_action_share: float | None = None  # of all Discrete actions, the share of the most frequent one
 
     @property
     def is_empty(self) -> bool:

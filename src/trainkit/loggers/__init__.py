@@ -1,6 +1,6 @@
 """Loggers: where a run's statistics are written, and how they are read back."""
 
-from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, VideoLogger
+from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, TextLogger, VideoLogger
 from trainkit.loggers.logger import JsonlLogger
 from trainkit.loggers.runs import RunFolder, find_runs
 from trainkit.loggers.tensorboard import TensorboardLogger
@@ -12,6 +12,7 @@ __all__ = [
     "PurgingLogger",
     "RunFolder",
     "TensorboardLogger",
+    "TextLogger",
     "VideoLogger",
     "find_runs",
 ]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import files
 from trainkit.core.errors import ConfigError
-from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, VideoLogger
+from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, TextLogger, VideoLogger
 from trainkit.core.signatures import checked
 from trainkit.core.stats import scalars
 from trainkit.loggers.runs import claim_folder
@@ -40,6 +40,10 @@ class JsonlLogger:
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write one line and flush it."""
         self._line({"step": step, **{tag: float(x) if math.isfinite(x) else None for tag, x in numbers.items()}})
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Write the texts as a line of their own."""
+        self._line({"texts": dict(texts), "at_step": step})
 
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as a line of their own."""
@@ -74,7 +78,8 @@ class JsonlLogger:
 def _is_of(line: bytes, step: int) -> bool:
     """Return whether a line is complete and not later than this step."""
     try:
-        return bool(json.loads(line).get("step", 0) <= step)
+        content = json.loads(line)
+        return bool(content.get("step", content.get("at_step", 0)) <= step)
     except ValueError:
         return False
 
@@ -110,6 +115,11 @@ class Loggers:
         """Write to each logger that shows histograms."""
         if values:
             self._each("write_histograms", step, values, only=HistogramLogger)
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Write to each logger that shows texts."""
+        if texts:
+            self._each("write_texts", step, texts, only=TextLogger)
 
     def write_video(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write to each logger that shows videos."""

@@ -29,6 +29,7 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
     "learning": {
         "loss": r"update/(\w+_)?loss",
         "expected return": "update/((q|value|return)_mean|q_max|q_min)",
+        "predicted at the start of test episodes, and what followed": "test/(start_values|discounted_returns)/mean",
         "absolute TD error: mean, largest": "update/td_abs_(mean|max)",
         "entropy of the predicted distribution": "update/value_entropy",
         "norm of the gradient, before the clip": r"update/(\w+_)?grad_norm",
@@ -118,6 +119,17 @@ class TensorboardLogger:
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif.getvalue())
         self._add_summary(step, Summary(value=[Summary.Value(tag=tag, image=image)]))
 
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Write texts, in Markdown."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.text.metadata import create_summary_metadata
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        metadata = create_summary_metadata(display_name="", description="")
+        tensors = {tag: make_tensor_proto([text.encode()], shape=(1,)) for tag, text in texts.items()}
+        values = [Summary.Value(tag=tag, metadata=metadata, tensor=tensor) for tag, tensor in tensors.items()]
+        self._add_summary(step, Summary(value=values))
+
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as text, and those that are not None as hyperparameters, lists as strings.
 
@@ -125,13 +137,9 @@ class TensorboardLogger:
         """
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-        from tensorboard.plugins.text.metadata import create_summary_metadata
-        from tensorboard.util.tensor_util import make_tensor_proto
 
         rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
-        table = make_tensor_proto([f"| setting | value |\n|---|---|\n{rows}".encode()], shape=(1,))
-        metadata = create_summary_metadata(display_name="", description="")
-        self._add_summary(0, Summary(value=[Summary.Value(tag="run/settings", metadata=metadata, tensor=table)]))
+        self.write_texts(0, {"run/settings": f"| setting | value |\n|---|---|\n{rows}"})
         plain = {
             name: value if isinstance(value, (bool, int, float, str)) else str(value)
             for name, value in settings.items()

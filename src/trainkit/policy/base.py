@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
@@ -463,6 +464,11 @@ class Policy(nn.Module):
         """Return a target network of a module, which updates move as specified; store it as an attribute."""
         self._learning.targets[name] = TargetNetwork(online.to(self.device), spec)
         return self._learning.targets[name].network
+
+    @property
+    def gradient_steps(self) -> Mapping[str, GradientStep]:
+        """The gradient steps of an update by name, in their order."""
+        return MappingProxyType(self._learning.steps)
 
     @property
     def learns_by(self) -> set[str]:

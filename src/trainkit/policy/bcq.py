@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
 from gymnasium import Space
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainkit.core.data import Obs
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -161,6 +164,11 @@ class DiscreteBCQPolicy(DQNPolicy):
         obs, _ = given
         plausible = self.plausible(self.preprocess(obs), legal_mask(obs))
         return {"q_values": super()._q_values(given)["q_values"].masked_fill(~plausible, _NEVER)}
+
+    def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the value [K] of the best plausible action, and its gap [K] to the second, infinite without one."""
+        best, gap = super().greedy_values(obs)
+        return best, np.where(gap > -_NEVER / 2, np.inf, gap)
 
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""

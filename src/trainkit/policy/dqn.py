@@ -27,7 +27,7 @@ from trainkit.core.errors import ConfigError, check_flag
 from trainkit.core.former_names import check_overrides
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import checked_legal, count_actions, joint_actions, zeros_of
+from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
 from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch, blank_row, legal_mask
@@ -238,6 +238,18 @@ class DQNPolicy(Policy):
         results = self._engine.call("q_values", self._q_values, (obs, None), draw=draw)
         q_values: NDArray[np.float32] = results["q_values"]
         return q_values
+
+    def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the value [K] of the best legal action for raw observations [K, ...], and its gap [K] to the second.
+
+        The gap is infinite where no second action is allowed.
+        """
+        values, legal = self.action_values(obs), legal_actions(obs)
+        values = values if legal is None else np.where(legal, values, -np.inf)
+        below = np.full((len(values), 1), -np.inf, np.float32)  # so that there are two columns
+        second, best = np.partition(np.concatenate([below, values], axis=1), -2, axis=1)[:, -2:].T
+        with np.errstate(invalid="ignore"):  # where nothing is allowed
+            return best, best - second
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A]: by `exploration` if exploring, else of the greedy action."""

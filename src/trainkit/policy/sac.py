@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, Self, Unpack
 
+import numpy as np
 import torch
 from gymnasium import Space
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core.data import Horizon
+from trainkit.core.data import Horizon, Obs
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.former_names import former_members
 from trainkit.core.protocols import EnvSpaces
@@ -181,6 +183,18 @@ class SACPolicy(ActorPolicy):
 
     def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         return self.actor(features), {}
+
+    def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the value [K] of the greedy action for raw observations [K, ...], and an infinite gap [K].
+
+        The value is the critics' minimum; it includes the entropy bonuses of the future.
+        """
+        self.enter(training=False)
+        with torch.no_grad():
+            features = self.features(obs)
+            unit = self.distribution.mode(self.actor(features), None).flatten(1)
+            best: NDArray[np.float32] = self.critics(features, unit).amin(dim=1).cpu().numpy()
+        return best, np.full_like(best, np.inf)
 
     # ---- learning ----
 

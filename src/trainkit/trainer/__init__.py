@@ -6,7 +6,7 @@ from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import EpochResult
 from trainkit.core.former_names import former_names
 from trainkit.core.protocols import Learner, RolloutLearner, Trainee
-from trainkit.core.stats import CollectStats, EpochStats, RunInfo, Summary, TimeStats, scalars
+from trainkit.core.stats import CollectStats, EpochStats, RunInfo, RunWarning, Summary, TimeStats, scalars
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
@@ -16,6 +16,7 @@ from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
+from trainkit.trainer.diagnosis import DIAGNOSIS_RULES
 from trainkit.trainer.evaluation import Evaluation, evaluate
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
@@ -23,6 +24,7 @@ from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.restarting import run_with_restart
 
 __all__ = [
+    "DIAGNOSIS_RULES",
     "Callback",
     "Checkpoint",
     "CollectStats",
@@ -41,6 +43,7 @@ __all__ = [
     "RecordVideo",
     "RolloutLearner",
     "RunInfo",
+    "RunWarning",
     "SaveBest",
     "SaveEvery",
     "StopAt",

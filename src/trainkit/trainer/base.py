@@ -4,6 +4,7 @@ import logging
 import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, SupportsIndex
 
@@ -28,6 +29,7 @@ from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.stopping import is_solved
 from trainkit.trainer.compatibility import check_parts, fill_seeds
+from trainkit.trainer.diagnosis import Diagnosis
 from trainkit.trainer.evaluation import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.metrics import Metrics, Reduce, Stopwatch
@@ -165,6 +167,7 @@ class Trainer(Generic[TraineeT]):
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
         self._metrics = Metrics(policy, buffer)
+        self._diagnosis = Diagnosis(options.diagnosis or ())
         self._interrupt = DeferredInterrupt(self._save_now if self._checkpoints else None)
         self.evaluation_schedule = EvaluationSchedule(
             evaluation, options.compute_score_fn, self._callbacks, self._metrics.stopwatch, self._interrupt.check
@@ -383,6 +386,7 @@ class Trainer(Generic[TraineeT]):
         self._epochs.reset(self.clock)
         self.evaluation_schedule.reset()
         self._callbacks.discard_rest()
+        self._diagnosis.reset()
         self._metrics.restart(self.clock, self.env_step)
 
     def close(self) -> None:
@@ -483,6 +487,7 @@ class Trainer(Generic[TraineeT]):
             updates_per_second=per_second(self.gradient_step - timed_from[1], parts["update_seconds"]),
             stop_reason=self.stop_reason,
             run_dir=self._logger.folder,
+            warnings=dict(self._diagnosis.warnings),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -585,10 +590,21 @@ class Trainer(Generic[TraineeT]):
         self._epoch_report, stats = self._metrics.end_epoch(self.clock, schedule.unreported, schedule.epoch_test)
         schedule.unreported = NO_COLLECT
         self._epochs.is_running, self._is_ending = False, True
+        stats = self._diagnose(stats)
         self._result = EpochResult(self.epoch, stats, self.info)
         self._progress.advance_to(self._epochs.n_done(self.clock))
         self._callbacks.fire("on_epoch_end", self, self._result)
         self._finish_epoch()
+
+    def _diagnose(self, stats: EpochStats) -> EpochStats:
+        """Return the statistics of an epoch with the warnings that follow from them; log those that are new."""
+        self.history.record(EpochResult(self.epoch, stats, self.info))  # for the rules
+        warnings = self._diagnosis.check(self)
+        level = logging.INFO if self._options.verbose else logging.WARNING  # the epoch's line has them, too
+        for one in warnings.values():
+            if one.first_epoch == self.epoch:
+                _log.log(level, "%s: %s", one.name, one.message)
+        return replace(stats, warnings=warnings)
 
     def _finish_epoch(self) -> None:
         """Write the report of an epoch whose `on_epoch_end` was fired, and fire `on_epoch_reported`."""
@@ -602,6 +618,8 @@ class Trainer(Generic[TraineeT]):
         if self._epoch_report is None or self._result is None:
             return
         self._write(self._epoch_report)
+        new = [one for one in self._result.stats.warnings.values() if one.first_epoch == self.epoch]
+        self._logger.write_texts(self.clock, {f"warnings/{one.name}": one.message for one in new})
         self._epoch_report = None
         self._metrics.close_epoch()
         self._result = self._result._replace(info=self.info)
@@ -637,6 +655,8 @@ class Trainer(Generic[TraineeT]):
             self._phase = "ended"
             self.stop("max_epoch")  # where it was lowered to epochs that are over
             self._progress.close()
+            for warning in self._diagnosis.warnings.values():
+                self._progress.note(f"! {warning}")
             self._callbacks.fire("on_train_end", self)
             self._release_folders()
 
@@ -734,6 +754,7 @@ class Trainer(Generic[TraineeT]):
             "judge": self.evaluation_schedule.state_dict(),
             "hooks": self._callbacks.state_dict(),
             "reports": self._metrics.state_dict(),
+            "diagnosis": self._diagnosis.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -747,6 +768,7 @@ class Trainer(Generic[TraineeT]):
         self.evaluation_schedule.load_state_dict(state["judge"])
         self._callbacks.load_state_dict(state["hooks"])
         self._metrics.load_state_dict(state["reports"])
+        self._diagnosis.load_state_dict(state.get("diagnosis", []))  # older checkpoints have none
 
     def _save_now(self) -> None:
         for checkpoint in self._checkpoints:

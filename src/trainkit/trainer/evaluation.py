@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 from trainkit.simulators import SimulatorVectorEnv
 from trainkit.trainer.callbacks.base import Dispatcher, n_periods
+from trainkit.trainer.greedy_episodes import GreedyEpisodes
 from trainkit.trainer.metrics import Stopwatch
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class Evaluation:
         self._is_started = False  # whether the collector's last collect is this evaluation's
         self._before: dict[str, Any] = {}  # the collector's state at its start
         self._streams: dict[str, Any] = {}  # of exploration, at an interruption
+        self._greedy: GreedyEpisodes | None = None  # of the last evaluation, if it was greedy
         self.is_seeded = seed is not None
         self.root = seeding.fresh_root() if seed is None else seed
 
@@ -120,10 +123,10 @@ class Evaluation:
     def run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         """Evaluate, or resume an interrupted evaluation; `fresh` numbers a set of seeds never used before."""
         seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
-        with self._own_streams(seed):
+        with self._own_streams(seed), self._recording():
             stats = self.collector.resume() if self.is_interrupted else self._play(step, seed)
         self._is_started = False
-        return stats
+        return stats if self._greedy is None else replace(stats, **self._greedy.summaries())
 
     def _play(self, step: int, seed: int) -> CollectStats:
         """Play from newly reset episodes."""
@@ -166,6 +169,21 @@ class Evaluation:
                 raise ConfigError(f"Evaluation.fn must return numbers, or None for none, got {number!r} for {name!r}")
         self.numbers = {str(name): float(number) for name, number in numbers.items() if number is not None}
         return CollectStats.merge(played)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Record the episodes, if all are greedy, and of environments with one agent."""
+        if not self.is_interrupted:
+            envs, is_greedy = self.collector.envs, not self._explore and self._fn is None
+            recorded = is_greedy and envs.n_agents == 1
+            self._greedy = GreedyEpisodes(self.collector.policy, envs.n) if recorded else None
+        recorders = [] if self._greedy is None else [self._greedy]
+        self.collector.recorders += recorders
+        try:
+            yield
+        finally:
+            for recorder in recorders:
+                self.collector.recorders.remove(recorder)
 
     @contextmanager
     def _own_streams(self, seed: int) -> Iterator[None]:

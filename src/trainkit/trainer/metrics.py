@@ -1,8 +1,5 @@
 """Training metrics, per report and per epoch: collects, means over updates, logged values and times."""
 
-import logging
-import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +13,6 @@ from numpy.typing import NDArray
 from trainkit.core.errors import Checks
 from trainkit.core.protocols import Store, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
-
-_log = logging.getLogger(__name__)
 
 Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
 REDUCES = ("mean", "sum", "min", "max", "last", "histogram")
@@ -213,56 +208,6 @@ class SmoothedLosses:
         self._reports = deque(((n, dict(losses)) for n, losses in state), maxlen=SMOOTHED_REPORTS)
 
 
-class Alarms:
-    """Warnings of metrics that no curve of returns shows, each logged once per run."""
-
-    MOST_CLIPPED = 0.25  # more than an untrained, flat distribution loses at its ends
-    EXPLODED = 1e3  # times the median gradient norm of the reports before
-    FEWEST_REPORTS = 5  # that make a median
-
-    def __init__(self) -> None:
-        self._raised: set[str] = set()  # tags
-        self._norms: dict[str, deque[float]] = {}  # of gradients, in the reports before
-
-    def check(self, stats: EpochStats, step: int) -> None:
-        """Warn once about a metric that is too large."""
-        tag, clipped = "update/clipped_share", stats.update.get("clipped_share")
-        if clipped is not None and clipped > self.MOST_CLIPPED and tag not in self._raised:
-            self._raised.add(tag)
-            _log.warning(
-                "%s is %.0f%% at step %d: that share of the value distribution's target lies beyond v_min..v_max and "
-                "is moved to the ends: widen the support, or scale the reward",
-                *(tag, 100 * clipped, step),
-            )
-        for name, norm in stats.update.items():
-            if name.endswith("grad_norm"):
-                self._check_norm(f"update/{name}", norm, step)
-            if (name == "lr" or name.endswith("_lr")) and norm == 0.0:
-                self._warn_of_end(f"update/{name}", step)
-
-    def _warn_of_end(self, tag: str, step: int) -> None:
-        """Warn of a learning rate that stays 0, as after the end of a schedule."""
-        if tag not in self._raised:
-            self._raised.add(tag)
-            _log.warning(
-                "%s is 0 at step %d: the policy does not learn. A schedule keeps its last value: give lr= another one "
-                "and resume_from= a checkpoint of this run, or make the run longer from the start",
-                *(tag, step),
-            )
-
-    def _check_norm(self, tag: str, norm: float, step: int) -> None:
-        before = self._norms.setdefault(tag, deque(maxlen=100))
-        usual = statistics.median(before) if len(before) >= self.FEWEST_REPORTS else math.inf
-        if norm > self.EXPLODED * usual > 0 and tag not in self._raised:
-            self._raised.add(tag)
-            _log.warning(
-                "%s is %.3g at step %d, the median so far %.3g: lower the learning rate, give a max_grad_norm or clip "
-                "the reward",
-                *(tag, norm, step, usual),
-            )
-        before.append(norm)
-
-
 class Metrics:
     """All metrics of a run: over the epoch, for the caller's loop, and since the last report, for loggers.
 
@@ -280,7 +225,6 @@ class Metrics:
         """Discard everything gathered."""
         self.timed_from = env_step, self._policy.n_updates
         self._policy.read_metrics()
-        self._alarms = Alarms()
         self._losses = SmoothedLosses()
         self._n_updates = self._policy.n_updates  # that were reported
         self.recent, self._epoch = Interval(step), Interval(step)
@@ -340,7 +284,6 @@ class Metrics:
         if not collected.is_empty:
             self._epoch.add_collect(collected)
         stats = self._stats(recent, collected, step, test, recent.logged_values())
-        self._alarms.check(stats, step)
         self.recent = Interval(step)
         self.stopwatch.intervals[:] = self._epoch, self.recent
         return stats

@@ -22,6 +22,7 @@ from trainkit.envs import Envs
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.stopping import Limits, StopFn
+from trainkit.trainer.diagnosis import DIAGNOSIS_RULES, Rule, check_rules
 from trainkit.trainer.evaluation import Evaluation
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ class OutputOptions:
         resume_from: a checkpoint to resume from, or the folder of several: then the newest. "auto" resumes from the
             newest intact one of `checkpoint`, and starts from the beginning where there is none.
         save_checkpoint_fn: called with (epoch, env_step, gradient_step) at the end of every epoch.
+        diagnosis: rules that name a run which does not learn, and the remedy, in the epoch's line; None for none. A
+            rule is a function of the trainer that returns its finding or None, called at the end of every epoch.
     """
 
     logger: Any = None
@@ -132,6 +135,7 @@ class OutputOptions:
     checkpoint: Checkpoint | str | Path | None = None
     resume_from: str | Path | None = None
     save_checkpoint_fn: Callable[[int, int, int], Any] | None = None
+    diagnosis: Sequence[Rule] | None = DIAGNOSIS_RULES
 
     def check_output(self, checks: Checks) -> None:
         """Note what cannot work."""
@@ -140,6 +144,7 @@ class OutputOptions:
         checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {self.checkpoint!r}")
         fn = self.save_checkpoint_fn
         checks.require(fn is None or callable(fn), f".save_checkpoint_fn must be callable, got {fn!r}")
+        check_rules(checks, self.diagnosis)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,6 +324,7 @@ class KeywordOptions(EventKeywords, total=False):
     checkpoint: Checkpoint | str | Path | None
     resume_from: str | Path | None
     save_checkpoint_fn: Callable[[int, int, int], Any] | None
+    diagnosis: Sequence[Rule] | None
     train_fn: Callable[[int, int], None] | None
     reward_metric: RewardMetric | None
     callbacks: Callbacks

@@ -102,6 +102,9 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
     if "loss" in stats.update:
         parts.append(f"loss {stats.update['loss']:.4g}")
     parts.append(f"{stats.time.steps_per_second:,.0f} {unit}s/s")
+    for one in stats.warnings.values():  # in full when it is new
+        is_new = one.first_epoch == result.epoch
+        parts.append(f"! {one.name}: {one.message}" if is_new else f"! {one.name} since epoch {one.first_epoch}")
     return " | ".join(parts)
 
 

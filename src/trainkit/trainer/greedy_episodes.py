@@ -1,0 +1,86 @@
+"""What greedy episodes show of a learner: the returns it predicted and those that followed, and how actions vary."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.buffer.nstep import shape_reward
+from trainkit.core import tree
+from trainkit.core.data import Horizon, Obs, ReturnScale, Transition, any_true
+from trainkit.core.protocols import Policy, PredictsReturns
+from trainkit.core.stats import Summary
+
+
+class GreedyEpisodes:
+    """A recorder of evaluated episodes, for their statistics.
+
+    Returns are those the learner predicts: discounted, of rewards as its horizon changes them. The rest of a truncated
+    episode is the value predicted for its last observation, so that a time limit does not look like a wrong prediction.
+    All predictions of an evaluation are made by one forward pass, at its end.
+
+    Args:
+        policy: plays; without `greedy_values`, and for a reward rule that is a custom function, nothing is predicted.
+        n_envs: N.
+    """
+
+    def __init__(self, policy: Policy, n_envs: int) -> None:
+        horizon = getattr(policy, "horizon", Horizon())
+        is_custom = callable(horizon.reward) and not isinstance(horizon.reward, ReturnScale)
+        self._predictor = policy if isinstance(policy, PredictsReturns) and not is_custom else None
+        self._horizon: Horizon = horizon
+        self._first_obs: list[Obs] = [None] * n_envs  # of the open episodes
+        self._is_start = np.ones(n_envs, np.bool_)  # [N]
+        self._returns, self._discounts = np.zeros(n_envs), np.ones(n_envs)  # [N], of the open episodes
+        self._ended: list[tuple[Obs, Obs, float, float]] = []  # observations, return, rest's discount
+        self._n_actions = np.zeros(0, np.int64)  # [A], how often each Discrete action was taken
+
+    def add(self, transition: Transition) -> None:
+        """Add K steps."""
+        env_ids, action = transition.env_ids, transition.action
+        if action.ndim == 1 and action.dtype.kind in "iu":
+            counts = np.bincount(action, minlength=len(self._n_actions))
+            counts[: len(self._n_actions)] += self._n_actions
+            self._n_actions = counts
+        if self._predictor is None:
+            return
+        for row in np.flatnonzero(self._is_start[env_ids]).tolist():
+            self._first_obs[env_ids[row]] = _copy_row(transition.obs, row)
+        self._is_start[env_ids] = False
+        reward = shape_reward(self._horizon.reward, transition.reward, lambda: {"reward": transition.reward})
+        self._returns[env_ids] += self._discounts[env_ids] * reward
+        self._discounts[env_ids] *= self._horizon.gamma
+        ended = transition.terminated | transition.truncated
+        if any_true(ended):
+            rest = np.where(transition.terminated, 0.0, self._discounts[env_ids])
+            for row in np.flatnonzero(ended).tolist():
+                first_obs, last_obs = self._first_obs[env_ids[row]], _copy_row(transition.next_obs, row)
+                self._ended.append((first_obs, last_obs, float(self._returns[env_ids[row]]), float(rest[row])))
+            self.cut(env_ids[ended])
+
+    def cut(self, env_ids: NDArray[np.intp]) -> None:
+        """Forget the open episodes of these environments."""
+        self._is_start[env_ids], self._returns[env_ids], self._discounts[env_ids] = True, 0.0, 1.0
+
+    drop = cut
+
+    def summaries(self) -> Mapping[str, Any]:
+        """Return the fields of `CollectStats` that are known of the episodes that ended."""
+        n_actions = int(self._n_actions.sum())
+        shown: dict[str, Any] = {"top_action_share": int(self._n_actions.max()) / n_actions} if n_actions else {}
+        if self._predictor is None or not self._ended:
+            return shown
+        first_obs, last_obs, returns, rest = zip(*self._ended, strict=True)
+        rows = tree.map_tree(lambda *leaves: np.stack(leaves), *first_obs, *last_obs)
+        values, gaps = self._predictor.greedy_values(rows)
+        starts, ends = np.split(values.astype(np.float64), 2)
+        ends = np.where(np.isfinite(ends), ends, 0.0)  # -inf where a mask allows nothing
+        shown["start_values"] = Summary.of(starts)
+        shown["discounted_returns"] = Summary.of(np.array(returns) + np.array(rest) * ends)
+        shown["action_gaps"] = Summary.of(gap for gap in gaps[: len(starts)] if np.isfinite(gap))
+        return shown
+
+
+def _copy_row(obs: Obs, row: int) -> Obs:
+    return tree.map_tree(lambda leaf: leaf[row].copy(), obs)
