@@ -211,9 +211,7 @@ def zero_learning_rate(trainer: "Trainer") -> str | None:
     """Report a learning rate that is 0 in all updates of an epoch."""
     for tag, rate in trainer.history[-1].items():
         if rate == 0.0 and (tag == "update/lr" or (tag.startswith("update/") and tag.endswith("_lr"))):
-            return (
-                f"{tag} is 0, as a schedule keeps its last value: give lr= another, or plan a longer run from the start"
-            )
+            return f"{tag} is 0, and a schedule keeps its last value: give lr= another, or make the run longer"
     return None
 
 
