@@ -180,6 +180,25 @@ def test_an_id_that_a_package_registers_needs_no_import(env_id: str) -> None:
     envs.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            'MuJoCo is not installed, run `pip install "gymnasium[mujoco]"`',
+            "make_envs: env 0 needs gymnasium[mujoco]: pip install 'trainkit-rl[mujoco]', or '.[mujoco]' in a clone",
+        ),
+        ("pygame is not installed", "make_envs: pygame is not installed"),
+    ],
+)
+def test_what_gymnasium_lacks_is_named_with_our_extra_where_there_is_one(text: str, error: str) -> None:
+    def lacking() -> Any:
+        raise gym.error.DependencyNotInstalled(text)
+
+    with pytest.raises(MissingExtraError) as caught:
+        make_envs(lacking)
+    assert str(caught.value) == error
+
+
 @pytest.mark.usefixtures("registered_ids")
 @pytest.mark.parametrize("env_id", ["Told/Stacking-v0", "tests.helpers.registering:Told/Stacking-v0"])
 def test_an_id_that_a_package_registers_has_its_own_vector_environment(env_id: str) -> None:

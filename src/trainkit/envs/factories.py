@@ -12,8 +12,8 @@ import gymnasium as gym
 import numpy as np
 
 from trainkit.core import seeding, tree
-from trainkit.core.errors import ConfigError, EnvError
-from trainkit.core.extras import import_extra
+from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
+from trainkit.core.extras import import_extra, install_command
 from trainkit.core.spaces import array_specs, check_space, flat_actions, space_bounds, structure_of
 from trainkit.envs.agents import check_parallel, is_game
 
@@ -169,7 +169,11 @@ def creation_errors(name: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except gym.error.Error as error:  # no such id, or something it needs is not installed
+    except gym.error.DependencyNotInstalled as error:
+        extra = next((extra for extra in ("box2d", "mujoco") if f"gymnasium[{extra}]" in str(error)), None)
+        remedy = str(error) if extra is None else f"{name} needs gymnasium[{extra}]: {install_command(extra)}"
+        raise MissingExtraError(f"make_envs: {remedy}") from error
+    except gym.error.Error as error:  # no such id
         raise ConfigError(f"make_envs: {error}") from error
     except Exception as error:
         raise EnvError(f"make_envs: {name} raised {type(error).__name__} when it was made: {error}") from error

@@ -55,8 +55,7 @@ def save(figure: Any, path: str | Path) -> Path:
     Raises:
         ConfigError: matplotlib does not write files of this ending.
     """
-    import matplotlib as mpl
-
+    mpl = import_extra("trainkit.plot", "matplotlib", "plot")
     path = Path(path)
     known = figure.canvas.get_supported_filetypes()
     ending = path.suffix.removeprefix(".")
