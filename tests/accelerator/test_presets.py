@@ -20,6 +20,7 @@ from tests.accelerator.runs import (
 )
 from tests.helpers.learning import assert_same, observations
 from trainkit import load_policy, presets
+from trainkit.core import tree
 
 EVERY = pytest.mark.parametrize("name", presets.PRESETS)
 OF_ACTIONS = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name != "sac"])
@@ -132,8 +133,11 @@ def test_a_policy_is_exported_from_there(name: str, accelerator: torch.device, t
     pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
     with make(name, accelerator, Mazes, evaluation=None) as trainer:
         policy = trainer.policy
-        policy.export(tmp_path / "policy.onnx")
+        policy.export(tmp_path / "policy", formats=("onnx", "torch"))
     obs = observations(policy.observation_space, 20)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
     inputs = obs if isinstance(obs, dict) else {"obs": obs}
     np.testing.assert_allclose(session.run(["action"], inputs)[0], policy.predict(obs), rtol=1e-4, atol=1e-4)
+    program = torch.export.load(tmp_path / "policy.pt2").module()  # on the CPU
+    outputs = program(tree.map_tree(torch.from_numpy, obs))
+    np.testing.assert_allclose(outputs["action"].numpy(), policy.predict(obs), rtol=1e-4, atol=1e-4)

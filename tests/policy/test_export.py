@@ -1,7 +1,11 @@
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -10,7 +14,7 @@ from gymnasium import spaces
 import trainkit as tk
 from trainkit.core import tree
 from trainkit.core.spaces import Spaces
-from trainkit.policy.export import random_rows
+from trainkit.policy.export import describe_export, random_rows
 
 pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -45,27 +49,79 @@ def play(path: Path, obs: Any) -> dict[str, Any]:
     return dict(zip(outputs, session.run(outputs, inputs), strict=True))
 
 
+def play_torch(path: Path, obs: Any) -> dict[str, Any]:
+    """Run a file's program in torch alone, by the observation as it is."""
+    program = torch.export.load(path).module()
+    with torch.no_grad():
+        return {name: leaf.numpy() for name, leaf in program(tree.map_tree(torch.from_numpy, obs)).items()}
+
+
 def thousand(space: Any) -> Any:
     return random_rows(space, 1_000, np.random.default_rng(7))
 
 
-def test_a_file_takes_the_same_actions_on_a_thousand_observations(tmp_path: Path) -> None:
-    policy = make(tk.DQNPolicy, MASKED, spaces.Discrete(4), dueling=True, normalize_obs=True)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[tk.DQNPolicy, Any, Path]:
+    """Return a policy with a mask and normalization, observations, and the folder of its two files."""
+    envs = SimpleNamespace(observation_space=MASKED, action_space=spaces.Discrete(4), name="Doors-v3")
+    policy = tk.DQNPolicy.for_envs(envs, dueling=True, normalize_obs=True, seed=1, device="cpu")
     obs = thousand(MASKED)
     obs["obs"] *= [1, 10, 100, 0.1]
     policy.preprocess.observe(tree.map_tree(torch.from_numpy, obs))
     policy.preprocess.fold()
-    path = tmp_path / "policy.onnx"
+    folder = tmp_path_factory.mktemp("exported")
+    written = policy.export(folder / "policy", formats=("onnx", "torch"))
+    assert written == [folder / "policy.onnx", folder / "policy.pt2"]
+    assert sorted(written) == sorted(folder.iterdir())
+    return policy, obs, folder
 
-    policy.export(path)
 
-    told, action = play(path, obs), policy.predict(obs)
+@pytest.mark.parametrize(("name", "run"), [("policy.onnx", play), ("policy.pt2", play_torch)])
+def test_a_file_takes_the_same_actions_on_a_thousand_observations(
+    name: str, run: Callable[..., Any], exported: tuple[tk.DQNPolicy, Any, Path]
+) -> None:
+    policy, obs, folder = exported
+    told, action = run(folder / name, obs), policy.predict(obs)
     np.testing.assert_array_equal(told["action"], action)
     np.testing.assert_allclose(told["q_values"], policy.action_values(obs), rtol=1e-4, atol=1e-4)
     unmasked = told["q_values"].argmax(axis=1)
     assert (obs["action_mask"][np.arange(1_000), action] == 1).all()
     assert (unmasked != action).any(), "the mask must have mattered somewhere"
-    assert [path] == list(tmp_path.iterdir())
+    (one,) = run(folder / name, tree.map_tree(lambda leaf: leaf[:1], obs))["action"]
+    assert one == action[0]
+
+
+def test_both_files_hold_the_metadata(exported: tuple[tk.DQNPolicy, Any, Path]) -> None:
+    _, _, folder = exported
+    of_onnx = onnxruntime.InferenceSession(folder / "policy.onnx").get_modelmeta().custom_metadata_map
+    files = {"metadata.json": ""}
+    torch.export.load(folder / "policy.pt2", extra_files=files)
+    of_torch = json.loads(files["metadata.json"])
+    assert {name: of_onnx[name] for name in of_torch} == of_torch
+    assert (of_torch["policy"], of_torch["env"]) == ("DQNPolicy", "Doors-v3")
+    read = {name: json.loads(text) for name, text in of_torch.items() if name not in ("policy", "env")}
+    found = Spaces.from_plain([read["observation_space"], read["action_space"]])
+    assert (found.observation_space, found.action_space) == (MASKED, spaces.Discrete(4))
+    assert read["inputs"] == ["action_mask", "obs"]
+    assert read["outputs"] == ["action", "q_values"]
+    assert read["versions"] == {
+        "trainkit": tk.__version__, "torch": torch.__version__, "numpy": np.__version__,
+        "gymnasium": gymnasium.__version__,
+    }  # fmt: skip
+
+
+def test_a_loaded_policy_knows_its_environments_still(tmp_path: Path) -> None:
+    envs = tk.make_envs("CartPole-v1", 1)
+    policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1)
+    assert describe_export(tk.load_policy(policy.save(tmp_path)), ["obs"], ["action"])["env"] == "CartPole-v1"
+    assert "env" not in describe_export(make(tk.DQNPolicy, VECTOR, spaces.Discrete(2)), ["obs"], ["action"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["policy", "policy.onnx", "policy.pt2", "v1.2"])
+def test_the_end_of_a_name_is_its_format_and_others_are_added_to(path: str, tmp_path: Path) -> None:
+    (written,) = make(tk.DQNPolicy, VECTOR, spaces.Discrete(3)).export(tmp_path / path, formats=["torch"])
+    assert written.name == ("v1.2.pt2" if path == "v1.2" else "policy.pt2")
 
 
 @pytest.mark.slow
@@ -106,14 +162,15 @@ def test_every_policy_and_network_can_be_written(
     kind: Any, observation_space: Any, action_space: Any, words: Any, tmp_path: Path
 ) -> None:
     policy = make(kind, observation_space, action_space, **words)
-    policy.export(tmp_path / "policy.onnx")
+    policy.export(tmp_path / "policy", formats=("onnx", "torch"))
     obs = thousand(observation_space)
-    told, action = play(tmp_path / "policy.onnx", obs)["action"], policy.predict(obs)
-    assert told.dtype == action.dtype
-    if action.dtype.kind == "f":
-        np.testing.assert_allclose(told, action, rtol=1e-4, atol=1e-4)
-    else:
-        np.testing.assert_array_equal(told, action)
+    action = policy.predict(obs)
+    for told in (play(tmp_path / "policy.onnx", obs)["action"], play_torch(tmp_path / "policy.pt2", obs)["action"]):
+        assert told.dtype == action.dtype
+        if action.dtype.kind == "f":
+            np.testing.assert_allclose(told, action, rtol=1e-4, atol=1e-4)
+        else:
+            np.testing.assert_array_equal(told, action)
 
 
 class Liar(tk.DQNPolicy):
@@ -125,11 +182,14 @@ class Liar(tk.DQNPolicy):
 
 
 class TestRefusals:
-    def test_a_file_that_disagrees_is_not_left_and_replaces_none(self, tmp_path: Path) -> None:
-        path = tmp_path / "policy.onnx"
+    @pytest.mark.parametrize(
+        ("name", "file"), [("policy.onnx", "onnx"), pytest.param("policy.pt2", "torch", marks=pytest.mark.slow)]
+    )
+    def test_a_file_that_disagrees_is_not_left_and_replaces_none(self, name: str, file: str, tmp_path: Path) -> None:
+        path = tmp_path / name
         path.write_bytes(b"an older one")
         with pytest.raises(
-            tk.errors.DivergedError, match=r"Liar.export: onnxruntime gives other actions in 256 of 256 rows"
+            tk.errors.DivergedError, match=rf"Liar.export: the {file} file gives other actions in 256 of 256 rows"
         ):
             make(Liar, VECTOR, spaces.Discrete(3)).export(path)
         assert path.read_bytes() == b"an older one"
@@ -142,6 +202,19 @@ class TestRefusals:
     def test_a_policy_that_was_told_no_space_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(tk.ConfigError, match=r"DQNPolicy.export needs an observation_space"):
             tk.DQNPolicy(torch.nn.Identity()).export(tmp_path / "policy.onnx")
+
+    def test_a_name_or_a_format_that_says_nothing_is_refused(self, tmp_path: Path) -> None:
+        policy = make(tk.DQNPolicy, VECTOR, spaces.Discrete(3))
+        with pytest.raises(tk.ConfigError, match=r"policy.pt' must end in .onnx or .pt2, which is its format: give"):
+            policy.export(tmp_path / "policy.pt")
+        with pytest.raises(
+            tk.ConfigError, match=r"formats must be one of \['onnx', 'torch'\], got 'onx', did you mean"
+        ):
+            policy.export(tmp_path / "policy", formats=["onx"])
+        for formats in ("onnx", ()):
+            with pytest.raises(tk.ConfigError, match=r"formats must be a sequence such as \(.onnx., .torch.\)"):
+                policy.export(tmp_path / "policy", formats=formats)
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_missing_package_is_named_with_its_extra(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)

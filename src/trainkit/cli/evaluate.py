@@ -61,7 +61,9 @@ def add_export(commands: "Commands[Parser]") -> None:
         commands, "export", run_export, about="write a run's policy as ONNX", examples=_EXPORT_EXAMPLES
     )
     _add_policy(parser)
-    parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="default: RUN/policy.onnx")
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", type=Path, help="default: RUN/policy.onnx; a .pt2 is for torch.export"
+    )
 
 
 def _add_policy(parser: Parser) -> None:

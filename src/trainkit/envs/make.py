@@ -159,7 +159,8 @@ def _check_spec(
     """Check that the specification of the environments supports the backend and the options."""
     checks.one_of("backend", backend, ["sync", "async", "vector"])
     checks.one_of("on_error", on_error, ["raise", "restart"])
-    checks.require(not isinstance(spec, gym.Env), " needs an id or a factory, not one environment: pass `lambda: env`")
+    is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
+    checks.require(not is_single, " needs an id or a factory, not one environment: pass `lambda: env`")
     if step_timeout_s is not None:
         checks.number("step_timeout_s", step_timeout_s, low=0, above_low=True)
         has_processes = backend == "async" and not isinstance(spec, (VectorEnv, Envs))
@@ -319,7 +320,7 @@ def _name(spec: Any) -> str:
     if isinstance(spec, str):
         return spec
     if isinstance(spec, VectorEnv):
-        return spec.spec.id if spec.spec is not None else type(spec).__name__
+        return str(getattr(spec.spec, "id", type(spec).__name__))  # of other packages, which may have none
     return str(getattr(spec, "__name__", "custom"))
 
 

@@ -45,7 +45,7 @@ from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of
 from trainkit.policy.checks import check_same_spaces, read_observations
-from trainkit.policy.export import Exportable, export_onnx
+from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.learning import Learning
 from trainkit.policy.persistence import KeyMap, action_units, as_array, check_action_units, describe, load_weights
 from trainkit.policy.settings import settings_of
@@ -275,9 +275,22 @@ class Policy(nn.Module):
             return {}
         return {ACTION_PROB: probability[np.arange(len(action)), action]}
 
-    def export(self, path: str | Path) -> None:
-        """Write the greedy policy with its preprocessing and mask to an ONNX file; see `export_onnx`."""
-        export_onnx(self, path)
+    def export(self, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
+        """Write the greedy policy, with preprocessing, mask and metadata, as ONNX or torch.export files.
+
+        Args:
+            path: of the file, which ends in ".onnx" or ".pt2"; with `formats`, of each file but for its end.
+            formats: "onnx", "torch" or both; default: by the end of `path`.
+
+        Returns:
+            The files, each compared with `act` on random observations.
+
+        Raises:
+            MissingExtraError: "onnx" needs the extra `onnx`.
+            ConfigError: the policy has no method `greedy` or no observation space, or torch cannot write its networks.
+            DivergedError: a file gives other actions than the policy; no file is written.
+        """
+        return export_policy(self, path, formats)
 
     def settings(self) -> dict[str, Plain]:
         """Return every setting by name, in plain values, for the record of a run: see `Trainer.describe`."""

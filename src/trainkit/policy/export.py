@@ -1,27 +1,35 @@
-"""Export of a policy to an ONNX file that maps raw observations to greedy actions without trainkit."""
+"""Export of a policy to files that map raw observations to greedy actions without trainkit: ONNX, torch.export."""
 
+import io
+import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.export.passes import move_to_device_pass
 
 from trainkit.core import seeding, tree
+from trainkit.core.checkpoint import versions
 from trainkit.core.data import ACTION_MASK, ActOutput, Obs
-from trainkit.core.errors import ConfigError, DivergedError
+from trainkit.core.errors import Checks, ConfigError, DivergedError
 from trainkit.core.extras import import_extra
 from trainkit.core.files import write_whole
-from trainkit.core.spaces import joint_actions, random_actions
+from trainkit.core.spaces import joint_actions, random_actions, space_to_plain
 from trainkit.engine.device import to_device
 
-_N_ROWS = 256  # on which a file is compared with torch before it is written
+SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}  # {format: the end of its files' names}
+METADATA_FILE = "metadata.json"  # in a file of torch.export
+
+_N_ROWS = 256  # on which a file is compared with the policy before it is written
 _TOLERANCE = 1e-3  # of outputs, relative and absolute: kernels sum in another order
 _MAX_WIDTH = 100.0  # of a Box to draw uniform observations from
 
@@ -42,17 +50,27 @@ class Exportable(Protocol):
     def enter(self, *, training: bool) -> None: ...
 
 
-def export_onnx(policy: object, path: str | Path) -> None:
-    """Write a policy's greedy actions as an ONNX file for any number of rows, if onnxruntime agrees with `act`.
+def export_policy(policy: object, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
+    """Write a policy's greedy actions as files for any number of rows, if what they give is what `act` gives.
 
-    Inputs are the leaves of an observation as the environment gives them, named by their path, "obs" where there is
-    but one; preprocessing and mask are inside. Outputs are "action" and the others that `greedy` returns. Actions
-    of a Dict or Tuple are flat rows [B, W], which `policy.action_space.structure.unpack` would nest.
+    Preprocessing and mask are inside. Each file holds the metadata of `describe_export`. Actions of a Dict or Tuple
+    are flat rows [B, W], which `policy.action_space.structure.unpack` would nest.
+
+    Args:
+        policy: with a method `greedy`.
+        path: of the file; with `formats`, of each file but for its end, ".onnx" or ".pt2".
+        formats: "onnx", whose inputs are the leaves of an observation as the environment gives it, named by their
+            path, "obs" where there is but one; "torch", a `torch.export` program on the CPU whose input is the
+            observation. Outputs are "action" and the others that `greedy` returns. Default: by the end of `path`.
+
+    Returns:
+        The files, in the order of `formats`.
 
     Raises:
-        MissingExtraError: onnx, onnxscript or onnxruntime is not installed.
-        ConfigError: the policy has no `greedy`, no observation space yet, or a network that torch cannot write.
-        DivergedError: onnxruntime does not give what the policy does; no file is written then.
+        MissingExtraError: onnx, onnxscript or onnxruntime is not installed, for "onnx".
+        ConfigError: a format is unknown; the policy has no `greedy`, no observation space yet, or a network that
+            torch cannot write.
+        DivergedError: a file does not give what the policy does; no file is written then.
     """
     subject = type(policy).__name__
     if not isinstance(policy, Exportable):
@@ -62,28 +80,153 @@ def export_onnx(policy: object, path: str | Path) -> None:
         )
     if policy.observation_space is None:
         raise ConfigError(f"{subject}.export needs an observation_space: give one at construction")
-    onnxruntime = _runtime(subject)
+    paths = _paths(subject, Path(path), formats)
     obs = random_rows(policy.observation_space, _N_ROWS, seeding.generator(0, "policy", "export"))
-    graph = GreedyGraph(policy, obs)
     policy.enter(training=False)
-    written = _written(subject, graph, to_device(obs, policy.device))
-    session = onnxruntime.InferenceSession(written, providers=["CPUExecutionProvider"])
-    for n_rows in (_N_ROWS, 1):  # a batch, and a row alone
-        rows = tree.map_tree(lambda leaf, n=n_rows: leaf[:n], obs)
-        results = dict(zip(graph.outputs, session.run(graph.outputs, graph.named(rows)), strict=True))
-        _check_same(subject, policy, rows, results)
-    write_whole(Path(path), lambda file: file.write(written))
+    written = {wanted: _FORMATS[wanted](f"{subject}.export", policy, to_device(obs, policy.device)) for wanted in paths}
+    for wanted, (_, run) in written.items():
+        for n_rows in (_N_ROWS, 1):  # a batch, and a row alone
+            rows = tree.map_tree(lambda leaf, n=n_rows: leaf[:n], obs)
+            _check_same(f"{subject}.export: the {wanted} file", policy, rows, run(rows))
+    for wanted, file_path in paths.items():
+        content = written[wanted][0]
+        write_whole(file_path, partial(_put, content))
+    return list(paths.values())
 
 
-class GreedyGraph(nn.Module):
+def _put(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
+
+
+def describe_export(policy: Exportable, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """Return an exported file's metadata, each value a text; all but "policy" and "env" are JSON.
+
+    "policy" is the class; "env" the name of the environments that `for_envs` was given, if it had one;
+    "observation_space" and "action_space" are as in a checkpoint's manifest; "inputs" and "outputs" the names of
+    arrays, in order; "versions" those of trainkit, torch, numpy and gymnasium.
+    """
+    recipe = getattr(policy, "recipe", None) or {}
+    shown = {
+        "observation_space": _plain(policy.observation_space),
+        "action_space": _plain(getattr(policy, "action_space", None)),
+        "inputs": list(inputs),
+        "outputs": list(outputs),
+        "versions": versions(),
+    }
+    texts = {"policy": type(policy).__name__} | {name: json.dumps(value) for name, value in shown.items()}
+    return texts | ({"env": recipe["env"]} if recipe.get("env") else {})
+
+
+def _plain(space: Space[Any] | None) -> dict[str, Any] | None:
+    return None if space is None else space_to_plain(space)
+
+
+def _paths(subject: str, path: Path, formats: Sequence[str] | None) -> dict[str, Path]:
+    """Return {format: file}."""
+    endings = {ending: name for name, ending in SUFFIXES.items()}
+    if formats is None:
+        if path.suffix not in endings:
+            raise ConfigError(
+                f"{subject}.export: {str(path)!r} must end in .onnx or .pt2, which is its format: give such a name, "
+                'or formats=("onnx", "torch")'
+            )
+        return {endings[path.suffix]: path}
+    with Checks(f"{subject}.export") as checks:
+        is_list = isinstance(formats, Sequence) and not isinstance(formats, str) and len(formats) > 0
+        checks.require(is_list, f'.formats must be a sequence such as ("onnx", "torch"), got {formats!r}')
+        for name in formats if is_list else ():
+            checks.one_of("formats", name, SUFFIXES)
+    stem = path.with_suffix("") if path.suffix in endings else path
+    return {name: stem.with_name(stem.name + SUFFIXES[name]) for name in formats}
+
+
+# ---- formats ----
+
+Run = Callable[[Obs], dict[str, NDArray[Any]]]  # of a file that was read again: outputs of an observation
+
+
+def _write_onnx(subject: str, policy: Exportable, obs: Any) -> tuple[bytes, Run]:
+    """Return the bytes of an ONNX file and onnxruntime's outputs of it."""
+    for package in ("onnx", "onnxscript"):
+        import_extra(subject, package, "onnx")
+    onnxruntime = import_extra(subject, "onnxruntime", "onnx")
+    leaves = tuple(tree.leaves(obs))
+    graph = _OnLeaves(policy, obs)
+    with _silence(), torch.no_grad():
+        graph(*leaves)  # sets the names of the outputs
+        try:
+            program = torch.onnx.export(
+                graph,
+                leaves,
+                input_names=graph.inputs,
+                output_names=graph.outputs,
+                dynamic_shapes={"leaves": tuple({0: _rows()} for _ in leaves)},
+                dynamo=True,
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            raise ConfigError(f"{subject}: torch cannot write its networks as ONNX: {error}") from error
+    assert program is not None
+    model = program.model_proto
+    for name, text in describe_export(policy, graph.inputs, graph.outputs).items():
+        model.metadata_props.add(key=name, value=text)
+    content: bytes = model.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def run(rows: Obs) -> dict[str, NDArray[Any]]:
+        inputs = dict(zip(graph.inputs, tree.leaves(rows), strict=True))
+        return dict(zip(graph.outputs, session.run(graph.outputs, inputs), strict=True))
+
+    return content, run
+
+
+def _write_torch(subject: str, policy: Exportable, obs: Any) -> tuple[bytes, Run]:
+    """Return the bytes of a file of torch.export and the outputs of its program."""
+    graph = _OnObservations(policy)
+    with _silence(), torch.no_grad():
+        outputs = graph(obs)
+        shapes = {"obs": tree.map_tree(lambda _: {0: _rows()}, obs)}
+        try:
+            program = torch.export.export(graph, (obs,), dynamic_shapes=shapes)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(f"{subject}: torch.export cannot trace its networks: {error}") from error
+        if policy.device.type != "cpu":
+            program = move_to_device_pass(program, "cpu")
+        metadata = json.dumps(describe_export(policy, names_of(obs), list(outputs)))
+        file = io.BytesIO()
+        torch.export.save(program, file, extra_files={METADATA_FILE: metadata})
+        loaded = torch.export.load(io.BytesIO(file.getvalue())).module()
+
+    def run(rows: Obs) -> dict[str, NDArray[Any]]:
+        with torch.no_grad():
+            return {name: leaf.numpy() for name, leaf in loaded(tree.map_tree(torch.from_numpy, rows)).items()}
+
+    return file.getvalue(), run
+
+
+_FORMATS: dict[str, Callable[[str, Exportable, Any], tuple[bytes, Run]]] = {"onnx": _write_onnx, "torch": _write_torch}
+
+
+class _OnObservations(nn.Module):
+    """A policy's `greedy` as a function of an observation."""
+
+    def __init__(self, policy: Exportable) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, obs: Any) -> dict[str, Tensor]:
+        return dict(self.policy.greedy(obs))
+
+
+class _OnLeaves(nn.Module):
     """A policy's `greedy` as a function of the leaves of an observation that returns a tuple of `outputs`."""
 
     def __init__(self, policy: Exportable, obs: Obs) -> None:
         super().__init__()
         self.policy = policy
-        names = {id(leaf): path or "obs" for path, leaf in tree.named_leaves(obs)}
-        self._structure = tree.map_tree(lambda leaf: names[id(leaf)], obs)
-        self.inputs = list(names.values())
+        self.inputs = names_of(obs)
+        names = iter(self.inputs)
+        self._structure = tree.map_tree(lambda _: next(names), obs)
         self.outputs: list[str] = []  # set by the first call
 
     def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
@@ -92,9 +235,15 @@ class GreedyGraph(nn.Module):
         self.outputs = list(outputs)
         return tuple(outputs.values())
 
-    def named(self, obs: Any) -> dict[str, Any]:
-        """Return the leaves of an observation by their names."""
-        return dict(zip(self.inputs, tree.leaves(obs), strict=True))
+
+def names_of(obs: Obs) -> list[str]:
+    """Return the names of an observation's leaves: their paths, "obs" where there is but one."""
+    return [path or "obs" for path, _ in tree.named_leaves(obs)]
+
+
+def _rows() -> Any:
+    """Return the first axis, of any length."""
+    return torch.export.Dim("rows", min=1)
 
 
 def random_rows(space: Space[Any], n_rows: int, rng: np.random.Generator) -> Any:
@@ -116,39 +265,9 @@ def random_rows(space: Space[Any], n_rows: int, rng: np.random.Generator) -> Any
     return sampled + space.start if isinstance(space, spaces.Discrete) else sampled  # actions are counted from 0
 
 
-def _runtime(subject: str) -> Any:
-    """Return onnxruntime; raise if a package of the extra is missing."""
-    for package in ("onnx", "onnxscript"):
-        import_extra(f"{subject}.export", package, "onnx")
-    return import_extra(f"{subject}.export", "onnxruntime", "onnx")
-
-
-def _written(subject: str, graph: GreedyGraph, obs: Any) -> bytes:
-    """Return a graph as the bytes of an ONNX file, its first axis of any length."""
-    leaves = tuple(tree.leaves(obs))
-    with _silence(), torch.no_grad():
-        graph(*leaves)  # sets the names of the outputs
-        rows = torch.export.Dim("rows", min=1)
-        try:
-            program = torch.onnx.export(
-                graph,
-                leaves,
-                input_names=graph.inputs,
-                output_names=graph.outputs,
-                dynamic_shapes={"leaves": tuple({0: rows} for _ in leaves)},
-                dynamo=True,
-                verbose=False,
-            )
-        except torch.onnx.OnnxExporterError as error:
-            raise ConfigError(f"{subject}.export: torch cannot write its networks as ONNX: {error}") from error
-    assert program is not None
-    written: bytes = program.model_proto.SerializeToString()
-    return written
-
-
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Silence the exporter's log messages and warnings."""
+    """Silence the exporters' log messages and warnings."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -169,12 +288,15 @@ def _check_same(subject: str, policy: Exportable, obs: Any, results: Mapping[str
     same = _same_rows(results["action"], action)
     scores = [leaf for name, leaf in expected.items() if name in ("q_values", "probability")]
     if scores and results["action"].shape == action.shape:
-        rows, joint = np.arange(len(action)), joint_actions(subject, getattr(policy, "action_space", None))
+        rows, joint = (
+            np.arange(len(action)),
+            joint_actions(type(policy).__name__, getattr(policy, "action_space", None)),
+        )
         theirs, own = (one if joint is None else joint.numbers(one) for one in (results["action"], action))
         same |= np.isclose(scores[0][rows, theirs], scores[0][rows, own], _TOLERANCE, _TOLERANCE)
     if wrong or not same.all():
         raise DivergedError(
-            f"{subject}.export: onnxruntime gives other actions in {int((~same).sum())} of {len(same)} rows, and other "
+            f"{subject} gives other actions in {int((~same).sum())} of {len(same)} rows, and other "
             f"numbers for {wrong or 'nothing'}; no file was written: look for parts of `greedy` that depend on the "
             "number of rows or on what `act` does not see"
         )

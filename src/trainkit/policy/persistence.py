@@ -40,14 +40,16 @@ _BY_NAME: Mapping[str, Callable[[Any], Any]] = {"encoder": named_encoder, "activ
 def recorded(for_envs: ForEnvs) -> ForEnvs:
     """Record the arguments of a `for_envs` in the `recipe` of the policy it makes.
 
-    A recipe is {"class": name, "arguments": {name: plain value}, "unknown": {name: repr of what has no plain value}}.
+    A recipe is {"class": name, "arguments": {name: plain value}, "unknown": {name: repr of what has no plain value}},
+    and "env": the name of the environments, if they have one.
     """
 
     @wraps(for_envs)
     def recording(cls: Any, envs: Any, **options: Any) -> Any:
         recipe = recipe_of(cls, options)  # before the options are used
         policy = for_envs(cls, envs, **options)
-        policy.recipe = recipe
+        name = getattr(envs, "name", None)
+        policy.recipe = recipe | ({"env": name} if isinstance(name, str) else {})
         return policy
 
     unchanged: Any = recording  # for type checkers: it has the same signature
@@ -316,9 +318,12 @@ def _made(folder: Path, device: str, state: Mapping[str, Any], arguments: Mappin
                 options = _options(folder, plain)
                 if "action_scaling" in options_of(kind.for_envs) and "action_scaling" not in state:
                     options = _before_scaling(options, own_spaces.action_space)
-                return kind.for_envs(own_spaces, device=device, **{**options, **arguments})
+                made = kind.for_envs(own_spaces, device=device, **{**options, **arguments})
             except ConfigError as error:
                 raise CheckpointError(f"{folder} does not say how its policy was made ({error}): {give}") from error
+        if isinstance(name := recipe.get("env"), str):
+            made.recipe = made.recipe | {"env": name}
+        return made
 
 
 def _options(folder: Path, plain: Mapping[str, Any]) -> dict[str, Any]:
