@@ -1,4 +1,4 @@
-"""Run folders: what was logged is read back, torn ends and repetitions included; unlike runs are distinguished."""
+"""Run folders: what was logged is read back, torn ends and repetitions included."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from trainkit.loggers.runs import RunFolder, find_runs, grouped, write_config
+from trainkit.loggers.runs import RunFolder, find_runs, write_config
 
 
 def make_run(folder: Path, *rows: dict[str, Any], **config: Any) -> RunFolder:
@@ -79,31 +79,3 @@ def test_runs_are_found_at_any_depth_in_order_each_once(tmp_path: Path) -> None:
         make_run(tmp_path / name)
     found = find_runs([tmp_path, tmp_path / "b", str(tmp_path / "b" / "seed1")])
     assert [run.path.relative_to(tmp_path).as_posix() for run in found] == ["a/deep/seed2", "a/seed1", "b/seed1"]
-
-
-def test_runs_that_differ_by_seed_and_task_alone_are_one_group(tmp_path: Path) -> None:
-    same = {"preset": "dqn", "settings": {"lr": "1"}}
-    runs = [
-        make_run(tmp_path / "1", **same, seed=1, env="A"),
-        make_run(tmp_path / "2", **same, seed=2, env="A"),
-        make_run(tmp_path / "3", **same, seed=1, env="B"),
-        make_run(tmp_path / "4", preset="ppo", settings={}, seed=1, env="A"),
-    ]
-    assert {label: [run.path.name for run in own] for label, own in grouped(runs).items()} == {
-        "dqn": ["1", "2", "3"],
-        "ppo": ["4"],
-    }
-
-
-def test_settings_that_differ_within_a_preset_are_in_the_label(tmp_path: Path) -> None:
-    runs = [
-        make_run(tmp_path / "1", preset="dqn", settings={"lr": "1", "gamma": "0.9"}),
-        make_run(tmp_path / "2", preset="dqn", settings={"gamma": "0.9"}),
-        make_run(tmp_path / "3", preset="ppo", settings={"lr": "3"}),
-    ]
-    assert list(grouped(runs)) == ["dqn lr=1", "dqn lr=default", "ppo"]
-
-
-def test_runs_that_the_shell_did_not_make_are_named_by_their_folders(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / name) for name in ("mine/seed1", "mine/seed2_2", "mine/tall", "yours/seed1")]
-    assert {label: len(own) for label, own in grouped(runs).items()} == {"mine": 2, "tall": 1, "yours": 1}

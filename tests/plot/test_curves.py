@@ -57,6 +57,23 @@ def test_the_bands_around_it(tmp_path: Path) -> None:
     assert not tk.plot.curves(runs, band="none").axes[0].collections
 
 
+def test_the_legend_is_inside_the_axes_or_below_them_in_columns_and_never_cut(tmp_path: Path) -> None:
+    for number in range(30):
+        make_run(tmp_path / str(number), *({"step": step, "test/returns/mean": float(step)} for step in (1, 2)))
+    for n_groups, is_inside in ((3, True), (30, False)):
+        runs = {f"a label of thirty characters {number}": tmp_path / str(number) for number in range(n_groups)}
+        figure = tk.plot.curves(runs)
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        legend = axes.get_legend() or figure.legends[0]
+        box, around = legend.get_window_extent(), (axes if is_inside else figure).get_window_extent()
+        assert around.x0 <= box.x0 < box.x1 <= around.x1
+        assert around.y0 <= box.y0 < box.y1 <= around.y1
+        assert is_inside or box.y1 <= axes.get_window_extent().y0
+        styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+        assert len(styles) == min(n_groups, 28), "seven colors, each in four kinds of lines"
+
+
 def test_one_seed_has_no_band_and_needs_no_legend(tmp_path: Path) -> None:
     figure = tk.plot.curves(seeds(tmp_path, [1.0, 2.0])[0])
     assert not figure.axes[0].collections

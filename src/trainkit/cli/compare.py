@@ -9,7 +9,8 @@ from pathlib import Path
 from trainkit import plot
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line, print_note
 from trainkit.core.errors import ConfigError
-from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs, grouped
+from trainkit.loggers.grouping import grouped
+from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs
 from trainkit.plot.comparing import Difference, Interval, can_vary, difference_over_tasks, interval
 
 _COMPARE_EXAMPLES = """\
@@ -30,6 +31,7 @@ _PLOT_EXAMPLES = """\
 
 Runs that differ by nothing but their seed are one curve; runs in several environments are one picture each."""
 
+_SHORT = 16  # characters of a label that is repeated in a table
 _FEW = 5  # seeds below which an interval is too narrow
 
 Scores = dict[str, dict[str, list[float]]]  # {label: {task: [seeds]}}
@@ -132,7 +134,9 @@ def report(scores: Scores) -> str:
     Where a task has one seed there is neither interval nor verdict.
     """
     (first, reference), *_ = scores.items()
-    rows = [["", "runs", "IQM", "95 % interval", f"minus {first}", "95 % interval", ""]]
+    is_short = all(len(label) <= _SHORT for label in scores)  # else verdicts would make the table too wide
+    minus, ours_is, theirs_is = (f"minus {first}", "", first) if is_short else ("minus the first", "it", "the first")
+    rows = [["", "runs", "IQM", "95 % interval", minus, "95 % interval", ""]]
     for label, own in scores.items():
         ours, theirs = list(own.values()), list(reference.values())
         mean = interval(ours)
@@ -140,7 +144,8 @@ def report(scores: Scores) -> str:
         if label != first:
             gap = difference_over_tasks(ours, theirs)
             is_known = can_vary(ours) and can_vary(theirs)
-            row += [f"{gap.estimate:+.4g}", *((_bounds(gap), gap.verdict(label, first)) if is_known else ("", ""))]
+            verdict = gap.verdict(ours_is or label, theirs_is)
+            row += [f"{gap.estimate:+.4g}", *((_bounds(gap), verdict) if is_known else ("", ""))]
         row += [""] * (len(rows[0]) - len(row))
         rows.append(row)
     return format_table(rows)

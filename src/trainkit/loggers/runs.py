@@ -6,7 +6,6 @@ checked before it is used. A problem is one `ConfigError` that names the file.
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -240,29 +239,3 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
         for folder in own:
             found.setdefault(folder.resolve(), RunFolder.read(folder))
     return list(found.values())
-
-
-def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
-    """Group runs that differ only in seed and task; the label is the preset and the settings that distinguish it.
-
-    Runs that the shell did not make are distinguished by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
-    """
-    made = [(run, _maker(run), dict(run.config.get("settings", {}))) for run in runs]
-    apart = {}  # {maker: settings that are not the same in all of its runs}
-    for maker in dict.fromkeys(maker for _, maker, _ in made):
-        own = [settings for _, other, settings in made if other == maker]
-        names = sorted({name for settings in own for name in settings})
-        apart[maker] = [name for name in names if len({repr(settings.get(name)) for settings in own}) > 1]
-    groups: dict[str, list[RunFolder]] = {}
-    for run, maker, settings in made:
-        distinct = [f"{name}={settings.get(name, 'default')}" for name in apart[maker]]
-        groups.setdefault(" ".join([maker, *distinct]), []).append(run)
-    return groups
-
-
-def _maker(run: RunFolder) -> str:
-    """Return the preset of a run, else the name of its folder, or of the folder above a seed's."""
-    path = run.path.resolve()
-    return str(
-        run.config.get("preset") or (path.parent.name if re.fullmatch(r"seed_?\d+(_\d+)?", path.name) else path.name)
-    )

@@ -13,7 +13,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.loggers.runs import RunFolder
 from trainkit.plot.comparing import interval, iqm
-from trainkit.plot.drawing import COLORS, GREY, blank, count
+from trainkit.plot.drawing import COLORS, GREY, LINES, blank, count
 from trainkit.trainer import History, Trainer
 
 Run = str | Path | RunFolder | History | Trainer
@@ -22,6 +22,8 @@ Middle = Literal["iqm", "mean", "median"]
 Band = Literal["interval", "std", "all", "none"]
 
 _RESAMPLES = 2_000
+_MOST_INSIDE = 8  # labels of a legend inside the axes
+_CHARACTERS_PER_INCH, _HANDLE, _ROW_INCHES = 17.0, 6, 0.17  # of a small legend: text, what is in front of it, a row
 _LABELS = {"test/returns/mean": "return, greedy", "train/returns/mean": "return in training"}
 _MIDDLES: dict[str, Callable[[Sequence[float]], float]] = {
     "iqm": iqm,
@@ -84,8 +86,9 @@ def curves(
             goes_with, f'.band "interval" is around the iqm, not the {middle}: choose "std", "all" or "none"'
         )
     with blank(width=width, height=height) as (figure, ((axes,),)):
-        for (label, own), color in zip(groups.items(), itertools.cycle(COLORS), strict=False):
-            _draw_curve(axes, label, [series(run, tag) for run in own], middle, band, color)
+        styles = itertools.cycle(itertools.product(LINES, COLORS))
+        for (label, own), (line, color) in zip(groups.items(), styles, strict=False):
+            _draw_curve(axes, label, [series(run, tag) for run in own], middle, band, color=color, linestyle=line)
         if target_return is not None:
             axes.axhline(
                 target_return, color="grey", linewidth=0.8, linestyle=":", label=f"{target_return:g}", zorder=0
@@ -96,16 +99,32 @@ def curves(
         if axes.get_ylim()[0] > 0:
             axes.set_ylim(bottom=0)  # so that a rise is drawn to scale
         if any(groups) or target_return is not None or any(len(own) > 1 for own in groups.values()):
-            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))  # outside: it would cover a curve
+            _add_legend(figure, axes)
     return figure
 
 
-def _draw_curve(axes: Any, label: str, seeds: Sequence[Series], middle: Middle, band: Band, color: str) -> None:
+def _add_legend(figure: Any, axes: Any) -> None:
+    """Add the legend where it covers least, or below the axes in columns if it would cover most of them."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) <= _MOST_INSIDE:
+        axes.legend(loc="best", frameon=True, framealpha=0.7, edgecolor="none", borderpad=0.2, labelspacing=0.3)
+        return
+    width, height = figure.get_size_inches()
+    n_columns = max(1, int(width * _CHARACTERS_PER_INCH / (max(map(len, labels)) + _HANDLE)))
+    n_rows = -(-len(labels) // n_columns)
+    figure.set_size_inches(width, height + n_rows * _ROW_INCHES)
+    figure.legend(handles, labels, loc="outside lower left", ncols=n_columns, fontsize="small", columnspacing=1.0)
+
+
+def _draw_curve(
+    axes: Any, label: str, seeds: Sequence[Series], middle: Middle, band: Band, *, color: str, linestyle: str
+) -> None:
     """Draw the center line over the seeds, and the band around it."""
     steps, values = together(seeds)
     center = [_MIDDLES[middle](column) for column in values.T]
     text = f"{label} ({len(seeds)} seeds)".strip() if len(seeds) > 1 else label
-    axes.plot(steps, center, label=as_text(text) or None, color=color, marker="." if len(steps) == 1 else None)
+    marker = "." if len(steps) == 1 else None
+    axes.plot(steps, center, label=as_text(text) or None, color=color, linestyle=linestyle, marker=marker)
     if len(seeds) > 1 and band != "none":
         low, high = np.array([_bounds(column, band) for column in values.T]).T
         axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)

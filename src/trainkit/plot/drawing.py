@@ -13,6 +13,7 @@ from trainkit.core.signatures import checked
 
 # Okabe and Ito (2008), without the yellow, which is faint on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", ":", "-.")  # with each of which all colors come once
 GREY = "#777777"
 
 _STYLE: dict[str, Any] = {

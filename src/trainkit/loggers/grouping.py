@@ -1,0 +1,95 @@
+"""Groups of runs that differ only in seed and task, with short labels of what differs between the groups."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainkit.core.setting_texts import format_for_shell, parse_value
+from trainkit.loggers.runs import RunFolder
+
+_MOST = 3  # settings in a label, if fewer do not tell the groups apart
+_LONGEST_VALUE, _LONGEST_MAKER = 18, 32  # characters
+
+Settings = dict[str, str]  # {name: text}
+
+
+def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
+    """Group runs that differ only in seed and task.
+
+    The label has the preset, if there are several, and the settings that differ between its runs. Of more than three
+    it has enough to tell the groups apart, and the number of the others: "lr=0.001 +2". Long values are shortened.
+    Runs that the shell did not make are distinguished by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
+    """
+    groups: dict[str, list[tuple[Settings, list[RunFolder]]]] = {}  # {preset or folder: what its groups set}
+    for run in runs:
+        settings = dict(_flat(run.config.get("settings", {})))
+        own = groups.setdefault(_maker(run), [])
+        same = next((members for theirs, members in own if theirs == settings), None)
+        if same is None:
+            own.append((settings, [run]))
+        else:
+            same.append(run)
+    makers = dict(zip(groups, _shortened([*groups], _LONGEST_MAKER), strict=True))
+    labelled: dict[str, list[RunFolder]] = {}
+    for maker, own in groups.items():
+        for words, (_, members) in zip(_differences([settings for settings, _ in own]), own, strict=True):
+            shown = [] if len(groups) == 1 and words else [makers[maker]]
+            labelled[" ".join([*shown, *words])] = members
+    return labelled
+
+
+def _differences(groups: Sequence[Settings]) -> list[list[str]]:
+    """Return the words `name=value` that tell each group from the others."""
+    names = sorted({name for settings in groups for name in settings})
+    texts = {name: [settings.get(name, "default") for settings in groups] for name in names}
+    apart = {name: own for name, own in texts.items() if len({*own}) > 1}
+    chosen = [*apart] if len(apart) <= _MOST else _distinguishing(apart)
+    columns = [[f"{_last(name, chosen)}={text}" for text in _shortened(apart[name], _LONGEST_VALUE)] for name in chosen]
+    if len(chosen) < len(apart):
+        columns.append([f"+{len(apart) - len(chosen)}"] * len(groups))
+    return [list(words) for words in zip(*columns, strict=True)] if columns else [[] for _ in groups]
+
+
+def _distinguishing(apart: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a few of the settings that together tell all groups apart; of equally telling ones the shortest."""
+    chosen: list[str] = []
+    n_groups = len({*zip(*apart.values(), strict=True)})
+
+    def n_told(name: str) -> int:
+        return len({*zip(*(apart[one] for one in (*chosen, name)), strict=True)})
+
+    while not chosen or n_told(chosen[-1]) < n_groups:
+        left = [name for name in apart if name not in chosen]
+        chosen.append(max(left, key=lambda name: (n_told(name), -max(map(len, apart[name])))))
+    return chosen
+
+
+def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each setting with its text, those in dicts by dotted names."""
+    for name, value in settings.items():
+        parsed = parse_value(value) if isinstance(value, str) else value
+        if isinstance(parsed, Mapping) and parsed:
+            yield from _flat({f"{name}.{key}": child for key, child in parsed.items()})
+        else:
+            text = format_for_shell(parsed)
+            yield name, re.sub(r"[\s()\[\]]|,\)$", "", text) if isinstance(parsed, (tuple, list)) else text
+
+
+def _last(name: str, names: Sequence[str]) -> str:
+    """Return the last part of a dotted name, or all of it if that is ambiguous."""
+    last = name.rpartition(".")[2]
+    return name if sum(one.rpartition(".")[2] == last for one in names) > 1 else last
+
+
+def _shortened(texts: Sequence[str], length: int) -> list[str]:
+    """Shorten texts in the middle to `length` characters, or more if different texts would become the same."""
+    short = [text if len(text) <= length else f"{text[: length - 8]}..{text[-6:]}" for text in texts]
+    return short if len({*short}) == len({*texts}) else _shortened(texts, 2 * length)
+
+
+def _maker(run: RunFolder) -> str:
+    """Return the preset of a run, else the name of its folder, or of the folder above a seed's."""
+    path = run.path.resolve()
+    return str(
+        run.config.get("preset") or (path.parent.name if re.fullmatch(r"seed_?\d+(_\d+)?", path.name) else path.name)
+    )
