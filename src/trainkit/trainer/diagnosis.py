@@ -218,10 +218,10 @@ def zero_learning_rate(trainer: "Trainer") -> str | None:
 def exploding_gradients(trainer: "Trainer") -> str | None:
     """Report a gradient norm of a thousand times its median in five or more epochs before."""
     for tag in _norm_tags(trainer):
-        *before, norm = _present(trainer, tag) or [0.0]
-        usual = float(np.median(before[-100:])) if len(before) >= 5 else math.inf
-        if norm > 1e3 * usual > 0:
-            return f"{tag} is {norm:.3g}, before {usual:.3g}: lower lr, give max_grad_norm, or clip the reward"
+        norms = _present(trainer, tag)[-101:]
+        usual = float(np.median(norms[:-1])) if len(norms) > 5 else math.inf
+        if norms[-1] > 1e3 * usual > 0:
+            return f"{tag} is {norms[-1]:.3g}, before {usual:.3g}: lower lr, give max_grad_norm, or clip the reward"
     return None
 
 
@@ -255,21 +255,21 @@ DIAGNOSIS_RULES: tuple[Rule, ...] = (
 # ---- what rules have in common ----
 
 
-def _present(trainer: "Trainer", tag: str) -> list[float]:
+def _present(trainer: "Trainer", tag: str) -> NDArray[np.float64]:
     """Return all numbers of a tag, oldest first."""
     values = trainer.history.newest(tag)
-    present: list[float] = values[~np.isnan(values)].tolist()
-    return present
+    return values[~np.isnan(values)]
 
 
 def _newest(trainer: "Trainer", tag: str, n: int = PATIENCE) -> NDArray[np.float64] | None:
     """Return the last n numbers of a tag [n], None if there are fewer."""
     values = _present(trainer, tag)
-    return np.array(values[-n:]) if len(values) >= n else None
+    return values[-n:] if len(values) >= n else None
 
 
 def _first(trainer: "Trainer", tag: str) -> float | None:
-    return next(iter(_present(trainer, tag)), None)
+    values = _present(trainer, tag)
+    return float(values[0]) if len(values) else None
 
 
 def _extremes(trainer: "Trainer", summary: str, n_epochs: int | None = None) -> tuple[float, float]:
@@ -318,7 +318,7 @@ def _is_poor(trainer: "Trainer") -> bool:
 def _improves(trainer: "Trainer") -> bool:
     """Return whether a training return of the last three epochs is the best of all."""
     means = _present(trainer, "train/returns/mean")
-    return len(means) > PATIENCE and max(means[-PATIENCE:]) > max(means[:-PATIENCE])
+    return len(means) > PATIENCE and bool(means[-PATIENCE:].max() > means[:-PATIENCE].max())
 
 
 def _low_entropy(space: object) -> float | None:
