@@ -139,6 +139,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
             run_of(columns=values(list(range(1, 11)), 30.0) | {"test/start_values/mean": [*range(0, 20, 2)]}),  # rises
             run_of(columns=values(0.05, 0.0)),  # no return was ever seen
             run_of(columns=values([90.0, 10.0] * 5, 50.0)),
+            run_of(columns=values(90.0, 50.0) | {"update/clipped_share": 1.0}),  # clipped_targets says why
             run_of(columns=values(20.0, 50.0), policy={"penalty": tk.ConservativePenalty(1.0)}),
             run_of(columns=values(80.0, 50.0) | {"update/temperature": 0.5, "update/entropy": 2.0}),  # SAC's bonus
         ],

@@ -170,6 +170,8 @@ def wrong_values(trainer: "Trainer") -> str | None:
         return None
     if is_under and getattr(trainer.policy, "penalty", None) is not None:  # which is there to make it so
         return None
+    if clipped_targets(trainer) is not None:  # which explains it
+        return None
     remedy = "try double=True, a lower lr or a slower target" if is_over else "try loss='mse', or more updates"
     return f"Q predicts {predicted[-1]:.3g} where greedy episodes return {returned[-1]:.3g}, discounted: {remedy}"
 
