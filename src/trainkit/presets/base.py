@@ -381,13 +381,13 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
     def complete_settings(self, settings: EnvSettingsT) -> dict[str, Any]:
         """Return the settings that an entry of the zoo must name, so that it does not change with the general table.
 
-        That is all that matters to learning, has an effect, and is not off (None, False or empty).
+        That is all that matters to learning and has an effect, unless it is off (None, False or empty) both here and in
+        the general table.
         """
+        general = self.table()
         names = [name for name in self.settings() if name not in _NOT_LEARNING and not self._no_effect(name, settings)]
         values = {name: getattr(settings, name) for name in names}
-        return {
-            name: value for name, value in values.items() if value is not None and value is not False and value != {}
-        }
+        return {name: value for name, value in values.items() if not (_is_off(value) and _is_off(getattr(general, name)))}
 
     def _build(self, env: EnvSpec, options: Mapping[str, Any]) -> TrainerT:
         """Make environments, policy and trainer from a table and the options that override it."""
@@ -541,6 +541,10 @@ def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:
     usual = {**gym.spec(env.spec.id).kwargs, "max_episode_steps": gym.spec(env.spec.id).max_episode_steps}
     given = {key: value for key, value in env.spec.kwargs.items() if key not in ("num_envs", "vectorization_mode")}
     return any(usual.get(key) != value for key, value in given.items())
+
+
+def _is_off(value: object) -> bool:
+    return value is None or value is False or value == {}
 
 
 def _is_ale(env: object) -> bool:

@@ -21,7 +21,7 @@ from trainkit.trainer import OnpolicyTrainer
 
 @dataclass(frozen=True, kw_only=True)
 class OnpolicySettings(EnvSettings):
-    """Settings of the policy-gradient presets. Defaults: rl-zoo's PPO for CartPole-v1.
+    """Settings of the policy-gradient presets. Defaults: those of stable-baselines3's PPO, whose 2,048 steps per rollout come from 8 environments.
 
     Args:
         shared: one network for actor and critic up to their heads.
@@ -49,54 +49,32 @@ class OnpolicySettings(EnvSettings):
     action_bound_method: Literal["clip", "tanh"] = "clip"
     log_std: float | None = None
     exploration: Noise | None = None
-    gamma: float = 0.98
-    lr: LearningRate | Linear = Linear(1e-3, 0.0)
+    gamma: float = 0.99
+    lr: LearningRate | Linear = 3e-4
     adam_eps: float = 1e-5  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
     max_grad_norm: float | None = 0.5
-    lam: float = 0.8
-    clip_ratio: Scheduled | Linear | None = Linear(0.2, 0.0)
+    lam: float = 0.95
+    clip_ratio: Scheduled | Linear | None = 0.2
     clip_value: float | None = None
     target_kl: float | None = None
     value_weight: float = 0.5
     entropy_weight: Scheduled | Linear = 0.0
     normalize_advantage: bool = True
-    step_per_collect: int | None = 256
+    step_per_collect: int | None = 2_048
     episode_per_collect: int | None = None
-    repeat_per_collect: int = 20
-    batch_size: int | None = 256
+    repeat_per_collect: int = 10
+    batch_size: int | None = 64
     max_epoch: int = 20
-    step_per_epoch: int = 5_000
+    step_per_epoch: int = 6_144
 
 
 _CLASSIC = OnpolicySettings()
 
-# PPO's of rl-zoo for Pendulum-v1, but for its 4 environments.
-_CONTINUOUS = OnpolicySettings(
-    gamma=0.9,
-    lr=1e-3,
-    lam=0.95,
-    clip_ratio=0.2,
-    step_per_collect=4_096,
-    repeat_per_collect=10,
-    batch_size=64,
-    max_epoch=10,
-    step_per_epoch=20_480,
-)
+# The numbers of Schulman et al. (2017), table 3, with observations and rewards normalized as by stable-baselines3's
+# VecNormalize.
+_CONTINUOUS = OnpolicySettings(normalize_obs=True, reward="return_scale")
 
-# stable-baselines3's PPO, whose numbers are those of Schulman et al. (2017), table 3, with its VecNormalize.
-_MUJOCO = OnpolicySettings(
-    n_envs=1,
-    normalize_obs=True,
-    gamma=0.99,
-    reward="return_scale",
-    lr=3e-4,
-    lam=0.95,
-    clip_ratio=0.2,
-    step_per_collect=2_048,
-    repeat_per_collect=10,
-    batch_size=64,
-    step_per_epoch=51_200,
-)
+_MUJOCO = replace(_CONTINUOUS, n_envs=1, step_per_epoch=51_200)
 
 # Schulman et al. (2017), table 5, in environment steps of 4 frames, on the environments of `presets.dqn`.
 _ATARI = OnpolicySettings(
@@ -104,15 +82,14 @@ _ATARI = OnpolicySettings(
     env_options=ATARI_ENVS,
     hidden=(512,),
     shared=True,
-    gamma=0.99,
     reward="sign",
     lr=Linear(2.5e-4, 0.0),
-    lam=0.95,
     clip_ratio=Linear(0.1, 0.0),
     value_weight=1.0,
     entropy_weight=0.01,
     step_per_collect=1_024,
     repeat_per_collect=3,
+    batch_size=256,
     max_epoch=40,
     step_per_epoch=250_000,
 )
