@@ -387,7 +387,9 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         general = self.table()
         names = [name for name in self.settings() if name not in _NOT_LEARNING and not self._no_effect(name, settings)]
         values = {name: getattr(settings, name) for name in names}
-        return {name: value for name, value in values.items() if not (_is_off(value) and _is_off(getattr(general, name)))}
+        return {
+            name: value for name, value in values.items() if not (_is_off(value) and _is_off(getattr(general, name)))
+        }
 
     def _build(self, env: EnvSpec, options: Mapping[str, Any]) -> TrainerT:
         """Make environments, policy and trainer from a table and the options that override it."""

@@ -21,7 +21,7 @@ from trainkit.trainer import OnpolicyTrainer
 
 @dataclass(frozen=True, kw_only=True)
 class OnpolicySettings(EnvSettings):
-    """Settings of the policy-gradient presets. Defaults: those of stable-baselines3's PPO, whose 2,048 steps per rollout come from 8 environments.
+    """Settings of the policy-gradient presets; the defaults are those of stable-baselines3's PPO, in 8 environments.
 
     Args:
         shared: one network for actor and critic up to their heads.
@@ -182,7 +182,7 @@ ppo = OnpolicyPreset(
     learner=PPOPolicy,
 )
 
-# From stable-baselines3's A2C; Adam in RMSProp's place.
+# From stable-baselines3's A2C, 5 steps in each of 8 environments; Adam in RMSProp's place.
 a2c = OnpolicyPreset(
     "a2c",
     "A2C: one step down the policy gradient per rollout (Mnih et al., 2016, in step)",
@@ -190,17 +190,16 @@ a2c = OnpolicyPreset(
     _TABLES,
     learner=A2CPolicy,
     parts={
+        "lr": Linear(7e-4, 0.0),
+        "lam": 1.0,
+        "normalize_advantage": False,
         "clip_ratio": None,
+        "step_per_collect": 40,
         "repeat_per_collect": 1,
         "batch_size": None,
-        "normalize_advantage": False,
-        "lam": 1.0,
-        "gamma": 0.99,
     },
-    classic={"lr": Linear(1e-3, 0.0), "step_per_collect": 64},
-    continuous={"gamma": 0.9, "lam": 0.9, "step_per_collect": 64},
-    mujoco={"n_envs": 8, "step_per_collect": 64},
-    atari={"lr": Linear(7e-4, 0.0), "value_weight": 0.25, "step_per_collect": 40},
+    mujoco={"n_envs": 8},
+    atari={"value_weight": 0.25},
 )
 
 reinforce = OnpolicyPreset(
@@ -216,5 +215,5 @@ reinforce = OnpolicyPreset(
         "repeat_per_collect": 1,
         "batch_size": None,
     },
-    classic={"lr": Linear(5e-3, 0.0), "gamma": 0.99},
+    classic={"lr": Linear(5e-3, 0.0)},
 )

@@ -1,7 +1,8 @@
 """Q-learning presets, DQN to Rainbow: their settings, and the table of each algorithm.
 
 `QSettings` is DQN on vectors; `_GRID` is DQN on small grids such as MinAtar's, and `_ATARI` on images. A preset adds
-`parts`, the algorithm, and what else differs in a domain: on vectors found on CartPole-v1, on images as in the paper.
+`parts`, the algorithm, and what else differs in a domain: on images as in the paper. Settings for one environment are
+in the zoo.
 """
 
 import copy
@@ -66,8 +67,8 @@ class ActionValueSettings:
     target_tau: Scheduled | Linear = 1.0
 
 
-# Defaults: what most of rl-zoo's DQN settings have in common (batch, network, capacity, lr, target, epsilon), at half of
-# their updates per step. The learning rate falls to 0 over the run, so that what was learned stays.
+# Defaults: what most of rl-zoo's DQN settings have in common (batch, network, capacity, lr, target), at half of their
+# updates per step. The learning rate falls to 0 over the run, so that what was learned stays.
 @dataclass(frozen=True, kw_only=True)
 class QSettings(ActionValueSettings, OffpolicySettings):
     """Settings of the Q-learning presets.
@@ -97,7 +98,7 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     lr: LearningRate | Linear = Linear(6.3e-4, 0.0)
     adam_eps: float = 1.5e-4  # Hessel et al. (2018)
     max_grad_norm: float | None = 10.0
-    epsilon: Scheduled | Linear | None = Linear(1.0, 0.05, share=0.15)
+    epsilon: Scheduled | Linear | None = Linear(1.0, 0.02, share=0.15)  # of repeated actions
     repeat: float | None = 2.0
     temperature: Scheduled | Linear | None = None
     exploration: Exploration | None = None
