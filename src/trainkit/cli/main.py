@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import check, compare, evaluate, inspect, serve, train
+from trainkit.cli import check, compare, evaluate, inspect, serve, sweep, train
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import TrainkitError
@@ -40,6 +40,7 @@ def build_parser(arguments: Sequence[str] = ()) -> Parser:
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     train.add_train(commands, arguments)
+    sweep.add_sweep(commands)
     evaluate.add_eval(commands)
     compare.add_plot(commands)
     compare.add_compare(commands)
