@@ -173,7 +173,8 @@ def _drawn(choices: dict[str, Any], subject: str) -> Iterator[Texts]:
         for name, choice in choices.items():
             if isinstance(choice, dict):
                 reject_unknown(f"{subject}.{name}", choice, _RANGE)
-                low, high = choice.get("low"), choice.get("high")
+                low: Any = choice.get("low")
+                high: Any = choice.get("high")
                 are_bounds = all(isinstance(bound, (int, float)) for bound in (low, high)) and low < high
                 rule = f".{name} must be {{low = 1e-5, high = 1e-2}} with low < high, got {choice!r:.80}"
                 if checks.require(are_bounds, rule) and choice.get("log"):
