@@ -71,3 +71,14 @@ def test_open_and_dropped_episodes_do_not_count_and_the_next_one_starts_anew() -
 def test_custom_rewards_and_policies_that_predict_nothing_are_left_out() -> None:
     for policy in (Predictor(reward=lambda columns: columns["reward"]), RandomPolicy(spaces.Discrete(2))):
         assert played(policy, ends="terminated").summaries() == {"top_action_share": 0.5}
+
+
+def test_many_episodes_are_predicted_in_blocks_and_in_order() -> None:
+    policy = Predictor()
+    episodes = GreedyEpisodes(policy, 1)
+    for number in range(300):
+        episodes.add(step(number, [float(number)], ends="terminated", env_ids=(0,)))
+    summaries = episodes.summaries()
+    assert policy.n_calls == 2
+    assert (summaries["start_values"].max, summaries["start_values"].count) == (299.0, 300)
+    assert summaries["discounted_returns"].mean == summaries["start_values"].mean == 149.5

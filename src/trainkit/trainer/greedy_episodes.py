@@ -1,6 +1,6 @@
 """What greedy episodes show of a learner: the returns it predicted and those that followed, and how actions vary."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,15 @@ from trainkit.core.data import Horizon, Obs, ReturnScale, Transition, any_true
 from trainkit.core.protocols import Policy, PredictsReturns
 from trainkit.core.stats import Summary
 
+_N_ROWS = 512  # of one forward pass
+
 
 class GreedyEpisodes:
     """A recorder of evaluated episodes, for their statistics.
 
     Returns are those the learner predicts: discounted, of rewards as its horizon changes them. The rest of a truncated
     episode is the value predicted for its last observation, so that a time limit does not look like a wrong prediction.
-    All predictions of an evaluation are made by one forward pass, at its end.
+    All predictions of an evaluation are made at its end, by one forward pass for every 512 observations.
 
     Args:
         policy: plays; without `greedy_values`, and for a reward rule that is a custom function, nothing is predicted.
@@ -72,14 +74,20 @@ class GreedyEpisodes:
         if self._predictor is None or not self._ended:
             return shown
         first_obs, last_obs, returns, rest = zip(*self._ended, strict=True)
-        rows = tree.map_tree(lambda *leaves: np.stack(leaves), *first_obs, *last_obs)
-        values, gaps = self._predictor.greedy_values(rows)
+        rows = [*first_obs, *last_obs]
+        blocks = [_stacked(rows[first : first + _N_ROWS]) for first in range(0, len(rows), _N_ROWS)]
+        predictions = [self._predictor.greedy_values(block) for block in blocks]
+        values, gaps = (np.concatenate(column) for column in zip(*predictions, strict=True))
         starts, ends = np.split(values.astype(np.float64), 2)
         ends = np.where(np.isfinite(ends), ends, 0.0)  # -inf where a mask allows nothing
         shown["start_values"] = Summary.of(starts)
         shown["discounted_returns"] = Summary.of(np.array(returns) + np.array(rest) * ends)
         shown["action_gaps"] = Summary.of(gap for gap in gaps[: len(starts)] if np.isfinite(gap))
         return shown
+
+
+def _stacked(rows: Sequence[Obs]) -> Obs:
+    return tree.map_tree(lambda *leaves: np.stack(leaves), *rows)
 
 
 def _copy_row(obs: Obs, row: int) -> Obs:
