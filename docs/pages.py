@@ -55,6 +55,7 @@ NAMESPACES = {
     "errors": "Errors",
     "plot": "Plots",
     "presets": "Presets",
+    "zoo": "The zoo",
     "testing": "Testing",
 }
 

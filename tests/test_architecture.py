@@ -27,6 +27,7 @@ LAYERS = [
     {"trainer"},
     {"callbacks"},  # a namespace
     {"presets", "plot", "testing"},
+    {"zoo"},
     {"cli"},
     {"trainkit", "__main__"},  # the package itself re-exports
 ]

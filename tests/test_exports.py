@@ -20,7 +20,7 @@ TOP = """
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
     evaluate load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
-    trainer
+    trainer zoo
 """.split()
 NAMESPACES = {
     "buffer": """
@@ -71,6 +71,7 @@ NAMESPACES = {
         RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee Trainer evaluate inspect_checkpoint
         run_with_restart scalars
     """,
+    "zoo": "ZooEntry ZooResult entry list load train",
 }
 every_namespace = pytest.mark.parametrize("namespace", NAMESPACES)
 PUBLIC = [name for name in TOP if name not in NAMESPACES and name != "presets"]

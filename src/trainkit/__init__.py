@@ -2,7 +2,7 @@
 
 The names of everyday use are here; the others in the namespaces `tk.nets`, `tk.envs`, `tk.datasets`, `tk.schedules`,
 `tk.simulators`, `tk.callbacks`, `tk.errors`, `tk.engine`, `tk.loggers`, `tk.testing`, `tk.policy`, `tk.buffer`,
-`tk.collector` and `tk.trainer`.
+`tk.collector`, `tk.trainer` and `tk.zoo`.
 """
 
 from typing import TYPE_CHECKING
@@ -155,6 +155,7 @@ __all__ = [
     "simulators",
     "testing",
     "trainer",
+    "zoo",
 ]
 
 
@@ -163,5 +164,7 @@ def __dir__() -> list[str]:
 
 
 add_former_modules()
-if not TYPE_CHECKING:  # so that checkers report former names
-    __getattr__ = former_names(__name__)
+if TYPE_CHECKING:  # so that checkers report former names
+    from trainkit import zoo
+else:
+    __getattr__ = former_names(__name__, lazy=["zoo"])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import check, compare, evaluate, inspect, serve, sweep, train
+from trainkit.cli import check, compare, evaluate, inspect, serve, sweep, train, zoo
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import TrainkitError
@@ -48,6 +48,7 @@ def build_parser(arguments: Sequence[str] = ()) -> Parser:
     evaluate.add_export(commands)
     serve.add_serve(commands)
     train.add_presets(commands)
+    zoo.add_zoo(commands)
     check.add_check_env(commands)
     check.add_bench(commands)
     return parser

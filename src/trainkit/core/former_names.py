@@ -127,10 +127,17 @@ def replace_options(subject: str, options: dict[str, Any], known: Container[str]
     return current
 
 
-def former_names(module: str) -> Callable[[str], object]:
-    """Return the `__getattr__` of a module: names that moved, else an error with the nearest name."""
+def former_names(module: str, *, lazy: Container[str] = ()) -> Callable[[str], object]:
+    """Return the `__getattr__` of a module: names that moved, else an error with the nearest name.
+
+    Args:
+        module: its name.
+        lazy: its modules that are imported when they are first used.
+    """
 
     def get(name: str) -> object:
+        if name in lazy:
+            return importlib.import_module(f"{module}.{name}")
         new = MOVED.get(module, {}).get(name)
         if new is not None:
             message = f"{module}.{name} is now {new}.{name}: the old name will be removed in trainkit 0.3"

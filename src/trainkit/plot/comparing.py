@@ -1,20 +1,22 @@
-"""Comparison of runs: interquartile means of their scores, with intervals from resampling the seeds of each task.
+"""Comparison of runs by statistics of their scores, with intervals from resampling the seeds of each task.
 
 Agarwal et al. (2021), Deep Reinforcement Learning at the Edge of the Statistical Precipice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Tasks = Sequence[Sequence[float]]  # a score per seed, task by task
+Statistic = Literal["iqm", "mean"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An interquartile mean with its confidence interval."""
+    """A statistic of scores with its confidence interval."""
 
     estimate: float
     low: float
@@ -41,15 +43,51 @@ def iqm(scores: Sequence[float]) -> float:
     return float(_iqm_of_rows(np.asarray([scores], np.float64))[0])
 
 
-def interval(tasks: Tasks, *, resamples: int = 10_000, level: float = 0.95, seed: int = 0) -> Interval:
-    """Return the interquartile mean over all tasks and seeds, with the stratified percentile bootstrap's interval.
+def interval(
+    tasks: Tasks, *, statistic: Statistic = "iqm", resamples: int = 10_000, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """Return the interquartile mean (or the mean) over all tasks and seeds, with the stratified bootstrap's interval.
 
-    The seeds of each task are resampled apart; scores of several tasks must be on one scale. A task's only seed makes
-    it too narrow: see `can_vary`.
+    It is the percentile interval. The seeds of each task are resampled apart; scores of several tasks must be on one
+    scale. A task's only seed makes it too narrow: see `can_vary`.
     """
-    rows = _resampled_iqm(tasks, resamples, np.random.default_rng(seed))
-    low, high = _bounds(rows, level)
-    return Interval(estimate=iqm([score for scores in tasks for score in scores]), low=low, high=high)
+    of_rows = _OF_ROWS[statistic]
+    low, high = _bounds(of_rows(_resampled(tasks, resamples, np.random.default_rng(seed))), level)
+    scores = np.concatenate([np.asarray(own, np.float64) for own in tasks])
+    return Interval(estimate=float(of_rows(scores[None])[0]), low=low, high=high)
+
+
+def performance_profile(
+    tasks: Tasks, thresholds: Sequence[float], *, resamples: int = 2_000, level: float = 0.95, seed: int = 0
+) -> list[Interval]:
+    """Return for each threshold the fraction of runs that score more, averaged over tasks, with its interval.
+
+    Agarwal et al. (2021), section 4.2. Scores of several tasks must be on one scale.
+    """
+    rng, limits = np.random.default_rng(seed), np.asarray(thresholds, np.float64)
+    own = [np.asarray(scores, np.float64) for scores in tasks]
+    estimates = np.mean([_fraction_above(scores[None], limits)[0] for scores in own], axis=0)  # [T]
+    fractions = [_fraction_above(rng.choice(scores, size=(resamples, len(scores))), limits) for scores in own]
+    bounds = [_bounds(column, level) for column in np.mean(fractions, axis=0).T]
+    pairs = zip(estimates, bounds, strict=True)
+    return [Interval(estimate=float(estimate), low=low, high=high) for estimate, (low, high) in pairs]
+
+
+def probability_of_improvement(
+    ours: Tasks, theirs: Tasks, *, resamples: int = 2_000, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """Return the probability that a run of ours scores more than one of theirs in the same task, averaged over tasks.
+
+    A tie counts as half (Agarwal et al., 2021, section 4.3). Each side's seeds are resampled apart.
+    """
+    rng = np.random.default_rng(seed)
+    estimates, resampled = [], []
+    for own, other in zip(ours, theirs, strict=True):
+        sides = [np.asarray(scores, np.float64) for scores in (own, other)]
+        estimates.append(_win_rate(*(scores[None] for scores in sides))[0])
+        resampled.append(_win_rate(*(rng.choice(scores, size=(resamples, len(scores))) for scores in sides)))
+    low, high = _bounds(np.mean(resampled, axis=0), level)
+    return Interval(estimate=float(np.mean(estimates)), low=low, high=high)
 
 
 def difference(
@@ -85,12 +123,17 @@ def _bounds(rows: NDArray[np.float64], level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _resampled_iqm(tasks: Tasks, resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the interquartile mean [R] of R samples, each of as many seeds of every task, drawn with replacement."""
+def _resampled(tasks: Tasks, resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return R samples [R, n], each of as many seeds of every task, drawn with replacement."""
     drawn = [
         rng.choice(np.asarray(scores, np.float64), size=(resamples, len(scores))) for scores in tasks if len(scores)
     ]
-    return _iqm_of_rows(np.concatenate(drawn, axis=1) if drawn else np.zeros((1, 0)))
+    return np.concatenate(drawn, axis=1) if drawn else np.zeros((1, 0))
+
+
+def _resampled_iqm(tasks: Tasks, resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return the interquartile mean [R] of R samples."""
+    return _iqm_of_rows(_resampled(tasks, resamples, rng))
 
 
 def _iqm_of_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -101,3 +144,29 @@ def _iqm_of_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     kept: NDArray[np.float64] = np.sort(rows, axis=1)[:, n // 4 : n - n // 4]
     mean: NDArray[np.float64] = kept.mean(axis=1)
     return mean
+
+
+def _mean_of_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean [R] of rows [R, n]."""
+    mean: NDArray[np.float64] = rows.mean(axis=1)
+    return mean
+
+
+_OF_ROWS: dict[Statistic, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "iqm": _iqm_of_rows,
+    "mean": _mean_of_rows,
+}
+
+
+def _fraction_above(rows: NDArray[np.float64], limits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the fraction [R, T] of each of the rows [R, n] above each of the limits [T]."""
+    ordered = np.sort(rows, axis=1)
+    n = rows.shape[1]
+    return np.array([1 - np.searchsorted(row, limits, side="right") / n for row in ordered], np.float64)
+
+
+def _win_rate(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the fraction [R] of pairs of a row of ours [R, n] and theirs [R, m] in which ours is larger."""
+    differences = ours[:, :, None] - theirs[:, None, :]  # [R, n, m]
+    rate: NDArray[np.float64] = (0.5 + 0.5 * np.sign(differences)).mean(axis=(1, 2))
+    return rate

@@ -20,7 +20,7 @@ from trainkit.engine.engine import EngineName
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
 from trainkit.engine.precision import Precision
 from trainkit.envs import Envs, make_envs
-from trainkit.envs.make import EnvSpec, has_own_number
+from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 from trainkit.nets import Preprocess
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
@@ -377,6 +377,14 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         """
         check_options(f"{entry.path}.settings", entry.settings, self.option_types)
         return replace(self.table(self.domain_of_id(entry.env)), **entry.settings)
+
+    def general_table(self, env: str, env_options: Mapping[str, Any]) -> EnvSettingsT:
+        """Return the general table for an id, whose environment is made if the id does not determine it."""
+        domain = self.domain_of_id(env)
+        if domain is None:
+            with borrowed_envs(env, 1, **env_options) as envs:
+                domain = self._domain_of(envs)
+        return self.table(domain)
 
     def complete_settings(self, settings: EnvSettingsT) -> dict[str, Any]:
         """Return the settings that an entry of the zoo must name, so that it does not change with the general table.

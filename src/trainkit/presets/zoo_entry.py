@@ -56,6 +56,7 @@ class ZooResult:
         date: when it was finished.
         curve: (step, mean return of the evaluations of all seeds) during training.
         weights_seed: the seed whose policy is shipped; None where there is none.
+        weights_return: the mean return of the shipped policy, which is saved in half precision.
     """
 
     seeds: tuple[int, ...]
@@ -72,6 +73,7 @@ class ZooResult:
     date: datetime.date
     curve: tuple[tuple[int, float], ...] = ()
     weights_seed: int | None = None
+    weights_return: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,11 @@ class ZooEntry:
         return f"{self.preset}/{self.env}"
 
     @property
+    def steps(self) -> int:
+        """Environment steps of a run."""
+        return int(self.settings["max_epoch"]) * int(self.settings["step_per_epoch"])
+
+    @property
     def digest(self) -> str:
         """A short hash of the settings: a result with another one is outdated."""
         texts = sorted((name, format_value(value)) for name, value in self.settings.items())
@@ -127,7 +134,7 @@ def find_entry(preset: str, env: object, folder: Path = ZOO) -> ZooEntry | None:
 
 
 def all_entries(folder: Path = ZOO) -> list[ZooEntry]:
-    """Return every entry, ordered by environment and preset."""
+    """Return every entry of the zoo, ordered by environment and preset."""
     entries = [read_entry(path, folder) for path in folder.glob("*/**/*.toml")]
     return sorted(entries, key=lambda entry: (entry.env, entry.preset))
 
@@ -179,6 +186,8 @@ def _check(entry: ZooEntry) -> None:
     with Checks(str(entry.path)) as checks:
         checks.require(bool(entry.source.strip()), '.source must say where the settings come from, got ""')
         checks.integer("episodes", entry.episodes, low=1)
+        for name in ("max_epoch", "step_per_epoch"):
+            checks.integer(f"settings.{name}", entry.settings.get(name), low=1)
         if (result := entry.result) is None:
             return
         tuned = sorted({*entry.tuning_seeds} & {*result.seeds})

@@ -1,0 +1,71 @@
+"""The zoo as tables: for a terminal, and the page benchmarks/results/ZOO.md."""
+
+from collections.abc import Sequence
+
+from trainkit.core.setting_texts import format_value
+from trainkit.presets.zoo_entry import ZooEntry
+
+COMMAND = "trainkit zoo report -o benchmarks/results/ZOO.md"
+
+_NOT_RUN = "not yet run"
+
+
+def rows(entries: Sequence[ZooEntry]) -> list[list[str]]:
+    """Return a heading and a row per entry."""
+    heading = ["preset", "environment", "steps", "result", "seeds", "source's", "random", "commit", "weights"]
+    return [heading, *map(_row, entries)]
+
+
+def page(entries: Sequence[ZooEntry]) -> str:
+    """Return the page of all entries, in Markdown."""
+    table = rows(entries)
+    done = [entry for entry in entries if entry.result is not None]
+    lines = [
+        "# The zoo",
+        "",
+        f"Written by `{COMMAND}` from the files below `src/trainkit/presets/zoo`, which [the zoo](../../docs/zoo.md) "
+        "explains.",
+        "",
+        f"{len(done)} of {len(entries)} entries have a result. A result is the mean over seeds on which the settings "
+        "were not chosen, of the mean return of each seed's greedy episodes, with the 95 % bootstrap interval over "
+        'seeds. "Source\'s" is the mean return that the source of the settings reports.',
+        "",
+        *(f"| {' | '.join(row)} |" for row in (table[0], ["---"] * len(table[0]), *table[1:])),
+    ]
+    for entry in entries:
+        lines += ["", f"## {entry.name}", "", *_details(entry)]
+    return "\n".join([*lines, ""])
+
+
+def _row(entry: ZooEntry) -> list[str]:
+    source = "" if entry.source_result is None else f"{entry.source_result:g}"
+    steps = f"{entry.steps:,}"
+    result = entry.result
+    if result is None:
+        return [entry.preset, entry.env, steps, _NOT_RUN, "", source, "", "", "no"]
+    outdated = "" if result.settings == entry.digest else ", other settings"
+    shown = f"{result.mean:.5g} [{result.low:.5g}, {result.high:.5g}]{outdated}"
+    weights = "no" if result.weights_seed is None else f"seed {result.weights_seed}"
+    row = [entry.preset, entry.env, steps, shown, str(len(result.seeds)), source]
+    return [*row, f"{result.random:.4g}", result.commit, weights]
+
+
+def _details(entry: ZooEntry) -> list[str]:
+    """Return the paragraphs about one entry."""
+    tuned = ", ".join(map(str, entry.tuning_seeds)) or "none"
+    settings = ", ".join(f"`{name}` {format_value(value)}" for name, value in entry.settings.items())
+    lines = [f"Source: {entry.source}. Tuning seeds: {tuned}.", "", f"Settings: {settings}."]
+    if (result := entry.result) is None:
+        return [*lines, "", f"{_NOT_RUN.capitalize()}: `trainkit zoo train {entry.preset} {entry.env}`."]
+    returns = ", ".join(f"{seed}: {mean:.5g}" for seed, mean in zip(result.seeds, result.returns, strict=True))
+    curve = ", ".join(f"{step:,}: {mean:.4g}" for step, mean in result.curve)
+    lines += [
+        "",
+        f"`{result.command}`, {result.date}, commit `{result.commit}`: {entry.episodes:,} greedy episodes per seed of "
+        f"the {entry.policy} policy, {result.seconds:,.0f} s per seed (median). Mean return by seed: {returns}.",
+        "",
+        f"Mean return during training, by step: {curve}." if curve else "It was not evaluated during training.",
+    ]
+    if result.weights_seed is not None:
+        lines += ["", f"The shipped policy, of seed {result.weights_seed}, reaches {result.weights_return:.5g}."]
+    return lines

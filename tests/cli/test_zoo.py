@@ -1,0 +1,62 @@
+"""`trainkit zoo`: an entry is added, trained, listed and reported by commands."""
+
+from pathlib import Path
+
+import pytest
+
+from trainkit.cli import main
+from trainkit.cli import zoo as commands
+from trainkit.presets.zoo_entry import read_entry
+
+SMALL = {"max_epoch": 1, "step_per_epoch": 64, "n_envs": 2, "step_per_collect": 16, "batch_size": 16, "n_test_envs": 1}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of an empty zoo, which the commands use."""
+    monkeypatch.setattr(commands, "ZOO", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def add(*words: str) -> int:
+    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    given = ["--source", "a test", "--tuning-seeds", "102", "--episodes", "2", "--set", "lr=Linear(1e-3, 0.0)"]
+    return main(["zoo", "add", "ppo", "CartPole-v1", *given, *settings, *words])
+
+
+def test_an_entry_is_added_trained_listed_and_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert add() == 0
+    entry = read_entry(folder / "ppo" / "CartPole-v1.toml", folder)
+    assert (entry.source, entry.tuning_seeds, entry.settings["n_envs"]) == ("a test", (102,), 2)
+    assert entry.settings["lam"] > 0  # of the general table
+    assert main(["zoo", "list"]) == 0
+    assert "not yet run" in capsys.readouterr().out
+    assert main(["zoo", "train", "ppo", "CartPole-v1", "--seeds", "2", "--weights", "best"]) == 0
+    entry = read_entry(entry.path, folder)
+    assert entry.result is not None
+    assert entry.result.seeds == (101, 103)
+    assert main(["zoo", "report", "-o", "ZOO.md"]) == 0
+    assert "## ppo/CartPole-v1" in Path("ZOO.md").read_text()
+
+    capsys.readouterr()
+    assert add() == 2
+    assert "CartPole-v1.toml exists: give --replace, which also drops its result" in capsys.readouterr().err
+    assert add("--replace") == 0
+    assert read_entry(entry.path, folder).result is None
+    assert not entry.weights.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["add", "bc", "CartPole-v1", "--source", "x"], "bc learns from a dataset"),
+        (["add", "ppo", "CartPole-v1", "--source", "x", "--set", "lrr=1"], "unknown option 'lrr', did you mean 'lr'"),
+        (["train", "ppo", "CartPole-v1"], "the zoo has nothing for ppo on 'CartPole-v1'"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
