@@ -28,11 +28,13 @@ NAMESPACES = {
         RolloutBuffer RoundBuffer SumTree Transition TransitionBatch buffer_from_config
     """,
     "callbacks": """
-        Callback Checkpoint Curriculum DatasetWriter Histograms History LogInfo RecordVideo SaveBest SaveEvery StopAt
+        Callback Checkpoint Curriculum DatasetWriter Histograms History LogInfo OffPolicyEvaluation
+        RecordVideo SaveBest SaveEvery StopAt
     """,
     "collector": "Collector Episode EpisodeEvents",
     "datasets": """
-        Estimate HasActionProbability from_minari importance_sampling load_dataset weighted_importance_sampling
+        Estimate HasActionProbability HasActionValues direct_method doubly_robust from_minari importance_sampling
+        load_dataset weighted_importance_sampling
     """,
     "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Precision TensorBatch TorchOptimizer",
     "envs": """
@@ -67,9 +69,9 @@ NAMESPACES = {
     "testing": "DeviceCounts FakeVectorEnv PretendDevice",
     "trainer": """
         Callback Checkpoint CollectStats Curriculum DIAGNOSIS_RULES DatasetWriter EpochResult EpochStats Evaluation
-        Histograms History Learner LogInfo OfflineTrainer OffpolicyTrainer OnpolicyTrainer RecordVideo RolloutLearner
-        RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee Trainer evaluate inspect_checkpoint
-        run_with_restart scalars
+        FittedQ Histograms History Learner LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainer OnpolicyTrainer
+        RecordVideo RolloutLearner RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee Trainer
+        evaluate fitted_q_evaluation inspect_checkpoint run_with_restart scalars
     """,
     "zoo": "ZooEntry ZooResult entry list load train",
 }

@@ -23,7 +23,13 @@ from trainkit import (
     make_envs,
 )
 from trainkit.callbacks import DatasetWriter
-from trainkit.datasets import Estimate, importance_sampling, weighted_importance_sampling
+from trainkit.datasets import (
+    Estimate,
+    direct_method,
+    doubly_robust,
+    importance_sampling,
+    weighted_importance_sampling,
+)
 from trainkit.datasets.off_policy_evaluation import per_decision
 
 BOTH = [importance_sampling, weighted_importance_sampling]
@@ -60,6 +66,7 @@ def dataset(
         action=np.concatenate(actions),
         reward=np.concatenate(rewards),
         terminated=ends if end == "both" else none,
+        truncated=ends if end == "truncated" else none,
         ends=ends,
         extras={one: np.nan_to_num(column, posinf=1) for one, column in given.items()},
     )
@@ -354,3 +361,49 @@ def test_an_episode_that_cannot_be_the_targets_counts_nothing() -> None:
     assert found.effective_sample_size == pytest.approx(1.0)
     none = per_decision([np.zeros(5)], [np.ones(5)], gamma=1.0, is_weighted=True)
     assert (none.value, none.effective_sample_size) == (0.0, 0.0)
+
+
+# ---- with action values ----
+
+
+class Table:
+    """The same values of both actions in every state."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = np.array(values)
+
+    def action_values(self, obs: Any) -> NDArray[np.float64]:
+        return np.tile(self.values, (len(obs), 1))
+
+
+class TestDoublyRobustByHand:
+    """The episodes of `TestByHand`, and q = 2 of action 0, 6 of action 1 everywhere: v = 1/4 * 2 + 3/4 * 6 = 5.
+
+    episode 0: d_1 = 5 + 1/2 * (4 - 2) = 6, d_0 = 5 + 3/2 * (8 + 1/2 * 6 - 6) = 12.5
+    episode 1: d_0 = 5 + 1/2 * (6 - 2) = 7, and truncated: 5 + 1/2 * (6 + 1/2 * 5 - 2) = 8.25
+    """
+
+    def test_terminated(self) -> None:
+        rows = dataset(*TestByHand.data)
+        estimate = doubly_robust(Always(0.75), rows, Table(2, 6), gamma=0.5)
+        assert_allclose(estimate.per_episode, [12.5, 7])
+        assert (estimate.value, estimate.behavior, estimate.n_episodes) == (9.75, 8, 2)
+        assert_allclose(estimate.std_error, 5.5 / 2)
+        assert_allclose(estimate.effective_sample_size, 1.25**2 / (0.75**2 + 0.5**2))
+
+    def test_truncated(self) -> None:
+        rows = dataset(*TestByHand.data, end="truncated")
+        estimate = doubly_robust(Always(0.75), rows, Table(2, 6), gamma=0.5)
+        assert_allclose(estimate.per_episode[1], 8.25)
+
+    def test_without_values_it_is_importance_sampling(self) -> None:
+        rows = dataset(*TestByHand.data)
+        zero = doubly_robust(Always(0.75), rows, Table(0, 0), gamma=0.5)
+        assert_allclose(zero.per_episode, importance_sampling(Always(0.75), rows, gamma=0.5).per_episode)
+
+    def test_the_direct_method_needs_no_probabilities(self) -> None:
+        rows = dataset(*TestByHand.data[:2], None)
+        estimate = direct_method(Always(0.75), rows, Table(2, 6), gamma=0.5)
+        assert (estimate.value, estimate.std_error, estimate.effective_sample_size) == (5, None, None)
+        with pytest.raises(ConfigError, match=r"doubly_robust needs the column 'action_prob'"):
+            doubly_robust(Always(0.75), rows, Table(2, 6), gamma=0.5)

@@ -4,6 +4,7 @@ from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
 from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
+from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
 from trainkit.trainer.callbacks.stopping import StopAt
@@ -17,6 +18,7 @@ __all__ = [
     "Histograms",
     "History",
     "LogInfo",
+    "OffPolicyEvaluation",
     "RecordVideo",
     "SaveBest",
     "SaveEvery",

@@ -4,6 +4,9 @@ from trainkit.datasets.loading import from_minari, load_dataset
 from trainkit.datasets.off_policy_evaluation import (
     Estimate,
     HasActionProbability,
+    HasActionValues,
+    direct_method,
+    doubly_robust,
     importance_sampling,
     weighted_importance_sampling,
 )
@@ -11,6 +14,9 @@ from trainkit.datasets.off_policy_evaluation import (
 __all__ = [
     "Estimate",
     "HasActionProbability",
+    "HasActionValues",
+    "direct_method",
+    "doubly_robust",
     "from_minari",
     "importance_sampling",
     "load_dataset",

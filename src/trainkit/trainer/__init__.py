@@ -12,12 +12,14 @@ from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
 from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
+from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
 from trainkit.trainer.diagnosis import DIAGNOSIS_RULES
 from trainkit.trainer.evaluation import Evaluation, evaluate
+from trainkit.trainer.fitted_q_evaluation import FittedQ, fitted_q_evaluation
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
@@ -33,10 +35,12 @@ __all__ = [
     "EpochResult",
     "EpochStats",
     "Evaluation",
+    "FittedQ",
     "Histograms",
     "History",
     "Learner",
     "LogInfo",
+    "OffPolicyEvaluation",
     "OfflineTrainer",
     "OffpolicyTrainer",
     "OnpolicyTrainer",
@@ -52,6 +56,7 @@ __all__ = [
     "Trainee",
     "Trainer",
     "evaluate",
+    "fitted_q_evaluation",
     "inspect_checkpoint",
     "run_with_restart",
     "scalars",
