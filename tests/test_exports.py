@@ -46,7 +46,8 @@ NAMESPACES = {
         MissingRowError EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
     """,
     "loggers": """
-        HistogramLogger JsonlLogger Logger PurgingLogger RunFolder TensorboardLogger TextLogger VideoLogger find_runs
+        CsvLogger HistogramLogger JsonlLogger Logger MlflowLogger PurgingLogger RunFolder TensorboardLogger TextLogger
+        VideoLogger WandbLogger find_runs
     """,
     "nets": """
         ActionScale ActorCriticNetwork ActorNetwork CriticNetwork Distribution ImpalaCNN ImplicitQNetwork MLP MinAtarCNN

@@ -137,6 +137,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "Curriculum": Call(tk.callbacks.Curriculum, {"fn": lambda trainer: None}),
         "DiscretizeActions": Call(tk.envs.DiscretizeActions, {"bins": 3}),
         "DoubleBackup": Call(tk.DoubleBackup, {}),
+        "CsvLogger": Call(tk.loggers.CsvLogger, {"folder": folder / "csv"}),
         "EZGreedy": Call(tk.EZGreedy, {"epsilon": 0.1}),
         "EpsilonGreedy": Call(tk.EpsilonGreedy, {"epsilon": 0.1}),
         "Evaluation": Call(tk.Evaluation, {"collector": evaluated}),

@@ -47,7 +47,7 @@ RECORDS |= {
     "UpdateResult",
 }
 BASES = {"Callback", "Engine", "Processor", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
-NEEDS_AN_EXTRA = {"from_minari"}
+NEEDS_AN_EXTRA = {"from_minari", "MlflowLogger", "WandbLogger"}
 LOADED = {"PretendDevice"}  # its constructor raises: `load` returns it
 
 WRONG = [-1, object(), None, math.nan, math.inf, 1.5, True, "x", [], {}, [1, 2], (1.0, "a"), 0]

@@ -394,3 +394,24 @@ def test_a_run_that_resumes_in_another_folder_or_restarts_takes_none_from_others
     assert other.info.run_dir == str(tmp_path / "other")
     restarted = make_trainer(logger=tmp_path / "run", checkpoint=tmp_path / "none", resume_from="auto")
     assert restarted.info.run_dir == str(tmp_path / "run_2")
+
+
+def test_a_summary_writer_of_torch_is_a_logger_that_stays_open(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    class Own(SummaryWriter):
+        """A subclass of the user's."""
+
+    writer = Own(str(tmp_path))  # type: ignore[no-untyped-call]  # torch's
+    with make_trainer(logger=writer, max_epoch=1) as trainer:
+        assert trainer.info.run_dir == str(tmp_path)
+        trainer.run()
+        trainer.log_video("film", FRAMES, fps=10)
+    writer.add_scalar("mine", 7.0, 5)  # type: ignore[no-untyped-call]  # torch's
+    writer.close()  # type: ignore[no-untyped-call]  # torch's
+    logged = scalars(tmp_path)
+    assert (logged["train/n_step"], logged["mine"]) == ([(24, 24.0)], [(5, 7.0)])
+    reader = events(tmp_path)
+    assert reader.Tensors("run/settings")
+    assert reader.PluginTagToContent("hparams")
+    assert reader.Tags()["images"] == ["custom/film"]

@@ -18,7 +18,7 @@ from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, Text
 from trainkit.core.signatures import checked
 from trainkit.core.stats import scalars
 from trainkit.loggers.runs import claim_folder
-from trainkit.loggers.tensorboard import TensorboardLogger
+from trainkit.loggers.tensorboard import EventWriter, TensorboardLogger
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,9 @@ def _listed(logger: object, former: Sequence[Path]) -> list[Logger]:
     has_methods = all(callable(getattr(logger, name, None)) for name in ("write", "describe", "close"))
     if has_methods and hasattr(logger, "folder"):
         return [logger]  # type: ignore[list-item]  # it has the protocol's members
-    if hasattr(logger, "add_scalar"):  # torch's and tensorboardX's, which Tianshou's loggers are given
+    if any(kind.__module__.startswith("torch.utils.tensorboard") for kind in type(logger).__mro__):
+        return [EventWriter(logger)]
+    if hasattr(logger, "add_scalar"):  # tensorboardX's, which Tianshou's loggers are given, too
         folder = getattr(logger, "log_dir", getattr(logger, "logdir", "runs/name"))
         kind = type(logger).__name__
         raise ConfigError(f"logger is a {kind}: give the folder it writes to instead, logger={str(folder)!r}")

@@ -67,21 +67,32 @@ def charts_of(tags: Iterable[str]) -> dict[str, dict[str, str]]:
     return {group: charts for group, charts in shown.items() if charts}
 
 
-@checked
-class TensorboardLogger:
-    """A logger that writes tensorboard's event files into `folder`, or `folder_2`, ... where another run is in it.
+def as_gif(frames: NDArray[np.uint8], fps: float) -> io.BytesIO:
+    """Return frames [T, H, W, 3] as an animated GIF.
 
-    With `resume` it continues in `folder` itself, unless another process logs to it. A folder that is deleted in the
-    middle of a run is created again.
+    It has 256 colors per frame and frame times in hundredths of a second, at least two.
+    """
+    from PIL import Image
+
+    first, *others = [Image.fromarray(frame) for frame in frames]
+    gif = io.BytesIO()
+    first.save(gif, "GIF", save_all=True, append_images=others, duration=max(20, 10 * round(100 / fps)), loop=0)
+    gif.seek(0)
+    return gif
+
+
+class EventWriter:
+    """Write statistics, histograms, videos and settings as events of a `SummaryWriter` of torch.
+
+    Args:
+        writer: belongs to the user, who closes it.
     """
 
-    def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
-        self._claim = claim_folder(folder, resume=resume)
-        self.folder: str | None = str(self._claim.folder)
-        self._has_failed = False
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self.folder: str | None = str(writer.log_dir)
         self._tags: set[str] = set()  # written so far
         self._n_charts = 0  # in the layout
-        self._open()
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write numbers as one event and flush it, so that a dashboard sees all of them at once."""
@@ -93,11 +104,6 @@ class TensorboardLogger:
             self._tags.update(numbers)
             self._write_layout()
 
-    def purge(self, step: int) -> None:
-        """Make dashboards ignore what was written after this step; it stays in the files."""
-        self._writer.close()
-        self._open(purge_step=step + 1)
-
     def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
         """Write the counts of 30 equal bins from the smallest to the largest number."""
         with self._writing() as writer:
@@ -105,18 +111,12 @@ class TensorboardLogger:
                 writer.add_histogram(tag, numbers, step, bins=_BINS)
 
     def write_video(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
-        """Write frames [T, H, W, 3] as an animated GIF, which tensorboard shows among images.
-
-        A GIF has 256 colors per frame and frame times in hundredths of a second, at least two.
-        """
-        from PIL import Image
+        """Write frames [T, H, W, 3] as an animated GIF, which tensorboard shows among images."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        first, *others = [Image.fromarray(frame) for frame in frames]
-        gif = io.BytesIO()
-        first.save(gif, "GIF", save_all=True, append_images=others, duration=max(20, 10 * round(100 / fps)), loop=0)
         _, height, width, _ = frames.shape
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif.getvalue())
+        gif = as_gif(frames, fps).getvalue()
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif)
         self._add_summary(step, Summary(value=[Summary.Value(tag=tag, image=image)]))
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
@@ -148,9 +148,8 @@ class TensorboardLogger:
         self._add_summary(0, Summary.FromString(hparams_pb(plain).SerializeToString()))
 
     def close(self) -> None:
-        """Close the file, and release the folder for other processes."""
-        self._writer.close()
-        self._claim.release()
+        """Write what is pending."""
+        self._writer.flush()
 
     def _write_layout(self) -> None:
         """Write the layout of the charts if new charts have data; TensorBoard uses the last layout."""
@@ -169,6 +168,39 @@ class TensorboardLogger:
     def _add_summary(self, step: int, summary: Any) -> None:
         with self._writing() as writer:
             writer.file_writer.add_summary(summary, step)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Any]:  # a SummaryWriter, whose `file_writer` torch declares as None
+        """Flush at the end of the block."""
+        self._writer._get_file_writer()  # which a writer has closed that was closed
+        yield self._writer
+        self._writer.flush()
+
+
+@checked
+class TensorboardLogger(EventWriter):
+    """A logger that writes tensorboard's event files into `folder`, or `folder_2`, ... where another run is in it.
+
+    With `resume` it continues in `folder` itself, unless another process logs to it. A folder that is deleted in the
+    middle of a run is created again.
+    """
+
+    def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
+        self._claim = claim_folder(folder, resume=resume)
+        self.folder = str(self._claim.folder)
+        self._has_failed = False
+        self._open()
+        super().__init__(self._writer)
+
+    def purge(self, step: int) -> None:
+        """Make dashboards ignore what was written after this step; it stays in the files."""
+        self._writer.close()
+        self._open(purge_step=step + 1)
+
+    def close(self) -> None:
+        """Close the file, and release the folder for other processes."""
+        self._writer.close()
+        self._claim.release()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Any]:  # a SummaryWriter, whose `file_writer` torch declares as None
