@@ -146,11 +146,11 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     ),
     "same_action": (
         "every step of 5 evaluations took the same action: lower lr, or explore more",
-        [run_of(env=CART, columns=returns(9.4, test=9.4) | {"test/top_action_share": 1.0})],
+        [run_of(env=CART, columns=returns(train, test=9.4) | {"test/top_action_share": 1.0}) for train in (9.4, 480.0)],
         [
             run_of(env=CART, columns=returns(9.4, test=9.4) | {"test/top_action_share": [1.0] * 9 + [0.99]}),
             run_of(4, env=CART, columns=returns(9.4, test=9.4) | {"test/top_action_share": 1.0}),
-            run_of(columns=returns([1.0] * 5 + [9.0] * 5) | {"test/top_action_share": 1.0}),  # it is the best one
+            run_of(columns=returns(1.0, test=[1.0] * 5 + [9.0] * 5) | {"test/top_action_share": 1.0}),  # it is the best
         ],
     ),
     "collapsed_entropy": (

@@ -180,9 +180,9 @@ def wrong_values(trainer: "Trainer") -> str | None:
 
 
 def same_action(trainer: "Trainer") -> str | None:
-    """Report one action that is taken in all steps of five evaluations, while returns are poor."""
+    """Report one action that is taken in all steps of five evaluations, while their returns are poor."""
     shares = _newest(trainer, "test/top_action_share", N_TESTS)
-    if shares is None or shares.min() < 1.0 or not _is_poor(trainer):
+    if shares is None or shares.min() < 1.0 or not _is_poor(trainer, "test"):
         return None
     return f"every step of {N_TESTS} evaluations took the same action: lower lr, or {_how_to_explore(trainer)}"
 
@@ -306,9 +306,12 @@ def _is_solved(trainer: "Trainer", constant: float) -> bool:
     return constant > 0 and limit is not None and _extremes(trainer, "lengths", 1) == (limit, limit)
 
 
-def _is_poor(trainer: "Trainer") -> bool:
-    """Return whether returns are clearly below the environment's threshold, or not clearly above the first epoch's."""
-    recent = [_newest(trainer, f"{group}/returns/mean") for group in ("train", "test")]
+def _is_poor(trainer: "Trainer", *groups: str) -> bool:
+    """Return whether returns are clearly below the environment's threshold, or not clearly above the first epoch's.
+
+    They are those of training and evaluation, whichever are better, or of the given one.
+    """
+    recent = [_newest(trainer, f"{group}/returns/mean") for group in groups or ("train", "test")]
     means = [values.mean() for values in recent if values is not None]
     first, spread = _first(trainer, "train/returns/mean"), _first(trainer, "train/returns/std")
     if not means or first is None or spread is None:
