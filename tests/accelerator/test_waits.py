@@ -17,6 +17,7 @@ from tests.helpers.learning import PARTS, add_to, batch_of, made
 from tests.helpers.pages import ROOT
 from trainkit.envs.process import Worker
 from trainkit.errors import ConfigError
+from trainkit.policy import support
 from trainkit.policy.update_result import MeanMetrics
 from trainkit.testing import DeviceCounts, PretendDevice
 
@@ -270,3 +271,33 @@ def test_metrics_of_other_names_than_before_are_an_error_where_sums_stay_on_the_
     assert meter.read() == {"loss": 1.0, "q": 1.0}
     add_to(meter, {"loss": one})
     assert meter.read() == {"loss": 1.0}
+
+
+def test_an_automatic_support_is_looked_at_with_one_wait_per_period(
+    pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(support, "PERIOD", 5)
+    policy = made(value=tk.CategoricalValue(11, v_min=-100.0), device=pretend.device)
+    batch = batch_of(16, reward=np.zeros(16, np.float32))
+    policy.update(batch, step=0)  # fits the support
+    costs = []
+    for _ in range(14):
+        with pretend.counting() as counts:
+            policy.update(batch, step=0)
+        costs.append(cost_of(counts))
+    look = SENT.plus(Cost(waits=1, read=1))
+    assert costs == [*[SENT] * 3, look, *[SENT] * 4, look, *[SENT] * 4, look]
+
+
+def test_a_support_that_was_widened_is_that_of_the_cpu(pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "PERIOD", 5)
+    policies = [
+        made(value=tk.CategoricalValue(11), device=device, dueling=True, act_on="cpu", optimizer=tk.Adam(1e-2))
+        for device in ("cpu", pretend.device)
+    ]
+    for policy in policies:
+        for i in range(12):
+            policy.update(batch_of(16, seed=i, reward=np.full(16, 1.0 + i, np.float32)), step=0)
+    bounds = [(policy.value.v_min, policy.value.v_max) for policy in policies]
+    assert bounds[0] == bounds[1] == (0.0, 4.0)
+    np.testing.assert_allclose(*(policy.action_values(batch_of(8).obs) for policy in policies), rtol=1e-3, atol=1e-3)

@@ -217,3 +217,36 @@ def test_sampling_of_equal_buffers_is_equal() -> None:
     assert isinstance(one, TransitionBatch)
     assert_array_equal(one.reward, other.reward)
     assert_array_equal(one.slots, other.slots)
+
+
+# ---- the range of returns ----
+
+
+def test_the_range_of_returns_is_over_all_rows_windows_and_0() -> None:
+    buffer = tape([1, 10, -100, 1000, -8], {2: TERMINATES})
+    assert buffer.return_range(Horizon(1, gamma=0.5)) == (-100, 1000)  # to go: -19, -40, -100, 996, -8
+    assert buffer.return_range(Horizon(2, gamma=0.5)) == (-100, 996)  # windows: 6, -40, -100, 996, -8
+    assert buffer.return_range(Horizon(1, gamma=0.5, reward="sign")) == (-1, 1.25)  # to go: 1.25, 0.5, -1, 0.5, -1
+    assert tape([5, 6]).return_range(Horizon(1, gamma=0.5)) == (0, 8)
+    assert ReplayBuffer(10).return_range(Horizon(1)) == (0, 0)
+
+
+@pytest.mark.parametrize("n_step", [1, 3, (2, 5)])
+def test_the_range_of_returns_is_that_of_a_slow_sum(n_step: Any) -> None:
+    rng, gamma, limit = np.random.default_rng(3), 0.9, 40
+    for _ in range(20):
+        buffer, stream = ReplayBuffer(2 * limit, seed=1), Stream(2)
+        n_rows = int(rng.integers(1, 100))
+        rewards = rng.normal(rng.normal(), 1.0, (n_rows, 2)).astype(np.float32)
+        ends = rng.choice([CONTINUES, TERMINATES, IS_TRUNCATED], (n_rows, 2), p=[0.9, 0.05, 0.05])
+        for reward, end in zip(rewards, ends, strict=True):
+            buffer.add(stream.next(ends=end)._replace(reward=reward))
+        sums = [0.0]
+        shortest, longest = n_step if isinstance(n_step, tuple) else (n_step, n_step)
+        for env in range(2):
+            for t in range(max(0, n_rows - limit), n_rows):
+                last = next((i for i in range(t, n_rows) if ends[i, env] != CONTINUES), n_rows - 1)
+                rest = rewards[t : last + 1, env].tolist()
+                windows = [rest[:n] for n in (*range(shortest, longest + 1), n_rows)]
+                sums += [sum(gamma**i * reward for i, reward in enumerate(window)) for window in windows]
+        assert_allclose(buffer.return_range(Horizon(n_step, gamma)), (min(sums), max(sums)), rtol=1e-5)

@@ -524,3 +524,16 @@ def test_updates_equal_those_of_a_slow_reference(is_double: bool, engine: Any, m
         np.testing.assert_allclose(priority, expected, rtol=1e-3, atol=1e-4)
         assert policy.read_metrics()["loss"] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5)
     assert_close(list(policy.network.parameters()), list(net.parameters()), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("heads", [{}, {"dueling": True, "noisy": True, "head": (5,)}], ids=["plain", "dueling noisy"])
+def test_outputs_are_mapped_by_a_matrix_and_an_offset(heads: Any) -> None:
+    network = QNetwork((4,), 2, width=3, hidden=(6,), **heads)
+    generator = torch.Generator().manual_seed(1)
+    x, matrix, offset = (torch.randn(shape, generator=generator) for shape in ((7, 4), (3, 3), (3,)))
+    noise = torch.randn(1, network.noise_size, generator=generator)[:, : network.noise_size] * 0.0
+    before = network(x, noise if network.noise_size else None).outputs.detach()
+    changed = network.map_outputs(matrix, offset)
+    torch.testing.assert_close(network(x).outputs, before @ matrix.T + offset)
+    assert len(changed) == (8 if heads else 2)
+    assert all(len(parameter) in (3, 6) for parameter in changed)

@@ -196,9 +196,9 @@ class TestLoss:
         assert not priority.requires_grad
 
 
-def test_the_defaults_are_c51s_support_and_the_papers_sigma() -> None:
+def test_the_defaults_are_an_automatic_support_and_the_papers_sigma() -> None:
     assert HLGaussValue().arguments() == {
-        "bins": 51, "v_min": -10.0, "v_max": 10.0, "sigma": 0.75, "target": "hl_gauss",
+        "bins": 51, "v_min": None, "v_max": None, "sigma": 0.75, "target": "hl_gauss",
     }  # fmt: skip
 
 

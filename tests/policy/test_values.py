@@ -218,10 +218,8 @@ class TestCategoricalMeans:
     def test_support_is_even_and_reaches_both_ends(self) -> None:
         assert CategoricalValue(5, -1.0, 1.0).support.tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0]
 
-    def test_default_is_the_papers(self) -> None:
-        value = CategoricalValue()
-
-        assert (value.width, value.v_min, value.v_max, value.priority) == (51, -10.0, 10.0, "kl")
+    def test_default_is_an_automatic_support_of_the_papers_51_returns(self) -> None:
+        assert CategoricalValue().arguments() == {"atoms": 51, "v_min": None, "v_max": None, "priority": "kl"}
 
     @pytest.mark.parametrize(
         ("reward", "discount", "share"),

@@ -242,6 +242,11 @@ class MixedBuffer:
         """Sample the batches of several updates one by one: the number of rows per source is drawn for each."""
         return [self.sample(batch_size, horizon=horizon, step=step, columns=columns) for _ in range(n_batches)]
 
+    def return_range(self, horizon: Horizon) -> tuple[float, float]:
+        """Return the smallest and the largest return of all sources; see `ReplayBuffer.return_range`."""
+        lows, highs = zip(*(source.return_range(horizon) for source in self.sources), strict=True)
+        return min(lows), max(highs)
+
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Yield all rows of every source once, `n_rows` at a time."""
         for source in self.sources:

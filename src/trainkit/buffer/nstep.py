@@ -73,6 +73,34 @@ def read_return_to_go(storage: Storage, rows: Rows, horizon: Horizon, at_once: i
     return total.astype(np.float32)
 
 
+def read_return_range(storage: Storage, horizon: Horizon) -> tuple[float, float]:
+    """Return the smallest and the largest of 0, all n-step rewards and all returns-to-go of the live rows.
+
+    A return-to-go is the discounted sum of the rewards from a row to the last row stored of its episode, without a
+    bootstrap. It is the sum of the first 1, 2, 4, 8 ... rewards, each by adding two sums of half as many.
+    """
+    rings, records = storage.rings, storage.records
+    rows = rings.live_rows(np.arange(rings.n_live))  # ring by ring from the oldest, so that episodes are consecutive
+    total = shape_reward(horizon.reward, records.reward[rows][None], lambda: _columns(storage, rows[None]))[0]
+    total = total.astype(np.float64)
+    is_last = (records.final[rows] >= 0) | (records.stamp[rings.after(rows, 1)] < 0)
+    (last,) = is_last.nonzero()
+    n_later = last[np.cumsum(is_last) - is_last] - np.arange(len(rows))  # rows of the episode after each
+    reach = 1
+    while (begins := (n_later >= reach).nonzero()[0]).size:
+        total[begins] += horizon.gamma**reach * total[begins + reach]
+        reach *= 2
+    low, high = min(0.0, float(total.min())), max(0.0, float(total.max()))
+    for n_step in range(
+        horizon.n_step[0] if isinstance(horizon.n_step, tuple) else horizon.n_step, horizon.longest + 1
+    ):
+        (begins,) = (n_later >= n_step).nonzero()
+        if len(begins):
+            windows = total[begins] - horizon.gamma**n_step * total[begins + n_step]
+            low, high = min(low, float(windows.min())), max(high, float(windows.max()))
+    return low, high
+
+
 def _sum_windows(
     storage: Storage,
     rows: Rows,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit.buffer.frame_mirror import FrameMirror
-from trainkit.buffer.nstep import Windows, read_return_to_go, read_windows
+from trainkit.buffer.nstep import Windows, read_return_range, read_return_to_go, read_windows
 from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler, checked_priority
@@ -253,6 +253,13 @@ class ReplayBuffer(HasSpaces):
             extras=extras,
         )
         return [batch] if n_batches == 1 else _split_batch(batch, n_batches)
+
+    def return_range(self, horizon: Horizon) -> tuple[float, float]:
+        """Return the smallest and the largest of 0, all n-step rewards and all returns-to-go of the rows.
+
+        Episodes that are open or were cut count as far as they are stored.
+        """
+        return (0.0, 0.0) if self._bound is None or not len(self) else read_return_range(self._bound, horizon)
 
     def use_batch_memory(self, allocate: Allocate | None) -> None:
         """Write the observations of the next batches to arrays that this function makes; None: to numpy's."""

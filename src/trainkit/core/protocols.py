@@ -239,6 +239,24 @@ class Learner(Trainee, Protocol):
         ...
 
 
+@runtime_checkable
+class HasReturnRange(Protocol):
+    """A buffer that knows how large the returns in it are."""
+
+    def return_range(self, horizon: Horizon) -> tuple[float, float]:
+        """Return the smallest and the largest of 0, all n-step rewards and all returns-to-go of the rows."""
+        ...
+
+
+@runtime_checkable
+class FitsReturns(Protocol):
+    """A policy that adapts to the size of returns before its first update."""
+
+    def fit_returns(self, buffer: HasReturnRange) -> None:
+        """Adapt to the returns in a buffer, unless this was done before."""
+        ...
+
+
 class RolloutLearner(Trainee, Protocol):
     """A policy as an on-policy trainer uses it."""
 

@@ -217,6 +217,20 @@ class GradientStep:
 
     # ---- storage ----
 
+    @torch.no_grad()
+    def map_moments(self, parameters: Iterable[nn.Parameter], linear: Callable[[Tensor], Tensor]) -> None:
+        """Adapt the optimizer's state of parameters whose gradients g are linear(g) from now on.
+
+        Moments m become linear(m). Second moments v, those of which no element is negative, become linear(sqrt(v))^2,
+        the largest that linear(g) can have.
+        """
+        chosen, state = set(parameters), self._rule.state()
+        for i, (_, parameter) in enumerate(self._named):
+            for moment in state.get(i, {}).values() if parameter in chosen else ():
+                if isinstance(moment, Tensor) and moment.shape == parameter.shape:
+                    is_second = bool((moment >= 0).all())
+                    moment.copy_(linear(moment.sqrt()).square() if is_second else linear(moment))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state by parameter, in the form of `torch.optim.Optimizer.state_dict()`.
 

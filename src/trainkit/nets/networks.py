@@ -101,6 +101,34 @@ class ActionHeads(nn.Module):
         state_value: Tensor = self.state_value(x, noise_v).view(-1, 1, self.width)
         return state_value + advantage - _mean_over_actions(advantage, legal)
 
+    @torch.no_grad()
+    def map_outputs(self, matrix: Tensor, offset: Tensor) -> list[nn.Parameter]:
+        """Replace the outputs o [W] of each action by matrix @ o + offset; return the parameters that changed."""
+        streams = [self.advantage] if self.state_value is None else [self.advantage, self.state_value]
+        layers: list[Any] = [stream.layers[-1] for stream in streams]
+        changed = [parameter for layer in layers for parameter in layer.parameters()]
+        for parameter in changed:
+            parameter.copy_(mapped(parameter, matrix))
+        layers[-1].bias.view(-1, self.width).add_(offset)  # once, although two streams add up
+        return changed
+
+
+def mapped(parameter: Tensor, matrix: Tensor) -> Tensor:
+    """Return parameters [K * W, ...] of K outputs of width W, multiplied by a matrix [W, W] along W."""
+    return (matrix @ parameter.view(-1, len(matrix), math.prod(parameter.shape[1:]))).view_as(parameter)
+
+
+@runtime_checkable
+class MapsOutputs(Protocol):
+    """A network of action values whose outputs can be replaced by a linear function of them."""
+
+    def map_outputs(self, matrix: Tensor, offset: Tensor) -> list[nn.Parameter]:
+        """Replace the outputs o [W] of each action by matrix @ o + offset; return the parameters that changed.
+
+        Their first axis is that of the outputs, [K * W, ...].
+        """
+        ...
+
 
 class HeadOptions(TypedDict, total=False):
     """Keyword arguments of `ActionHeads`."""
@@ -152,6 +180,10 @@ class QNetwork(SeededModule):
     def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
         x = self.encoder(features)
         return Prediction(self.heads(x, noise, legal))
+
+    def map_outputs(self, matrix: Tensor, offset: Tensor) -> list[nn.Parameter]:
+        """Replace the outputs o [W] of each action by matrix @ o + offset; return the parameters that changed."""
+        return self.heads.map_outputs(matrix, offset)
 
 
 class CosineEmbedding(nn.Module):

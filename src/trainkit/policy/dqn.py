@@ -1,5 +1,6 @@
 """`DQNPolicy`, the Q-learner: its parts make it DQN, C51, QR-DQN, IQN, Rainbow or a new algorithm."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from trainkit.core.data import (
 )
 from trainkit.core.errors import ConfigError, check_flag
 from trainkit.core.former_names import check_overrides
-from trainkit.core.protocols import EnvSpaces
+from trainkit.core.protocols import EnvSpaces, HasReturnRange
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
 from trainkit.engine.device import to_device
@@ -51,9 +52,10 @@ from trainkit.policy.exploration import (
     require_probability,
 )
 from trainkit.policy.persistence import recorded
+from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
 from trainkit.policy.update_result import UpdateResult
-from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, Value
+from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, SupportValue, Value
 
 
 @checked
@@ -86,7 +88,7 @@ class DQNPolicy(Policy):
     part's own.
     """
 
-    unwatched = frozenset({"exploration", "_joint", "_cpu_copy"})
+    unwatched = frozenset({"exploration", "_joint", "_cpu_copy", "_support"})
     exploration: Exploration = Greedy()  # until the constructor sets it
 
     def __init__(
@@ -131,6 +133,11 @@ class DQNPolicy(Policy):
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         self.add_gradient_step("network", self.network, default, clip, loss=self.loss, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
+        self._support: AutomaticSupport | None = None
+        if isinstance(self.value, SupportValue) and self.value.is_automatic:
+            self.value = copy.deepcopy(self.value)  # whose bounds this policy changes
+            self._support = AutomaticSupport(name, self.value, [self.network, self.target_network])
+            self._learning.watched = self._support.clipped
         is_ours = all(getattr(type(self), name) is getattr(DQNPolicy, name) for name in ("action_values", "_q_values"))
         self._cpu_copy = CpuCopy.wanted(name, act_on, self.device, can_copy=is_ours)
         self.eval()
@@ -329,13 +336,39 @@ class DQNPolicy(Policy):
 
     # ---- learning ----
 
+    def fit_returns(self, buffer: HasReturnRange) -> None:
+        """Set an automatic support by the returns in a buffer, unless it was set before.
+
+        Trainers call this before the first update. Without it the rewards of the first batch set the support.
+        """
+        if self._support is not None and not self._support.is_fitted:
+            self._support.fit(*buffer.return_range(self.horizon))
+
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimize` does."""
         if batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
         if self._joint is not None:
             batch = replace(batch, action=self._joint.numbers(batch.action))
-        return super().update(batch, step=step)
+        support = self._support
+        if support is not None and self.n_updates == 0 and not support.is_fitted:
+            support.fit(float(np.min(batch.reward)), float(np.max(batch.reward)))
+        result = super().update(batch, step=step)
+        if support is not None and support.clipped.is_due:
+            support.follow(partial(self._logits, batch), self._learning.steps["network"])
+        return result
+
+    @torch.no_grad()
+    def _logits(self, batch: TransitionBatch) -> Tensor:
+        """Return the outputs [N, W] of both networks for all actions in a batch's observations and next observations."""
+        self.enter(training=False)
+        rows = self.tensors(batch)
+        outputs = [
+            network(obs, None, legal).outputs.flatten(0, 1)
+            for network in (self.network, self.target_network)
+            for obs, legal in ((rows.obs, rows.legal), (rows.next_obs, rows.next_legal))
+        ]
+        return torch.cat(outputs)
 
     def loss_noise(self, n_rows: int) -> dict[str, Any]:
         """Sample the noise and the quantile fractions of the "online" and of the "target" network."""

@@ -13,7 +13,7 @@ from trainkit.engine.device import CPU, BatchMemory, with_room
 from trainkit.engine.gradient_step import GradientStep, Scalar, Taken
 from trainkit.engine.loss import objective
 from trainkit.policy.target import TargetNetwork
-from trainkit.policy.update_result import DivergenceGuard, MeanMetrics, UpdateResult
+from trainkit.policy.update_result import DivergenceGuard, MeanMetrics, PeriodicMeans, UpdateResult
 
 if TYPE_CHECKING:
     from trainkit.policy.base import Policy
@@ -31,6 +31,7 @@ class Learning:
         steps: the gradient steps by name, in their order.
         targets: the target networks by name.
         metrics: of the updates since the last report.
+        watched: those that the policy decides by; None where there are none.
         divergence: detects updates that are not finite.
         memory: has batches in memory that the device reads.
     """
@@ -41,6 +42,7 @@ class Learning:
         self.steps: dict[str, GradientStep] = {}
         self.targets: dict[str, TargetNetwork] = {}
         self.metrics = MeanMetrics()
+        self.watched: PeriodicMeans | None = None
         self.divergence = DivergenceGuard(self._subject, policy.device)
         self.memory = BatchMemory()
 
@@ -58,7 +60,8 @@ class Learning:
         work = partial(self._work, n_rows=n_rows, step=step)
         if engine.is_graph:
             rates = {name: gradient_step.lr(step) for name, gradient_step in self.steps.items()}
-            fixed = frames, self.metrics.device_sums, *self.divergence.memory
+            sums = [self.metrics.device_sums, None if self.watched is None else self.watched.sums.device_sums]
+            fixed = frames, *sums, *self.divergence.memory
             variant = self.divergence.on_nan
             kept, metrics = engine.update(work, (columns, inputs, rates), fixed, memory=self.memory, variant=variant)
         else:
@@ -160,12 +163,14 @@ class Learning:
                 f"{self._subject}: the metrics {', '.join(sorted(repeated))} are those of gradient steps: rename yours"
             )
         metrics = {**recorded, **metrics}
-        if self.divergence.on_nan == "raise":
-            self.metrics.sum_up(metrics)
-            return None
-        masked = self.divergence.mask_skipped(metrics)
-        self.metrics.sum_up(masked)
-        return masked["skipped"]
+        is_lost: Tensor | None = None
+        if self.divergence.on_nan == "skip":
+            metrics = masked = self.divergence.mask_skipped(metrics)
+            is_lost = masked["skipped"]
+        self.metrics.sum_up(metrics)
+        if self.watched is not None:
+            self.watched.sum_up(metrics)
+        return is_lost
 
     def _count(self, step: int) -> None:
         """Count an update, move the target networks, and add the metrics that are known without the device."""
@@ -179,6 +184,8 @@ class Learning:
         if moved:
             plain["target_followed"] = sum(moved) / len(moved)
         self.metrics.count(**plain)
+        if self.watched is not None:
+            self.watched.sums.count()
         if self.divergence.on_nan == "skip" and self._policy.device == CPU:
             self.divergence.check_skipped(policy.n_updates)
 
@@ -207,6 +214,7 @@ class Learning:
         return {
             "optimizers": {name: one.state_dict() for name, one in self.steps.items()},
             "targets": {name: one.state_dict() for name, one in self.targets.items()},
+            **({} if self.watched is None else {"watched": self.watched.sums.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -215,3 +223,5 @@ class Learning:
             gradient_step.load_state_dict(state["optimizers"][name])
         for name, target in self.targets.items():
             target.load_state_dict(state["targets"][name])
+        if self.watched is not None:
+            self.watched.sums.load_state_dict(state["watched"], self._policy.device)

@@ -122,7 +122,11 @@ def load_weights(
     matching, mismatches = _matched(policy.state_dict(), _with_targets(policy, weights, networks))
     if mismatches and (strict or not matching):
         lines = "\n".join(f"  {key}: {why}" for key, why in mismatches.items())
-        raise CheckpointError(f"{name} has other parameters than those given:\n{lines}")
+        remedy = ""
+        if "value.support" in mismatches and "value.support" not in weights:
+            value = type(getattr(policy, "value", None)).__name__
+            remedy = f"\ngive {value} the v_min and v_max that they were trained with: theirs did not change"
+        raise CheckpointError(f"{name} has other parameters than those given:\n{lines}{remedy}")
     policy.load_state_dict(matching, strict=False)  # what is missing is among the mismatches
     return mismatches
 

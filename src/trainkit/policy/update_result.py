@@ -1,8 +1,8 @@
 """Results of updates: priorities, mean metrics, and the detection of losses and gradients that are not finite."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -131,10 +131,55 @@ class MeanMetrics:
             self.device_sums.zero_()
         return {**means, **plain}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Wait for the device and return the sums of `sum_up`, and how many updates were counted."""
+        return {"n_updates": self.n_updates, "sums": dict(self._totals())}
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Continue from saved sums."""
+        self.n_updates, sums = state["n_updates"], {name: float(total) for name, total in state["sums"].items()}
+        if device.type == "cpu":
+            self._sums = sums
+        else:
+            self._device_names = tuple(sums)
+            self.device_sums = torch.tensor(list(sums.values()), dtype=torch.float64).to(device)
+
     def _totals(self) -> dict[str, float]:
         if self.device_sums is None:
             return self._sums
         return self._sums | dict(zip(self._device_names, self.device_sums.tolist(), strict=True))
+
+
+class PeriodicMeans:
+    """Means of some metrics over a fixed number of updates, which a policy decides by.
+
+    Unlike those of reports they do not depend on when reports are due, and are saved, so that a resumed run decides by
+    the same bits.
+
+    Args:
+        names: of the metrics.
+        period: updates.
+
+    Attributes:
+        sums: since the last read.
+    """
+
+    def __init__(self, names: Sequence[str], period: int) -> None:
+        self._names, self._period = names, period
+        self.sums = MeanMetrics()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether all updates of a period were counted."""
+        return self.sums.n_updates >= self._period
+
+    def sum_up(self, metrics: Mapping[str, Scalar]) -> None:
+        """Add those of an update's metrics that are wanted; in a CUDA graph this is recorded."""
+        self.sums.sum_up({name: metrics[name] for name in self._names if name in metrics})
+
+    def read(self) -> dict[str, float]:
+        """Wait for the device, return the means since the last read and reset them."""
+        return self.sums.read()
 
 
 class DivergenceGuard:

@@ -141,19 +141,98 @@ class ExpectedValue(ReturnValue):
         return functional.huber_loss(chosen, target, reduction="none", delta=self.delta), priority
 
 
+SLACK = 0.1  # of the support's width, by which returns may be misrepresented before it is widened
+
+
 @former_members("Value")
 class SupportValue(nn.Module, Part):
-    """Base of the value parts whose outputs are logits over W fixed returns, the support.
+    """Base of the value parts whose outputs are logits over W evenly spaced returns, the support.
+
+    A bound that is given never changes. One that is None is automatic: the policy sets it before its first update and
+    widens it when too many targets lie beyond (`AutomaticSupport`). An automatic support is saved with the weights.
 
     Args:
-        support: [W].
+        width: W.
+        n_gaps: bounds are so many gaps between neighboring returns apart.
+        v_min, v_max: the bounds; None is automatic.
+        margin: gaps between the returns that must be represented and automatic bounds.
+
+    Attributes:
+        is_automatic: whether a bound is.
+        support: the returns.
+        low, high: the bounds, as losses read them.
+        gap: between neighboring returns.
+        is_fitted: whether automatic bounds were set.
     """
 
     support: Tensor  # [W]
+    low: Tensor  # []
+    high: Tensor  # []
+    gap: Tensor  # []
+    is_fitted: Tensor  # []
 
-    def __init__(self, support: Tensor) -> None:
+    def __init__(
+        self, width: int, n_gaps: int, v_min: float | None, v_max: float | None, *, margin: float = 0.0
+    ) -> None:
         super().__init__()
-        self.register_buffer("support", support, persistent=False)
+        self._given = tuple(None if bound is None else float(bound) for bound in (v_min, v_max))
+        self._n_gaps, self._margin = n_gaps, min(margin, n_gaps / 4)
+        self.is_automatic = None in self._given
+        for name, shape in {"support": (width,), "low": (), "high": (), "gap": ()}.items():
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float32), persistent=self.is_automatic)
+        is_fitted = torch.tensor(not self.is_automatic)
+        self.register_buffer("is_fitted", is_fitted, persistent=self.is_automatic)
+        self.set_bounds(*self._with_given(-1.0, 1.0))
+
+    @property
+    def given_bounds(self) -> dict[str, float | None]:
+        """The bounds as they were given."""
+        return dict(zip(("v_min", "v_max"), self._given, strict=True))
+
+    @property
+    def v_min(self) -> float:
+        """The lower bound; where it is automatic, reading it waits for the device."""
+        return float(self.low) if self._given[0] is None else self._given[0]
+
+    @property
+    def v_max(self) -> float:
+        """The upper bound; where it is automatic, reading it waits for the device."""
+        return float(self.high) if self._given[1] is None else self._given[1]
+
+    @torch.no_grad()
+    def set_bounds(self, low: float, high: float) -> None:
+        """Spread the returns evenly between other bounds."""
+        gap = (high - low) / self._n_gaps
+        rest = gap * (self._n_gaps - self.width + 1) / 2  # between a bound and the return next to it
+        self.support.copy_(torch.linspace(low + rest, high - rest, self.width, dtype=torch.float32))
+        for buffer, number in ((self.low, low), (self.high, high), (self.gap, gap)):
+            buffer.fill_(number)
+
+    def fit(self, low: float, high: float) -> None:
+        """Set automatic bounds to the narrowest between which 0 and returns in low..high are represented.
+
+        Where all these are 0, they are -1 and 1.
+        """
+        low, high = min(low, 0.0), max(high, 0.0)
+        if high - low < torch.finfo(torch.float32).tiny * self._n_gaps:
+            low, high = -1.0, 1.0
+        margin = self._margin * (high - low) / (self._n_gaps - 2 * self._margin)
+        self.set_bounds(*self._with_given(low - margin, high + margin))
+        self.is_fitted.fill_(True)
+
+    def widened(self, *, below: bool, above: bool) -> tuple[float, float]:
+        """Return the bounds, each that is automatic and named moved outwards by their distance."""
+        low, high = self.v_min, self.v_max
+        span = high - low
+        return self._with_given(low - span * below, high + span * above)
+
+    def _with_given(self, low: float, high: float) -> tuple[float, float]:
+        """Return bounds, those that were given in their place; an automatic one gives way to a given one."""
+        v_min, v_max = self._given
+        low, high = low if v_min is None else v_min, high if v_max is None else v_max
+        if low < high:
+            return low, high
+        return (low, low + 1.0) if v_max is None else (high - 1.0, high)
 
     @property
     def width(self) -> int:
@@ -171,12 +250,40 @@ class SupportValue(nn.Module, Part):
         """Return the difference [B] of the means of target probabilities [B, W] and of logits [B, W]."""
         return target @ self.support - self.mean(chosen)
 
-    def support_metrics(self, chosen: Tensor, target: Tensor, clipped: Tensor) -> dict[str, Tensor]:
-        """Return metrics of the TD errors, the mean of `clipped` [B] and the mean entropy of logits [B, W] in nats."""
+    def support_metrics(
+        self, chosen: Tensor, target: Tensor, returns: Tensor, mass: Tensor, discount: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the scalars of `metrics`.
+
+        Args:
+            chosen: logits [B, W].
+            target: probabilities [B, W].
+            returns: of which the target was made before they were moved inside the bounds, [B, K].
+            mass: their probabilities [B, K].
+            discount: of the rows [B].
+        """
+        rounding = 1e-3 * self.gap
+        is_beyond = (returns < self.low - rounding) | (returns > self.high + rounding)
         log_probability = functional.log_softmax(chosen, dim=1)
-        entropy = -(log_probability.exp() * log_probability).sum(dim=1).mean()
-        td = td_metrics(self.td_error(chosen, target))
-        return {**td, "clipped_share": clipped.mean(), "value_entropy": entropy}
+        metrics = {
+            **td_metrics(self.td_error(chosen, target)),
+            "clipped_share": (mass * is_beyond).sum(dim=1).mean(),
+            "value_entropy": -(log_probability.exp() * log_probability).sum(dim=1).mean(),
+        }
+        if self.is_automatic:
+            # A return that moves beyond a bound by x in every step ends up x / (1 - discount) beyond.
+            slack = rounding + SLACK * (self.high - self.low) * (1.0 - discount).unsqueeze(1)
+            metrics["clipped_below"] = (mass * (returns < self.low - slack)).sum(dim=1).mean()
+            metrics["clipped_above"] = (mass * (returns > self.high + slack)).sum(dim=1).mean()
+            metrics |= {"v_min": self.low.clone(), "v_max": self.high.clone()}
+        return metrics
+
+
+def check_bounds(checks: Checks, v_min: float | None, v_max: float | None) -> None:
+    """Check the bounds of a support."""
+    are_numbers = [checks.number(name, bound, optional=True) for name, bound in (("v_min", v_min), ("v_max", v_max))]
+    if all(are_numbers) and v_min is not None and v_max is not None:
+        checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
 
 
 @checked
@@ -186,19 +293,32 @@ class CategoricalValue(SupportValue):
     Bellemare et al. (2017): the target is the distribution of R + discount * z, each atom's mass shared between its two
     neighbors in the support (algorithm 1), the loss the cross-entropy to it. The priority is the divergence
     KL(target || chosen), which vanishes at the optimum (Hessel et al., 2018), or the cross-entropy.
+
+    Args:
+        atoms: W; the paper's 51.
+        v_min, v_max: the first and the last return, in the paper -10 and 10. None, the default, is automatic: see
+            `SupportValue`.
+        priority: "kl" or "ce".
     """
 
     def __init__(
-        self, atoms: int = 51, v_min: float = -10.0, v_max: float = 10.0, *, priority: Literal["kl", "ce"] = "kl"
+        self,
+        atoms: int = 51,
+        v_min: float | None = None,
+        v_max: float | None = None,
+        *,
+        priority: Literal["kl", "ce"] = "kl",
     ) -> None:
         with Checks("CategoricalValue") as checks:
             checks.integer("atoms", atoms, low=2)
-            if checks.number("v_min", v_min) and checks.number("v_max", v_max):
-                checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
+            check_bounds(checks, v_min, v_max)
             checks.one_of("priority", priority, ["kl", "ce"])
-        super().__init__(torch.linspace(v_min, v_max, atoms, dtype=torch.float32))
-        self.atoms, self.v_min, self.v_max, self.priority = atoms, float(v_min), float(v_max), priority
-        self._gap = (self.v_max - self.v_min) / (atoms - 1)
+        super().__init__(atoms, atoms - 1, v_min, v_max)
+        self.atoms, self.priority = atoms, priority
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
+        return {"atoms": self.atoms, **self.given_bounds, "priority": self.priority}
 
     def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the support and its probabilities, [..., W] each, of logits [..., W]."""
@@ -208,7 +328,7 @@ class CategoricalValue(SupportValue):
     def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the next value's distribution, shifted, scaled and projected onto the support, [B, W]."""
         probability = self._probability(after, discount)
-        position = (self._moved(reward, discount).clamp(self.v_min, self.v_max) - self.v_min) / self._gap  # [B, W]
+        position = (self._moved(reward, discount).clamp(self.low, self.high) - self.low) / self.gap  # [B, W]
         below = position.floor().clamp(max=self.width - 2)  # so that the atom above is at most the last
         above_share = (position - below).clamp(max=1.0) * probability
         index = below.long().clamp(0, self.width - 2)  # valid also for nan, whose loss is rejected later
@@ -227,9 +347,8 @@ class CategoricalValue(SupportValue):
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
         """Return the TD error, the entropy and the share of the target outside the support."""
-        moved = self._moved(reward, discount)
-        beyond = (moved < self.v_min - 1e-3 * self._gap) | (moved > self.v_max + 1e-3 * self._gap)
-        return self.support_metrics(chosen, target, (self._probability(after, discount) * beyond).sum(dim=1))
+        moved, probability = self._moved(reward, discount), self._probability(after, discount)
+        return self.support_metrics(chosen, target, moved, probability, discount)
 
     def _probability(self, after: Tensor, discount: Tensor) -> Tensor:
         """Return the next value's distribution, [B, W]; uniform where the discount is 0, so that it is never nan."""
@@ -290,7 +409,8 @@ class HLGaussValue(SupportValue):
     Args:
         bins: W.
         v_min, v_max: the outer edges of the first and the last bin. Targets within 3 sigma of them lose the mass beyond
-            them, which shifts their mean inwards: choose both that much wider than returns reach.
+            them, which shifts their mean inwards: choose both that much wider than returns reach. None, the default, is
+            automatic, that much wider than returns reach: see `SupportValue`.
         sigma: standard deviation of "hl_gauss" in bin widths; Farebrother et al. take 0.75. To keep the width in
             units of return, scale it with the number of bins. It has no effect with "two_hot".
         target: "hl_gauss" or "two_hot".
@@ -301,33 +421,29 @@ class HLGaussValue(SupportValue):
     def __init__(
         self,
         bins: int = 51,
-        v_min: float = -10.0,
-        v_max: float = 10.0,
+        v_min: float | None = None,
+        v_max: float | None = None,
         *,
         sigma: float = 0.75,
         target: Literal["hl_gauss", "two_hot"] = "hl_gauss",
     ) -> None:
         with Checks("HLGaussValue") as checks:
             checks.integer("bins", bins, low=2)
-            if checks.number("v_min", v_min) and checks.number("v_max", v_max):
-                checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
+            check_bounds(checks, v_min, v_max)
             checks.number("sigma", sigma, low=0, above_low=True)
             checks.one_of("target", target, ["hl_gauss", "two_hot"])
-        bin_width = (v_max - v_min) / bins
-        super().__init__(torch.linspace(v_min + bin_width / 2, v_max - bin_width / 2, bins, dtype=torch.float32))
-        self.bins, self.v_min, self.v_max, self._bin_width = bins, float(v_min), float(v_max), bin_width
-        self.sigma, self.kind = float(sigma), target
+        super().__init__(bins, bins, v_min, v_max, margin=3 * sigma if target == "hl_gauss" else 0.5)
+        self.bins, self.sigma, self.kind = bins, float(sigma), target
         self.register_buffer("_edges", torch.arange(bins + 1, dtype=torch.float32), persistent=False)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
-        own = {name: getattr(self, name) for name in ("bins", "v_min", "v_max", "sigma")}
-        return {**own, "target": self.kind}
+        return {"bins": self.bins, **self.given_bounds, "sigma": self.sigma, "target": self.kind}
 
     def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the histogram of the TD target, [B, W]."""
-        y = self._td_target(after, reward, discount).clamp(self.v_min, self.v_max)
-        distance = self._edges - (y - self.v_min) / self._bin_width  # [B, W + 1]
+        y = self._td_target(after, reward, discount).clamp(self.low, self.high)
+        distance = self._edges - (y - self.low) / self.gap  # [B, W + 1]
         if self.kind == "two_hot":
             cumulative = distance.clamp(-0.5, 0.5)
         else:
@@ -342,10 +458,8 @@ class HLGaussValue(SupportValue):
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> dict[str, Tensor]:
         """Return the TD error, the entropy and the share of TD targets outside the support."""
-        y = self._td_target(after, reward, discount).squeeze(1)
-        margin = 1e-3 * self._bin_width
-        clipped = (y < self.v_min - margin) | (y > self.v_max + margin)
-        return self.support_metrics(chosen, target, clipped.to(y.dtype))
+        y = self._td_target(after, reward, discount)
+        return self.support_metrics(chosen, target, y, torch.ones_like(y), discount)
 
     def _td_target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Return y, [B, 1], before it is clipped."""

@@ -66,7 +66,6 @@ class OfflineQSettings(ActionValueSettings, OfflineSettings):
     """
 
     loss: Literal["huber", "mse"] = "mse"
-    v_max: float = 10.0  # 1 / (1 - gamma)
     n_step: int | tuple[int, int] = 3
     gamma: float = 0.9
     reward: Any = None

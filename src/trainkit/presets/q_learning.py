@@ -47,8 +47,8 @@ class ActionValueSettings:
         loss: of an expected value.
         rescale: scale of the value rescaling of Pohlen et al. (2018), of all values but the categorical.
         atoms: number of returns of a categorical value.
-        v_min: lowest return of a categorical value.
-        v_max: highest return of a categorical value.
+        v_min: lowest return of a categorical value; None fits it to the rewards.
+        v_max: highest return of a categorical value; None fits it to the rewards.
         quantiles: number of quantiles; None is as many as in the value's paper.
         target_every: environment steps between updates of the target network; offline, updates.
         target_tau: share by which an update moves the target network; 1 copies.
@@ -60,8 +60,8 @@ class ActionValueSettings:
     loss: Literal["huber", "mse"] = "mse"
     rescale: float | None = None
     atoms: int = 51
-    v_min: float = 0.0
-    v_max: float
+    v_min: float | None = None
+    v_max: float | None = None
     quantiles: int | None = None
     target_every: int
     target_tau: Scheduled | Linear = 1.0
@@ -90,7 +90,6 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     hidden: tuple[int, ...] = (256, 256)
     noisy: bool = False
     sigma0: float = 0.5
-    v_max: float = 50.0  # 1 / (1 - gamma): a return that never ends, at one reward per step
     double: bool = False
     munchausen: bool = False
     entropy_temperature: float = 0.03
@@ -229,7 +228,7 @@ def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> 
         n = 64 if n is None else n
         return ImplicitQuantileValue(n, target_quantiles=n, rescale=rescale)
     if rescale is not None:
-        raise ConfigError(f"{preset} cannot rescale a categorical value, whose returns are fixed: set v_min and v_max")
+        raise ConfigError(f"{preset} cannot rescale a categorical value, whose support fits any returns: leave it out")
     return CategoricalValue(settings.atoms, settings.v_min, settings.v_max)
 
 
@@ -340,7 +339,6 @@ rainbow = QPreset(
         "head": (128,),
         "sigma0": 0.1,  # Tianshou's Rainbow for CartPole
         "gamma": 0.97,
-        "v_max": 34.0,  # 1 / (1 - gamma)
         "lr": 2e-3,
         "target_every": 50,  # 12 updates
         "update_per_step": 0.25,

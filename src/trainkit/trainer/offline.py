@@ -7,7 +7,7 @@ from typing_extensions import TypeVar
 from trainkit.collector import Collector
 from trainkit.core.data import TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import Dataset, Learner
+from trainkit.core.protocols import Dataset, FitsReturns, HasReturnRange, Learner
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.compatibility import check_dataset
@@ -69,11 +69,13 @@ class OfflineTrainer(Trainer[LearnerT]):
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
     def _prepare_parts(self) -> None:
-        """Check every row of the dataset, then let the policy compute its running statistics from it."""
+        """Check every row of the dataset, then let the policy adapt to it."""
         super()._prepare_parts()
         check_dataset(type(self).__name__, self.policy, self.buffer)
         if self.policy.observes:
             self.policy.fit_statistics(self.buffer)
+        if isinstance(self.policy, FitsReturns) and isinstance(self.buffer, HasReturnRange):
+            self.policy.fit_returns(self.buffer)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the run, for dashboards and manifests."""

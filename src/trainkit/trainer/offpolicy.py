@@ -16,7 +16,7 @@ from trainkit.collector import Collector
 from trainkit.core import tree
 from trainkit.core.data import TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import Buffer, Learner, RoundBuffer
+from trainkit.core.protocols import Buffer, FitsReturns, HasReturnRange, Learner, RoundBuffer
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.compatibility import check_replay, check_warmup
@@ -208,6 +208,8 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def _update(self) -> None:
         """Sample a batch, or a round of them; update the policy; write the new priorities."""
         policy, buffer, step = self.policy, self.buffer, self._collector.env_step
+        if policy.n_updates == 0 and isinstance(policy, FitsReturns) and isinstance(buffer, HasReturnRange):
+            policy.fit_returns(buffer)
         if not self._batches:
             n_batches = min(self._pending.count, self.updates_per_round)
             horizon, columns = policy.horizon, policy.columns
