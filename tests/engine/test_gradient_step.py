@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from tests.helpers.learning import assert_same, parameters_of, small_net
+from tests.helpers.learning import assert_same, linear, parameters_of, small_net
 from trainkit import Adam, Clip, ConfigError
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.engine import gradient_step
@@ -603,11 +603,11 @@ def test_betas_that_are_one_number_are_refused_like_any_other() -> None:
 
 def test_moments_follow_a_linear_change_of_gradients() -> None:
     gradient, matrix = torch.tensor([[1.0, -2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.5], [0.0, 0.5]])
-    net = nn.Linear(2, 2)
+    net = linear([[0.0, 0.0], [0.0, 0.0]])
     step = GradientStep(net, Adam(1e-3))
     step(lambda: (net.weight * gradient).sum() + net.bias.sum(), step=0)
     step.map_moments([net.weight], lambda moment: matrix @ moment)
-    weight, bias = step.state_dict()["state"].values()
+    weight, bias = copy.deepcopy(step.state_dict()["state"]).values()
     assert_close(weight["exp_avg"], torch.tensor([[0.25, 0.0], [0.15, 0.2]]))  # of 0.1, -0.2, 0.3, 0.4
     assert_close(weight["exp_avg_sq"], 1e-3 * torch.tensor([[6.25, 16.0], [2.25, 4.0]]))  # of 1, 2, 3, 4, squared last
     assert_close(bias["exp_avg"], torch.full((2,), 0.1))
@@ -616,7 +616,7 @@ def test_moments_follow_a_linear_change_of_gradients() -> None:
 
 
 def test_momentum_of_a_torch_optimizer_follows_a_linear_change_of_gradients() -> None:
-    net = nn.Linear(2, 1, bias=False)
+    net = linear([[0.0, 0.0]])
     step = GradientStep(net, lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
     step(lambda: (net.weight * torch.tensor([[1.0, -2.0]])).sum(), step=0)
     step.map_moments([net.weight], lambda moment: 3.0 * moment)

@@ -360,7 +360,7 @@ class DQNPolicy(Policy):
 
     @torch.no_grad()
     def _logits(self, batch: TransitionBatch) -> Tensor:
-        """Return the outputs [N, W] of both networks for all actions in a batch's observations and next observations."""
+        """Return the outputs [N, W] of both networks for all actions in a batch's obs and next_obs."""
         self.enter(training=False)
         rows = self.tensors(batch)
         outputs = [

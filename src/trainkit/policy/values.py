@@ -141,7 +141,7 @@ class ExpectedValue(ReturnValue):
         return functional.huber_loss(chosen, target, reduction="none", delta=self.delta), priority
 
 
-SLACK = 0.1  # of the support's width, by which returns may be misrepresented before it is widened
+SLACK = 0.1  # room beyond the returns that bounds are fitted to; and beyond them before they are moved
 
 
 @former_members("Value")
@@ -209,11 +209,11 @@ class SupportValue(nn.Module, Part):
             buffer.fill_(number)
 
     def fit(self, low: float, high: float) -> None:
-        """Set automatic bounds to the narrowest between which 0 and returns in low..high are represented.
+        """Set automatic bounds around 0 and returns in low..high, a tenth farther from 0; -1 and 1 if all are 0.
 
-        Where all these are 0, they are -1 and 1.
+        Returns of episodes that were cut, and of a policy that has not learned yet, may fall short of those to learn.
         """
-        low, high = min(low, 0.0), max(high, 0.0)
+        low, high = (1.0 + SLACK) * min(low, 0.0), (1.0 + SLACK) * max(high, 0.0)
         if high - low < torch.finfo(torch.float32).tiny * self._n_gaps:
             low, high = -1.0, 1.0
         margin = self._margin * (high - low) / (self._n_gaps - 2 * self._margin)
