@@ -45,7 +45,7 @@ def written(folder: Path, preset: Any, **settings: Any) -> set[str]:
 
 
 def test_the_tables_name_what_rainbow_writes_and_nothing_else(tmp_path: Path) -> None:
-    assert written(tmp_path, tk.presets.rainbow) == set(documented())
+    assert written(tmp_path, tk.presets.rainbow, v_min=None, v_max=None) == set(documented())
 
 
 def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def worse_than_random(trainer: "Trainer") -> str | None:
 
 def clipped_targets(trainer: "Trainer") -> str | None:
     """Report a target of which more than 25 % lie beyond a given support, or for three epochs more than 5 %."""
-    if _newest(trainer, "update/v_min") is not None:  # an automatic support, which is widened
+    if _newest(trainer, "update/v_min", 1) is not None:  # an automatic support, which is widened
         return None
     shares = trainer.history.newest("update/clipped_share", PATIENCE)
     lasts = len(shares) == PATIENCE and shares.min() > 0.05
