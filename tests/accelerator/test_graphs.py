@@ -7,8 +7,9 @@ import pytest
 
 from tests.accelerator.runs import make
 from tests.engine.test_cuda_graph import taped
-from tests.helpers.learning import assert_same
-from trainkit import presets
+from tests.helpers.learning import assert_same, batch_of, made
+from trainkit import CategoricalValue, presets
+from trainkit.policy import support
 from trainkit.testing import PretendDevice
 
 __all__ = ["taped"]  # a fixture
@@ -43,3 +44,21 @@ def test_a_run_by_graphs_is_that_of_torch(name: str, options: Any, pretend: Pret
     if expected is not None:
         np.testing.assert_allclose(weight, expected, rtol=1e-3)
     assert_same(policy.streams_state(), plain.streams_state())
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_support_is_widened_in_the_memory_that_a_graph_reads(
+    pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(support, "PERIOD", 6)
+    policies = []
+    for engine in ("cuda_graph", "torch"):
+        policy = made(value=CategoricalValue(11), device=pretend.device, engine=engine, dueling=True, noisy=True)
+        for i in range(20):
+            policy.update(batch_of(16, seed=i, reward=np.full(16, 1.0 + i, np.float32)), step=0)
+        policies.append(policy)
+    graph, plain = policies
+    assert graph.engine._graphs["update", ""].n_recordings == 1
+    assert graph.value.v_max == plain.value.v_max == pytest.approx(1.1 * 2**3)
+    for path, tensor in plain.get_weights().items():
+        np.testing.assert_allclose(graph.get_weights()[path], tensor, rtol=1e-3, atol=1e-4, err_msg=path)

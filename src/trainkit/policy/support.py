@@ -100,12 +100,12 @@ def projected(before: Tensor, after: Tensor) -> Tensor:
     """Return the matrix [W, W] that projects probabilities of returns onto other returns, evenly spaced.
 
     The probability of a return is shared between its two neighbors among the others by nearness, which keeps the mean
-    (Bellemare et al., 2017, algorithm 1). In float64.
+    (Bellemare et al., 2017, algorithm 1). In float64 on the CPU, since not every device has it.
     """
-    before, after = before.double(), after.double()
+    before, after = before.to("cpu", torch.float64), after.to("cpu", torch.float64)
     last = len(after) - 1
     position = (before.clamp(after[0], after[-1]) - after[0]) * last / (after[-1] - after[0])
-    distance = position - torch.arange(last + 1, device=after.device).unsqueeze(1)
+    distance = position - torch.arange(last + 1).unsqueeze(1)
     return (1.0 - distance.abs()).clamp(min=0.0)
 
 
@@ -123,9 +123,9 @@ def refit(logits: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
         projection: [W, W], of `projected`.
     """
     log_p = torch.log_softmax(logits.detach().to("cpu", torch.float64), dim=1)
-    p_after = log_p.exp() @ projection.cpu().T
-    total = projection.cpu().sum(dim=1)
-    matrix = _with_edges(projection.cpu())
+    p_after = log_p.exp() @ projection.T
+    total = projection.sum(dim=1)
+    matrix = _with_edges(projection)
     matrix /= matrix.sum(dim=1, keepdim=True)
     offset = torch.where(total > 0, total.log(), _BEYOND)
     for j in torch.nonzero(total > 0).flatten().tolist():
@@ -144,9 +144,7 @@ def refit(logits: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
 def _with_edges(projection: Tensor) -> Tensor:
     """Return a projection in which returns that no old one has a part in are those of the nearest old one."""
     (inside,) = torch.nonzero(projection.sum(dim=1) > 0, as_tuple=True)
-    index = torch.arange(len(projection), device=projection.device)
-    is_low, is_high = index < inside[0], index > inside[-1]
     edges = projection.clone()
-    edges[is_low, 0] = 1.0
-    edges[is_high, -1] = 1.0
+    edges[: inside[0], 0] = 1.0
+    edges[inside[-1] + 1 :, -1] = 1.0
     return edges
