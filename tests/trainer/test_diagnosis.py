@@ -93,6 +93,21 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
             run_of(columns=returns(-200.0), train_collector=None),
         ],
     ),
+    "no_progress": (
+        r"training returns (0\.02|-1.2e\+03), in the first epoch (0\.015|-1.25e\+03): train for longer",
+        [
+            run_of(max_epoch=12, columns=returns([0.015] + [0.02] * 9, test=0.05, std=0.12)),
+            run_of(max_epoch=10, columns=returns([-1250.0] + [-1200.0] * 9, low=-1600.0, std=300.0)),
+        ],
+        [
+            run_of(max_epoch=14, columns=returns([0.015] + [0.02] * 9, test=0.05, std=0.12)),  # not the last quarter
+            run_of(3, max_epoch=3, columns=returns([0.015, 0.01, 0.02], std=0.12)),
+            run_of(max_epoch=12, columns=returns([0.015] + [0.02] * 9, test=0.7, std=0.12)),
+            run_of(max_epoch=12, columns=returns([0.015] + [0.2] * 9, test=0.05, std=0.12)),
+            run_of(max_epoch=12, env=CART, columns=returns([490.0] * 9 + [480.0])),  # solved from the start
+            run_of(max_epoch=12, columns=returns(-200.0, std=0.0)),  # constant_returns says so
+        ],
+    ),
     "worse_than_random": (
         r"evaluations return -500, the first epoch of training -430: lower lr",
         [run_of(columns=returns([-430.0] + [-480.0] * 9, test=-500.0, std=40.0))],

@@ -116,6 +116,24 @@ def constant_returns(trainer: "Trainer") -> str | None:
     )
 
 
+def no_progress(trainer: "Trainer") -> str | None:
+    """Report the last quarter of a run if its returns are no better than those of the first epoch, unless solved."""
+    trained, tested = (_newest(trainer, f"{group}/returns/mean") for group in ("train", "test"))
+    first, spread = _first(trainer, "train/returns/mean"), _first(trainer, "train/returns/std")
+    is_early = len(trainer.history) <= PATIENCE or 4 * trainer.epoch < 3 * trainer.max_epoch
+    if is_early or trained is None or first is None or spread is None or constant_returns(trainer) is not None:
+        return None
+    if trained.mean() > first + spread / 4 or (tested is not None and tested.mean() > first + spread / 2):
+        return None
+    threshold = _threshold(trainer)
+    if threshold is not None and trained.mean() >= threshold:
+        return None
+    return (
+        f"training returns {trained.mean():.3g}, in the first epoch {first:.3g}: train for longer, try another lr, or "
+        f"{_how_to_explore(trainer)}"
+    )
+
+
 def worse_than_random(trainer: "Trainer") -> str | None:
     """Report evaluations in the second half of a run that return less than the first epoch of training."""
     recent, first = _newest(trainer, "test/returns/mean"), _first(trainer, "train/returns/mean")
@@ -243,6 +261,7 @@ def clipped_gradients(trainer: "Trainer") -> str | None:
 DIAGNOSIS_RULES: tuple[Rule, ...] = (
     no_updates,
     constant_returns,
+    no_progress,
     worse_than_random,
     clipped_targets,
     constant_values,
