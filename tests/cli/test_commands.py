@@ -364,7 +364,20 @@ def test_the_traceback_of_a_mistake_is_shown_on_request() -> None:
         main(["--traceback", "eval", "nowhere"])
 
 
-COMMANDS = ["train", "eval", "plot", "compare", "inspect", "export", "presets", "check-env", "bench"]
+COMMANDS = [
+    "train",
+    "sweep",
+    "eval",
+    "serve",
+    "completion",
+    "plot",
+    "compare",
+    "inspect",
+    "export",
+    "presets",
+    "check-env",
+    "bench",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

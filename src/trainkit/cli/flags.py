@@ -91,7 +91,9 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, annotation: Any, text: 
     if annotation is bool:
         group.add_argument(as_flag(name), action=_Switch, **how)
     else:
-        group.add_argument(as_flag(name), metavar=_metavar(annotation), type=_checked_text(annotation), **how)
+        metavar = _metavar(annotation)
+        words = metavar.split("|") if metavar.islower() else None  # which shells complete
+        group.add_argument(as_flag(name), metavar=metavar, choices=words, type=_checked_text(annotation), **how)
 
 
 class _Switch(argparse.BooleanOptionalAction):

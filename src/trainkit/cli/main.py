@@ -4,6 +4,7 @@
 """
 
 import argparse
+import functools
 import logging
 import os
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import check, compare, evaluate, inspect, serve, sweep, train, zoo
+from trainkit.cli import check, compare, completion, evaluate, inspect, serve, sweep, train, zoo
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import TrainkitError
@@ -28,8 +29,11 @@ examples:
 `trainkit COMMAND --help` shows more. It works from any folder; nothing is downloaded."""
 
 
-def build_parser(arguments: Sequence[str] = ()) -> Parser:
-    """Make the parser of all commands; of `train`, with the flags of the preset that the arguments name."""
+def build_parser(arguments: Sequence[str] = (), *, completes: bool = False) -> Parser:
+    """Make the parser of all commands; of `train`, with the flags of the preset that the arguments name.
+
+    With `completes`, every preset is a command below `train`, with its own flags.
+    """
     parser = Parser(
         prog="trainkit",
         description="Train reinforcement learners, and look at what they learned.",
@@ -39,7 +43,10 @@ def build_parser(arguments: Sequence[str] = ()) -> Parser:
     parser.add_argument("--traceback", action="store_true", help="show where a mistake came from, not only which it is")
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    train.add_train(commands, arguments)
+    if completes:
+        train.add_train_of_each_preset(commands)
+    else:
+        train.add_train(commands, arguments)
     sweep.add_sweep(commands)
     evaluate.add_eval(commands)
     compare.add_plot(commands)
@@ -51,6 +58,7 @@ def build_parser(arguments: Sequence[str] = ()) -> Parser:
     zoo.add_zoo(commands)
     check.add_check_env(commands)
     check.add_bench(commands)
+    completion.add_completion(commands, functools.partial(build_parser, completes=True))
     return parser
 
 

@@ -21,6 +21,7 @@ from trainkit.presets import PRESETS
 from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE
 
+_ABOUT = "train a preset in an environment, log and save"
 _TRAIN_EXAMPLES = """\
   trainkit train rainbow CartPole-v1
   trainkit train dqn CartPole-v1 --lr 5e-4 --hidden 64,64 --no-double --seeds 5
@@ -40,9 +41,29 @@ _PRESETS_EXAMPLES = """\
 
 def add_train(commands: "Commands[Parser]", arguments: Sequence[str] = ()) -> None:
     """Add the command that trains, with a flag for each setting of the preset that the arguments name."""
-    about = "train a preset in an environment, log and save"
-    parser = add_command(commands, "train", run_train, about=about, examples=_TRAIN_EXAMPLES)
+    parser = add_command(commands, "train", run_train, about=_ABOUT, examples=_TRAIN_EXAMPLES)
     parser.add_argument("preset", metavar="PRESET", nargs="?", type=preset_name, help="one of `trainkit presets`")
+    _add_run_options(parser)
+    parser.allow_abbrev = False  # else a misspelled setting is taken for another
+    name = preset_of(arguments, [f"--{option}" for option in ("set", "config", "data", "logdir", "name")])
+    if name is not None:
+        add_settings(parser, PRESETS[name], arguments)
+        parser.usage = f"{parser.prog} {name} [ENV] [options and settings]"
+        parser.epilog = f"{SCHEDULES}\n\n{parser.epilog}"
+
+
+def add_train_of_each_preset(commands: "Commands[Parser]") -> None:
+    """Add the command that trains with every preset as a command below it, for shells that complete their flags."""
+    parser = add_command(commands, "train", run_train, about=_ABOUT, examples=_TRAIN_EXAMPLES)
+    presets = parser.add_subparsers(metavar="PRESET", parser_class=Parser)
+    for name, preset in PRESETS.items():
+        below = presets.add_parser(name, help=preset.summary)
+        _add_run_options(below)
+        add_settings(below, preset, ())
+
+
+def _add_run_options(parser: Parser) -> None:
+    """Add the arguments that all presets have."""
     parser.add_argument("env", metavar="ENV", nargs="?", help="an id, or module.Class; offline: where to evaluate")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="change a setting; repeatable")
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings, or a run's config.json")
@@ -54,12 +75,6 @@ def add_train(commands: "Commands[Parser]", arguments: Sequence[str] = ()) -> No
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of the same folder, if any")
     parser.add_argument("--checkpoint-every", metavar="N", type=int, default=1, help="epochs, default 1; 0 for never")
     parser.add_argument("--quiet", action="store_true", help="no bar and no line per epoch")
-    parser.allow_abbrev = False  # else a misspelled setting is taken for another
-    name = preset_of(arguments, [f"--{option}" for option in ("set", "config", "data", "logdir", "name")])
-    if name is not None:
-        add_settings(parser, PRESETS[name], arguments)
-        parser.usage = f"{parser.prog} {name} [ENV] [options and settings]"
-        parser.epilog = f"{SCHEDULES}\n\n{parser.epilog}"
 
 
 def add_presets(commands: "Commands[Parser]") -> None:
