@@ -41,7 +41,7 @@ def test_what_is_no_setting_is_refused(tmp_path: Path) -> None:
     [
         ({"preset": "dqnn"}, "no preset is called 'dqnn', did you mean 'dqn'?: see trainkit presets"),
         ({"settings": {"logger": "x"}}, "--set logger is the command's own: use --logdir"),
-        ({"preset": "cql"}, "cql learns from a dataset: give --data, files that DatasetWriter wrote"),
+        ({"preset": "cql"}, "cql learns from a dataset: give --data, the path of a dataset or a Minari id"),
         ({"data": "x"}, "dqn learns from an environment: leave --data out"),
         ({"env": None}, "dqn needs an environment: trainkit train dqn CartPole-v1"),
     ],

@@ -74,7 +74,7 @@ class Recipe:
                 raise ConfigError(f"--set {name} is the command's own: use {option}")
         is_offline = isinstance(PRESETS[self.preset], OfflinePreset)
         if is_offline and self.data is None:
-            raise ConfigError(f"{self.preset} learns from a dataset: give --data, files that DatasetWriter wrote")
+            raise ConfigError(f"{self.preset} learns from a dataset: give --data, the path of a dataset or a Minari id")
         if not is_offline and self.data is not None:
             raise ConfigError(f"{self.preset} learns from an environment: leave --data out")
         if not is_offline and self.env is None:

@@ -29,6 +29,7 @@ _TRAIN_EXAMPLES = """\
   trainkit train ppo LunarLander-v3 --config moon.toml --logdir runs --name moon
   trainkit train rainbow CartPole-v1 --max-epoch 20 --resume
   trainkit train cql CartPole-v1 --data recorded/
+  trainkit train bc AdroitHandDoor-v1 --data D4RL/door/human-v2
   trainkit train --config runs/dqn-CartPole-v1/seed1/config.json     the same run again
 
 Each run is a folder LOGDIR/NAME/seedN: config.json (all settings, which --config repeats to the bit), numbers.jsonl,
@@ -69,7 +70,7 @@ def _add_run_options(parser: Parser) -> None:
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings, or a run's config.json")
     parser.add_argument("--seed", type=int, help="root of all randomness, default 1, or that of config.json")
     parser.add_argument("--seeds", metavar="N", type=int, default=1, help="number of seeds, one run after the other")
-    parser.add_argument("--data", metavar="PATH", help="of offline presets: files that DatasetWriter wrote")
+    parser.add_argument("--data", metavar="PATH", help="of offline presets: recorded files, or a Minari id")
     parser.add_argument("--logdir", metavar="FOLDER", type=Path, default=Path("runs"), help="default: runs")
     parser.add_argument("--name", help="of the folder below it, default PRESET-ENV")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of the same folder, if any")

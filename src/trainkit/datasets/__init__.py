@@ -1,6 +1,7 @@
 """Recorded episodes: written, read from files of several formats, and used to estimate what a policy would return."""
 
 from trainkit.datasets.loading import from_minari, load_dataset
+from trainkit.datasets.minari_export import to_minari
 from trainkit.datasets.off_policy_evaluation import (
     Estimate,
     HasActionProbability,
@@ -20,5 +21,6 @@ __all__ = [
     "from_minari",
     "importance_sampling",
     "load_dataset",
+    "to_minari",
     "weighted_importance_sampling",
 ]

@@ -19,7 +19,7 @@ from trainkit.core.signatures import checked, options_of
 from trainkit.core.spaces import Spaces, array_specs
 from trainkit.datasets.format import Header, read_shard, shard_blocks
 from trainkit.datasets.hdf5 import SUFFIXES, H5Column, open_hdf5
-from trainkit.datasets.minari import is_minari, open_minari
+from trainkit.datasets.minari import is_minari, is_minari_id, open_minari
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -36,11 +36,13 @@ def load_dataset(
     """Load files of `DatasetWriter`, npz or HDF5, into a buffer whose capacity is their number of rows.
 
     The headers of all files are checked before the buffer is made; rows are then read into its memory block by block.
-    A folder in Minari's format is read as by `from_minari`. An `.hdf5` file that Tianshou's `ReplayBuffer.save_hdf5`
-    wrote is read too, by itself; it does not name its spaces: give them as `spaces=`.
+    A folder in Minari's format, or the id of a local dataset such as "door/human-v2", is read as by `from_minari`. An
+    `.hdf5` file that Tianshou's `ReplayBuffer.save_hdf5` wrote is read too, by itself; it does not name its spaces:
+    give them as `spaces=`.
 
     Args:
-        path: a file, a folder of them, a glob, or a list of these; files are read in the order of their names.
+        path: a file, a folder of them, a glob, or a list of these; files are read in the order of their names. Or the
+            id of a local Minari dataset.
         into: the class of the buffer, such as `PrioritizedReplayBuffer`.
         envs: environments, or an object with their spaces, that the files must match.
         max_bytes: largest size of the data by the files' headers; None is half of the free memory.
@@ -53,7 +55,7 @@ def load_dataset(
     """
     known = "path", "into", "envs", "max_bytes"
     reject_unknown("load_dataset", options, [*known, *options_of(into.from_blocks)])
-    if isinstance(path, str | Path) and is_minari(path):
+    if isinstance(path, str | Path) and (is_minari(path) or is_minari_id(path)):
         with open_minari(path, max_bytes) as episodes:
             _check_joined(_other_spaces(Path(path), episodes.header, envs))
             return _buffer(into, episodes.header, episodes.ends, episodes.blocks(), options)

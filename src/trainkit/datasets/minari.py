@@ -11,6 +11,7 @@ A Dict space is a group of datasets by its keys, a Tuple one of `_index_0`, `_in
 import io
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,9 +34,10 @@ from trainkit.datasets.format import Header
 from trainkit.datasets.hdf5 import H5Column, open_hdf5
 
 _METADATA, _DATA = "metadata.json", "main_data.hdf5"
-_REMEDY = "give a local id, the folder of one, or a MinariDataset"
+_REMEDY = "give a local id, the folder of one, or a MinariDataset; `minari download ID` gets one"
 _REWARD = ArraySpec(shape=(), dtype=np.dtype(np.float64))
 _FLAG = ArraySpec(shape=(), dtype=np.dtype(np.bool_))
+_ID = re.compile(r"(?:[\w-]+/)*[\w-]+-v\d+")
 _IMAGE_SIDE = 32  # Minari compresses images that are at least as high and as wide
 
 
@@ -178,6 +180,11 @@ def is_minari(path: str | Path) -> bool:
     """Return whether a path is the folder of a Minari dataset."""
     folder = _data_folder(Path(path))
     return os.path.exists(folder / _METADATA) and os.path.exists(folder / _DATA)
+
+
+def is_minari_id(path: str | Path) -> bool:
+    """Return whether a path is no file or folder, and has the form of a Minari dataset's id, `namespace/name-v0`."""
+    return _ID.fullmatch(str(path)) is not None and not os.path.exists(path)
 
 
 @contextmanager
