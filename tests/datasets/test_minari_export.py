@@ -106,5 +106,5 @@ def test_a_dataset_that_is_there_is_not_overwritten_and_nothing_is_no_dataset() 
     buffer.clear()
     with pytest.raises(tk.ConfigError, match="no whole episode"):
         to_minari(buffer, "random/empty-v0")
-    with pytest.raises(tk.ConfigError, match="to_minari.buffer must be a ReplayBuffer, got 'recorded/'"):
+    with pytest.raises(tk.ConfigError, match=r"to_minari\.buffer must be a ReplayBuffer, got 'recorded/'"):
         to_minari("recorded/", "random/a-v0")  # type: ignore[arg-type]  # what is tested
