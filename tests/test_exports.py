@@ -15,8 +15,8 @@ TOP = """
     ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer Horizon Transition TransitionBatch
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
-    MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy SoftQ Target Adam Clip
-    Linear TorchOptimizer
+    MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise SoftQ
+    Target Adam Clip Linear TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
     evaluate load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
@@ -59,8 +59,8 @@ NAMESPACES = {
         A2CPolicy ActOutput BCPolicy Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
         DiscreteBCQPolicy DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
         ImplicitQuantileValue MaxBackup MunchausenBackup Noise
-        PPOPolicy Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target UpdateResult Value
-        discounted_returns gae load_policy
+        PPOPolicy ParameterNoise Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
+        UpdateResult Value discounted_returns gae load_policy
     """,
     "schedules": "Constant Linear Piecewise Schedule",
     "simulators": """

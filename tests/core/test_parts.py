@@ -78,6 +78,10 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
         tk.EZGreedy(0.1, mu=3.0, max_repeat=9),
         described("EZGreedy", epsilon=described("Constant", value=0.1), mu=3.0, max_repeat=9),
     ),
+    (
+        tk.ParameterNoise(0.1, initial_std=0.5, adapt=1.1),
+        described("ParameterNoise", epsilon=described("Constant", value=0.1), initial_std=0.5, adapt=1.1),
+    ),
     (tk.SoftQ(0.3), described("SoftQ", temperature=described("Constant", value=0.3))),
     (tk.ColoredNoise(0.5, length=200), described("ColoredNoise", beta=0.5, length=200)),
 ]

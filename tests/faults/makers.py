@@ -83,6 +83,7 @@ def simulator_calls() -> dict[str, Call]:
     policy = tk.PPOPolicy.for_envs(simulator, hidden=(4,), **CPU)
     return {
         "CartPole": Call(tk.simulators.CartPole, {"n": 2}),
+        "ParameterNoise": Call(tk.ParameterNoise, {"epsilon": 0.1}),
         "Pendulum": Call(tk.simulators.Pendulum, {"n": 2}),
         "SimulatorVectorEnv": Call(tk.simulators.SimulatorVectorEnv, {"simulator": tk.simulators.CartPole(2)}),
         "TensorCollector": Call(tk.simulators.TensorCollector, {"policy": policy, "simulator": simulator}),

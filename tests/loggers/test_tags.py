@@ -53,6 +53,7 @@ def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) 
     added, left_out = ({tag for row in rows for tag in re.findall(r"`(\w+/\w+)`", row[side])} for side in (0, 1))
     logged = written(tmp_path / "epsilon", tk.presets.dqn)
     logged |= written(tmp_path / "soft", tk.presets.dqn, epsilon=None, temperature=1.0)
+    logged |= written(tmp_path / "weights", tk.presets.dqn, exploration=tk.ParameterNoise(0.5))
     logged |= written(tmp_path / "skip", tk.presets.dqn, on_nan="skip")
     logged |= written(tmp_path / "auxiliary", tk.presets.dqn, auxiliary=lambda features, rows: features.mean(dim=1))
     assert logged == set(documented()) - left_out | added

@@ -433,7 +433,7 @@ class TestSoftQ:
         (lambda: EpsilonGreedy([(0, 1.0), (0, 0.5)]), "Piecewise's steps must grow strictly, got [0, 0]"),
         (lambda: EpsilonGreedy(0.1, per_env=[0.5, 1.5]), "EpsilonGreedy.per_env must be in [0, 1], got 1.5"),
         (lambda: EZGreedy(2.0), "EZGreedy.epsilon must be in [0, 1], got 2.0"),
-        (lambda: EZGreedy(0.1, mu=1.0), "EZGreedy.mu must be in (1, inf), got 1.0"),
+        (lambda: EZGreedy(0.1, mu=-0.5), "EZGreedy.mu must be in [0, inf), got -0.5"),
         (lambda: EZGreedy(0.1, max_repeat=0), "EZGreedy.max_repeat must be"),
         (lambda: SoftQ(0), "SoftQ.temperature must be in (0, inf), got 0"),
         (lambda: SoftQ(-1.0), "SoftQ.temperature must be in (0, inf), got -1.0"),

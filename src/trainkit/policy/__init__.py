@@ -12,6 +12,7 @@ from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
 from trainkit.policy.noise import ColoredNoise, Noise
+from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.random import RandomPolicy
@@ -49,6 +50,7 @@ __all__ = [
     "MunchausenBackup",
     "Noise",
     "PPOPolicy",
+    "ParameterNoise",
     "Penalty",
     "Policy",
     "QuantileValue",

@@ -51,6 +51,7 @@ from trainkit.policy.exploration import (
     non_finite_values,
     require_probability,
 )
+from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
@@ -224,6 +225,12 @@ class DQNPolicy(Policy):
         if not is_finite(values):
             raise non_finite_values(type(self).__name__, values, step, env_ids)
         q = values if legal is None else np.where(legal, values, -np.inf)
+        if isinstance(exploration, ParameterNoise):
+            values = self._perturbed_values(exploration, obs, env_ids, starts)
+            if not is_finite(values):
+                raise non_finite_values(f"{type(self).__name__} with ParameterNoise", values, step, env_ids)
+            greedy_q, q = q, values if legal is None else np.where(legal, values, -np.inf)
+            exploration.adapt_std(greedy_q, q, step)
         action = exploration.choose(q, legal, step=step, env_ids=env_ids, starts=starts, rng=self.rng)  # [K]
         extras: dict[str, NDArray[Any]] = {}
         if ACTION_PROB in self._extras_spec:
@@ -233,6 +240,18 @@ class DQNPolicy(Policy):
         if Q_VALUES in self._extras_spec:
             extras[Q_VALUES] = values
         return ActOutput(action if self._joint is None else self._joint.actions(action), extras, state)
+
+    def _perturbed_values(
+        self, exploration: ParameterNoise, obs: Obs, env_ids: NDArray[np.intp] | None, starts: NDArray[np.bool_] | None
+    ) -> NDArray[np.float32]:
+        """Return the values [K, A] by the perturbed network; they are computed on the policy's device, by torch."""
+        if self.network.noise_size:
+            raise ConfigError(f"{type(self).__name__}: ParameterNoise and noisy layers both perturb weights: use one")
+        n_rows, on_device = len(tree.first_leaf(obs)), to_device(obs, self.device)
+        how: dict[str, Any] = {"n_rows": n_rows, "env_ids": env_ids, "starts": starts, "rng": self.rng}
+        return exploration.perturbed_values(
+            self.network, lambda given: self._q_values((given, None))["q_values"], on_device, **how
+        )
 
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, also illegal ones, for raw observations [K, ...]."""

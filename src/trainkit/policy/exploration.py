@@ -52,7 +52,7 @@ class HasState(Exploration, Protocol):
     """An exploration with a state per environment, which checkpoints save with the random streams."""
 
     def reset(self) -> None:
-        """Return to the state before any choice."""
+        """Forget the environments."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -150,14 +150,15 @@ class EZGreedy(Part):
 
     Args:
         epsilon: in [0, 1]; a number, knots or a schedule of the environment step.
-        mu: above 1; the larger, the shorter are the repeats. The paper's is 2.
+        mu: at least 0; the larger, the shorter are the repeats, and 0 makes all lengths equally probable. The paper's
+            is 2.
         max_repeat: largest n. For mu=2 the mean is 3.2 with 100, 6.0 with 10,000.
     """
 
     def __init__(self, epsilon: Scheduled, *, mu: float = 2.0, max_repeat: int = 10_000) -> None:
         self.epsilon = as_schedule("EZGreedy", "epsilon", epsilon, low=0, high=1)
         with Checks("EZGreedy") as checks:
-            checks.number("mu", mu, low=1, above_low=True)
+            checks.number("mu", mu, low=0)
             checks.integer("max_repeat", max_repeat, low=1)
         self.mu, self.max_repeat = mu, max_repeat
         total = np.cumsum(np.arange(1.0, max_repeat + 1) ** -mu)
