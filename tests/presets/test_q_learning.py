@@ -209,7 +209,7 @@ def test_small_grids_take_the_grid_table(preset: Any) -> None:
     trainer = tiny(preset, env=Board)
     assert type(trainer.policy.network.encoder.images[0]) is tk.nets.MinAtarCNN
     table = preset.settings("grid")
-    assert (table["hidden"], table["gamma"]) == ((128,), trainer.policy.horizon.gamma)
+    assert (table["hidden"] + table["head"], table["gamma"]) == ((128,), trainer.policy.horizon.gamma)
     assert trainer.run().epoch == TINY["max_epoch"]
     (obs,) = trainer.buffer.sample(1, horizon=tk.Horizon(), step=0).obs
     assert (obs.dtype, obs.shape) == (np.bool_, (10, 10, 4))
