@@ -265,6 +265,25 @@ class Collector:
         self._episodes = Episodes(self.envs.n, self._episodes.metric, self.envs.agents)
         self._tally = Tally()
 
+    def rebuild_envs(self, env_kwargs: Mapping[str, Any]) -> None:
+        """Make every environment again, with other arguments of its constructor or factory, as `Envs.rebuild`.
+
+        The next collect cuts the open episodes and resets every environment. A run that is resumed makes its
+        environments with the arguments that `make_envs` is given then: give the last ones.
+
+        Raises:
+            ConfigError, EnvError: as `Envs.rebuild`; all stay as they were.
+            BusyError: this collector is collecting.
+        """
+        use = Use(self)
+        try:
+            self.envs.ownership.enter(use)
+            self._finish_step()
+            self.envs.rebuild(env_kwargs)
+        finally:
+            self.envs.ownership.leave(use)
+        self.require_reset()
+
     def require_reset(self) -> None:
         """Make the next collect cut the open episodes and reset every environment."""
         self._needs_reset = True

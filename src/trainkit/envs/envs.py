@@ -18,6 +18,7 @@ from trainkit.core.data import ACTION_MASK, Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work
+from trainkit.envs.factories import described_kwargs
 from trainkit.envs.ownership import Ownership, Use
 from trainkit.envs.processors import Processed
 from trainkit.envs.recovery import PlayedActions, Restarts, differences
@@ -62,6 +63,8 @@ class Envs:
         restarts: of environments that failed.
         max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
         ownership: their one owner, and the thread that uses them.
+        make_backend: makes the same environments again from other `env_kwargs`; None for a vector environment that
+            was passed in.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Envs:
         self.n_agents = max(1, len(self.agents))
         self.name = name
         self.made_with: dict[str, Any] = {}  # what a resumed run compares: arguments of make_envs, as text
+        self.make_backend: Callable[[Mapping[str, Any]], Backend] | None = None
         self.stack = stack
         self.max_episode_steps = max_episode_steps
         self.restarts = Restarts() if restarts is None else restarts
@@ -238,6 +242,50 @@ class Envs:
         if self.ownership.thread != threading.get_ident():
             return self._without_owner(self.begin, env_ids)
         self._start_episodes(env_ids, self._options)
+
+    def rebuild(self, env_kwargs: Mapping[str, Any]) -> None:
+        """Make every environment again, with other arguments of its constructor or factory; a reset must follow.
+
+        Processors keep their state. If an environment cannot be made, all stay as they were.
+
+        Args:
+            env_kwargs: as in `make_envs`, instead of those given there.
+
+        Raises:
+            ConfigError: the spaces would change; they are a vector environment that was passed in; they are closed, or
+                belong to a collector: see `Collector.rebuild_envs`.
+            EnvError: a constructor raised.
+            BusyError: they are in use.
+        """
+        if self.ownership.thread != threading.get_ident():
+            return self._without_owner(self.rebuild, env_kwargs)
+        if self.make_backend is None:
+            raise ConfigError(
+                f"Envs.rebuild cannot make {self.name} again, a vector environment that was passed in: make another "
+                "one, and make_envs of it"
+            )
+        if not isinstance(env_kwargs, Mapping):
+            raise ConfigError(
+                f"Envs.rebuild.env_kwargs must be a dict of the constructor's arguments, got {env_kwargs!r}"
+            )
+        backend, processed = self.make_backend(env_kwargs), self._backend
+        former = processed.backend if isinstance(processed, Processed) else processed
+        if backend.n != former.n or any(
+            getattr(backend, space) != getattr(former, space) for space in ("observation_space", "action_space")
+        ):
+            backend.close()
+            raise ConfigError(
+                f"Envs.rebuild: with {dict(env_kwargs)} {self.name} has other spaces, {backend.observation_space} -> "
+                f"{backend.action_space}, than {former.observation_space} -> {former.action_space}: make_envs others, "
+                "and a policy for them"
+            )
+        if isinstance(processed, Processed):
+            processed.backend = backend
+        else:
+            self._backend = backend
+        self.made_with["env_kwargs"] = described_kwargs(env_kwargs)
+        self.restarts.failed.clear()
+        former.close()
 
     def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
         """Call a method of single environments, or read an attribute; return results [K], by default of all.

@@ -1,9 +1,11 @@
 """Making environments: from an id, a factory, a class, a list of factories, or a gymnasium vector environment."""
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,6 +24,8 @@ from trainkit.envs.factories import (
     ValidateEnv,
     Wrapper,
     creation_errors,
+    described,
+    described_kwargs,
     is_class_path,
     replaced_action_space,
     replaced_observation_space,
@@ -33,6 +37,15 @@ from trainkit.envs.processors import Processed, Processor
 from trainkit.envs.recovery import Restarts
 from trainkit.envs.sync import SyncBackend
 from trainkit.envs.vector import VectorBackend
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """Options of environments in processes, as in `make_envs`."""
+
+    step_timeout_s: float | None
+    environment_variables: Mapping[str, str]
+
 
 EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
 
@@ -60,6 +73,7 @@ def make_envs(
     restart_delay_s: float = 0.1,
     failed_episodes: Literal["drop", "cut"] = "drop",
     step_timeout_s: float | None = None,
+    environment_variables: Mapping[str, str] | None = None,
 ) -> Envs:
     """Make N environments that are stepped together; docs/environments.md describes the options in detail.
 
@@ -84,20 +98,22 @@ def make_envs(
         restart_delay_s: before the second restart in a row, doubled for each that follows, 30 s at most.
         failed_episodes: "drop" removes the rows of an episode that failed, "cut" keeps them as truncated by a reset.
         step_timeout_s: time for a step or reset of an "async" environment before it is killed; None: no limit.
+        environment_variables: set in the process of each "async" environment before it is made.
     """
     single = EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env)
+    process = ProcessOptions(step_timeout_s=step_timeout_s, environment_variables=environment_variables or {})
     options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed}
     with Checks("make_envs") as checks:
         _check_options(checks, n, options, processors, single)
         checks.integer("max_restarts", max_restarts, low=0)
         checks.number("restart_delay_s", restart_delay_s, low=0)
         checks.one_of("failed_episodes", failed_episodes, ["drop", "cut"])
-        _check_spec(checks, spec, n, backend, options, processors, single, on_error, step_timeout_s)
+        _check_spec(checks, spec, n, backend, options, processors, single, on_error, process)
     if isinstance(spec, Envs):
         return spec
     n_allowed = max_restarts if on_error == "restart" else None
     restarts = Restarts(n_allowed, delay_s=restart_delay_s, failed_episodes=failed_episodes)
-    return _build(spec, n, backend, options, processors, single, in_evaluation, restarts, step_timeout_s)
+    return _build(spec, n, backend, options, processors, single, in_evaluation, restarts, process)
 
 
 def has_own_number(spec: EnvSpec) -> bool:
@@ -154,18 +170,24 @@ def _check_spec(
     processors: Sequence[Processor],
     single: EnvOptions,
     on_error: str,
-    step_timeout_s: float | None,
+    process: ProcessOptions,
 ) -> None:
     """Check that the specification of the environments supports the backend and the options."""
     checks.one_of("backend", backend, ["sync", "async", "vector"])
     checks.one_of("on_error", on_error, ["raise", "restart"])
     is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
     checks.require(not is_single, " needs an id or a factory, not one environment: pass `lambda: env`")
-    if step_timeout_s is not None:
-        checks.number("step_timeout_s", step_timeout_s, low=0, above_low=True)
-        has_processes = backend == "async" and not isinstance(spec, (VectorEnv, Envs))
+    has_processes = backend == "async" and not isinstance(spec, (VectorEnv, Envs))
+    if process.step_timeout_s is not None:
+        checks.number("step_timeout_s", process.step_timeout_s, low=0, above_low=True)
         rule = '.step_timeout_s can end a process, not what runs in this one: use backend="async"'
         checks.require(has_processes, rule)
+    if process.environment_variables:
+        rule = '.environment_variables are those of a process: use backend="async", or set os.environ of this one'
+        checks.require(has_processes, rule)
+        given = process.environment_variables
+        is_text = isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)
+        checks.require(is_text, f".environment_variables must be a dict of strings, got {given!r}")
     if backend == "vector" or isinstance(spec, VectorEnv):
         rule = "single environments, which a vector environment does not give: give an id or factories"
         checks.require(on_error != "restart", f'.on_error "restart" needs {rule}')
@@ -209,46 +231,64 @@ def _build(
     single: EnvOptions,
     in_evaluation: bool,
     restarts: Restarts,
-    step_timeout_s: float | None,
+    process: ProcessOptions,
 ) -> Envs:
     """Make the backend and the `Envs` on it; close the environments made here if that fails."""
-    name = _name(spec)
-    driver: Backend
+    make_driver = functools.partial(_driver, spec, n, backend, options["seed"], in_evaluation, process)
+    driver = make_driver(single)
     with contextlib.ExitStack() as unfinished:
-        if isinstance(spec, str):
-            spec = with_package(spec)
-            if backend == "vector":
-                spec = unfinished.enter_context(contextlib.closing(_make_vector(spec, n, single)))
-        if isinstance(spec, VectorEnv):
-            _check_single_stack(spec, options["stack"])
-            driver = VectorBackend(
-                spec,
-                observation_space=replaced_observation_space(spec.single_observation_space, single.observation_space),
-                action_space=replaced_action_space(spec.single_action_space, single.action_space),
-            )
-        else:
-            factories = single.factories(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
-            driver = _sync_backend(factories) if backend == "sync" else _process_backend(factories, step_timeout_s)
+        if not isinstance(spec, VectorEnv):
             unfinished.enter_context(contextlib.closing(driver))
         if isinstance(driver, GamesBackend) and restarts.are_enabled:
             raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
         limit = single.max_episode_steps
         envs = Envs(
             Processed(driver, processors) if processors else driver,
-            name=name,
+            name=_name(spec),
             agents=driver.agents if isinstance(driver, GamesBackend) else (),
             restarts=restarts,
             max_episode_steps=_registered_limit(spec) if limit is None else limit,
             **options,
         )
         unfinished.pop_all()
+    if not isinstance(spec, VectorEnv):
+        envs.make_backend = lambda env_kwargs: make_driver(dataclasses.replace(single, env_kwargs=env_kwargs))
     envs.made_with = {
-        "env_kwargs": {str(name): _described(value) for name, value in sorted(single.env_kwargs.items())},
+        "env_kwargs": described_kwargs(single.env_kwargs),
         "max_episode_steps": limit,
-        "wrappers": [_described(wrapper) for wrapper in single.wrappers],
+        "wrappers": [described(wrapper) for wrapper in single.wrappers],
         "processors": [type(processor).__name__ for processor in processors],
     }
     return envs
+
+
+def _driver(
+    spec: str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any],
+    n: int,
+    backend: str,
+    seed: int | None,
+    in_evaluation: bool,
+    process: ProcessOptions,
+    single: EnvOptions,
+) -> Backend:
+    """Make the environments, and the backend that steps them; close what was made here if that fails."""
+    with contextlib.ExitStack() as unfinished:
+        if isinstance(spec, str):
+            spec = with_package(spec)
+            if backend == "vector":
+                spec = unfinished.enter_context(contextlib.closing(_make_vector(spec, n, single)))
+        driver: Backend
+        if isinstance(spec, VectorEnv):
+            driver = VectorBackend(
+                spec,
+                observation_space=replaced_observation_space(spec.single_observation_space, single.observation_space),
+                action_space=replaced_action_space(spec.single_action_space, single.action_space),
+            )
+        else:
+            factories = single.factories(_listed(spec, n), seed, in_evaluation=in_evaluation)
+            driver = _sync_backend(factories) if backend == "sync" else _process_backend(factories, process)
+        unfinished.pop_all()
+    return driver
 
 
 def _listed(spec: str | Callable[..., Any] | Sequence[Callable[..., Any]], n: int) -> list[str | Callable[..., Any]]:
@@ -271,10 +311,20 @@ def _sync_backend(factories: Sequence[Callable[[], Any]]) -> SyncBackend | Games
     return kind([lambda: made.pop() if made else factories[0](), *factories[1:]])
 
 
-def _process_backend(factories: Sequence[Callable[[], Any]], timeout_s: float | None) -> ProcessBackend:
+def _process_backend(factories: Sequence[Callable[[], Any]], process: ProcessOptions) -> ProcessBackend:
     """Start a process for each environment."""
     rule = 'make_envs.backend "async" is for environments of one agent'
-    return ProcessBackend([functools.partial(single_agent, make, rule, 'use "sync"') for make in factories], timeout_s)
+    made = [functools.partial(single_agent, make, rule, 'use "sync"') for make in factories]
+    variables = process.environment_variables
+    if variables:
+        made = [functools.partial(_with_variables, variables, make) for make in made]
+    return ProcessBackend(made, process.step_timeout_s)
+
+
+def _with_variables(variables: Mapping[str, str], make: Callable[[], Any]) -> Any:
+    """Make an environment in its process, which has these environment variables from now on."""
+    os.environ.update(variables)
+    return make()
 
 
 def _make_vector(env_id: str, n: int, single: EnvOptions) -> VectorEnv[Any, Any, Any]:
@@ -322,10 +372,3 @@ def _name(spec: Any) -> str:
     if isinstance(spec, VectorEnv):
         return str(getattr(spec.spec, "id", type(spec).__name__))  # of other packages, which may have none
     return str(getattr(spec, "__name__", "custom"))
-
-
-def _described(value: Any) -> str:
-    """Return a description that is the same in every process; objects are described by the name of their type."""
-    if isinstance(value, (bool, int, float, str, list, tuple, dict, type(None))):
-        return repr(value)
-    return str(getattr(value, "__qualname__", type(value).__qualname__))

@@ -252,10 +252,13 @@ class Processed:
     """A backend with processors applied, the first nearest to the environments.
 
     It works on copies of the processors: evaluation environments share no state with training environments.
+
+    Attributes:
+        backend: below the processors; another one of the same spaces may take its place.
     """
 
     def __init__(self, backend: Backend, processors: Sequence[Processor]) -> None:
-        self._backend = backend
+        self.backend = backend
         self.spent = Spent()
         self.n = backend.n
         self.takes_options, self.seeds_episodes = backend.takes_options, backend.seeds_episodes
@@ -268,10 +271,10 @@ class Processed:
         self.observation_space, self.action_space = spaces_below
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
-        return self._begun(self._backend.reset(seeds, options))
+        return self._begun(self.backend.reset(seeds, options))
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
-        begun = self._backend.begin(env_ids, seeds, options)
+        begun = self.backend.begin(env_ids, seeds, options)
         return None if begun is None else self._begun(begun)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
@@ -280,7 +283,7 @@ class Processed:
         for layer in reversed(self._layers):
             actions.append(layer.act(actions[-1], env_ids))
         self.spent.action += time.perf_counter() - start
-        raw = self._backend.step(actions.pop(), env_ids, work)
+        raw = self.backend.step(actions.pop(), env_ids, work)
         if raw.failures:
             answered = np.isin(env_ids, raw.env_ids)
             actions = [received[answered] for received in actions]
@@ -293,19 +296,19 @@ class Processed:
         return raw._replace(next_obs=next_obs, begun=begun)
 
     def rebuild(self, env_id: int) -> None:
-        self._backend.rebuild(env_id)
+        self.backend.rebuild(env_id)
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
-        return self._backend.call(name, args, env_ids)
+        return self.backend.call(name, args, env_ids)
 
     def fingerprints(self) -> list[Fingerprint]:
-        return self._backend.fingerprints()
+        return self.backend.fingerprints()
 
     def close(self) -> None:
-        self._backend.close()
+        self.backend.close()
 
     def detach(self) -> None:
-        self._backend.detach()
+        self.backend.detach()
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the state of every processor, in order."""

@@ -1,0 +1,129 @@
+"""Environments made again with other arguments, and the variables of their processes."""
+
+import os
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import trainkit as tk
+from trainkit.envs import make_envs
+
+
+class Counter(gym.Env[Any, Any]):
+    """Observe the own level and the number of steps so far."""
+
+    observation_space = gym.spaces.Box(-1e6, 1e6, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    closed: list[float] = []  # noqa: RUF012  # levels of those that were closed, in this process
+
+    def __init__(self, level: float = 0.0, n_values: int = 2) -> None:
+        self.level, self.n_steps = level, 0
+        if level < 0:
+            raise ValueError("there is no such level")
+        self.observation_space = gym.spaces.Box(-1e6, 1e6, (n_values,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.n_steps = 0
+        return np.array([self.level, 0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.n_steps += 1
+        return np.array([self.level, self.n_steps], np.float32), 1.0, False, self.n_steps == 7, {}
+
+    def close(self) -> None:
+        Counter.closed.append(self.level)
+
+
+def make_collector(**options: Any) -> tuple[tk.Collector, tk.ReplayBuffer]:
+    envs = make_envs(Counter, 2, seed=0, **options)
+    buffer = tk.ReplayBuffer(100)
+    return tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs, buffer), buffer
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_the_next_collect_steps_other_environments_and_no_row_joins_two(backend: Any) -> None:
+    collector, buffer = make_collector(backend=backend)
+    collector.collect(n_step=10)
+    collector.rebuild_envs({"level": 5.0})
+    collector.collect(n_step=10)
+
+    batch = buffer.sample(400, horizon=tk.Horizon(1, 0.9))
+    obs, following = np.asarray(batch.obs), np.asarray(batch.next_obs)
+    assert set(obs[:, 0].tolist()) == {0.0, 5.0}
+    assert_array_equal(following[:, 0], obs[:, 0])
+    assert_array_equal(following[:, 1], obs[:, 1] + 1)
+    assert (batch.discount > 0).all(), "a cut is no termination"
+    assert collector.env_step == len(buffer) == 20
+    assert collector.envs.made_with["env_kwargs"] == {"level": "5.0"}
+    collector.close()
+
+
+def test_processors_keep_their_state_and_old_environments_are_closed() -> None:
+    Counter.closed.clear()
+    envs = make_envs(Counter, 2, seed=0, env_kwargs={"level": 1.0}, processors=[tk.envs.TimeFeature(10)])
+    envs.reset()
+    envs.rebuild({"level": 2.0})
+    obs = envs.reset()
+    assert Counter.closed == [1.0, 1.0]
+    assert {env.level for env in envs.call("unwrapped")} == {2.0}
+    assert obs is not None
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_kwargs", "error", "text"),
+    [
+        ({"level": -1.0}, tk.errors.EnvError, "env 0 raised ValueError when it was made: there is no such level"),
+        ({"levle": 1.0}, tk.errors.EnvError, "unexpected keyword argument 'levle'"),
+        ({"n_values": 3}, tk.ConfigError, r"with \{'n_values': 3\} Counter has other spaces, Box.*: make_envs others"),
+        ("level", tk.ConfigError, r"env_kwargs must be a dict of the constructor's arguments, got 'level'"),
+    ],
+)
+def test_what_cannot_be_made_leaves_everything_as_it_was(env_kwargs: Any, error: Any, text: str) -> None:
+    collector, _ = make_collector()
+    collector.collect(n_step=6)
+    with pytest.raises(error, match=text):
+        collector.rebuild_envs(env_kwargs)
+    collector.collect(n_step=2)
+    assert [env.n_steps for env in collector.envs.call("unwrapped")] == [4, 4], "the episodes run on"
+
+
+def test_a_vector_environment_a_running_collect_and_another_owner_are_refused() -> None:
+    vector = make_envs(gym.vector.SyncVectorEnv([Counter, Counter]))
+    with pytest.raises(tk.ConfigError, match="cannot make SyncVectorEnv again, a vector environment that was passed"):
+        vector.rebuild({})
+    collector, _ = make_collector()
+    with pytest.raises(tk.ConfigError, match="belong to a Collector"):
+        collector.envs.rebuild({})
+    collector.between_steps = lambda: collector.rebuild_envs({})
+    with pytest.raises(tk.errors.BusyError, match="in use further up"):
+        collector.collect(n_step=2)
+
+
+def test_an_ids_vector_environment_is_made_again() -> None:
+    envs = make_envs("CartPole-v1", 3, backend="vector", env_kwargs={"sutton_barto_reward": False})
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs, tk.ReplayBuffer(100))
+    collector.collect(n_step=6)
+    collector.rebuild_envs({"sutton_barto_reward": True})
+    returns = collector.collect(n_episode=3).returns
+    assert returns.mean == -1.0
+
+
+class Variables(Counter):
+    def __init__(self) -> None:
+        super().__init__(float(os.environ.get("TRAINKIT_TEST_LEVEL", "-1")))
+
+
+def test_processes_have_their_own_environment_variables() -> None:
+    envs = make_envs(Variables, 2, backend="async", environment_variables={"TRAINKIT_TEST_LEVEL": "3"})
+    assert envs.reset()[:, 0].tolist() == [3.0, 3.0]
+    envs.close()
+    assert "TRAINKIT_TEST_LEVEL" not in os.environ
+    with pytest.raises(tk.ConfigError, match=r'environment_variables are those of a process: use backend="async"'):
+        make_envs(Variables, 2, environment_variables={"TRAINKIT_TEST_LEVEL": "3"})
+    with pytest.raises(tk.ConfigError, match=r"environment_variables must be a dict of strings, got \{'A': 3\}"):
+        make_envs(Variables, 2, backend="async", environment_variables={"A": 3})  # type: ignore[dict-item]
