@@ -3,7 +3,7 @@
 import copy
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.collector.collected_rows import CollectedRows
 from trainkit.collector.columns import ExtraColumns
 from trainkit.collector.episodes import EpisodeQuota, Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
@@ -332,6 +333,42 @@ class Collector:
             return self._run()
         finally:
             self.envs.ownership.leave(use)
+
+    def stream(
+        self, n_step: int, *, explore: bool | None = None, random: bool = False, step: int | None = None
+    ) -> Iterator[Transition]:
+        """Collect without end, and yield copies of the rows of one `collect(n_step=)` after the other.
+
+        Rows are in the order of their vector steps, then of their environments, each with its true successor; they are
+        stored in the buffer, too, if there is one. Between two batches the collector may be reset, released or used
+        otherwise. Rows of an episode in which an environment failed are left out, unless an earlier batch had them.
+
+        Args:
+            n_step: steps per batch, in all environments together; a batch ends with the vector step that reaches it,
+                and the excess is subtracted from the next.
+            explore: whether the policy explores; None: it does.
+            random, step: as in `collect`.
+
+        Raises:
+            ConfigError: an option is invalid.
+            EnvError, BusyError: as `collect`, from the batch in which it happens; the stream is over then.
+        """
+        with Checks("Collector.stream") as checks:
+            checks.integer("n_step", n_step, low=1)
+        return self._batches(int(n_step), explore is None or explore, random, step)
+
+    def _batches(self, n_step: int, explore: bool, random: bool, step: int | None) -> Iterator[Transition]:
+        """Yield the rows of one collect after the other."""
+        while True:
+            collected = CollectedRows()
+            self.recorders.append(collected)
+            try:
+                self.collect(n_step=n_step, explore=explore, random=random, step=step)
+            finally:
+                self.recorders.remove(collected)
+            rows = collected.rows()
+            if rows is not None:  # the last collect may have made all of these steps
+                yield rows
 
     def resume(self) -> CollectStats:
         """Continue a collect that an exception interrupted; the statistics cover all of it."""

@@ -234,7 +234,7 @@ def _build(
     process: ProcessOptions,
 ) -> Envs:
     """Make the backend and the `Envs` on it; close the environments made here if that fails."""
-    make_driver = functools.partial(_driver, spec, n, backend, options["seed"], in_evaluation, process)
+    make_driver = functools.partial(_driver, spec, n, backend, options, in_evaluation, process)
     driver = make_driver(single)
     with contextlib.ExitStack() as unfinished:
         if not isinstance(spec, VectorEnv):
@@ -266,7 +266,7 @@ def _driver(
     spec: str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any],
     n: int,
     backend: str,
-    seed: int | None,
+    options: Mapping[str, Any],
     in_evaluation: bool,
     process: ProcessOptions,
     single: EnvOptions,
@@ -279,13 +279,14 @@ def _driver(
                 spec = unfinished.enter_context(contextlib.closing(_make_vector(spec, n, single)))
         driver: Backend
         if isinstance(spec, VectorEnv):
+            _check_single_stack(spec, options["stack"])
             driver = VectorBackend(
                 spec,
                 observation_space=replaced_observation_space(spec.single_observation_space, single.observation_space),
                 action_space=replaced_action_space(spec.single_action_space, single.action_space),
             )
         else:
-            factories = single.factories(_listed(spec, n), seed, in_evaluation=in_evaluation)
+            factories = single.factories(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
             driver = _sync_backend(factories) if backend == "sync" else _process_backend(factories, process)
         unfinished.pop_all()
     return driver
