@@ -30,7 +30,7 @@ def made(n: int = 3, *, haunts: bool = False, **options: Any) -> tuple[Envs, lis
 
 def games_of(envs: Envs) -> list[Any]:
     backend: Any = envs._backend
-    return list(getattr(backend, "_backend", backend).games)
+    return list(getattr(backend, "backend", backend).games)
 
 
 def returns_of(game: int, episode: int) -> list[float]:
