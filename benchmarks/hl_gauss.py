@@ -23,6 +23,7 @@ import trainkit as tk
 from benchmarks.cache import Cache
 from benchmarks.learning_work import TASKS, Task, settings_of, trained
 from benchmarks.provenance import measured_at
+from benchmarks.tuning_seeds import check_fresh
 
 RESULTS = Path("benchmarks/results")
 PRESET, BINS, MARGIN = "dqn", 101, 0.04  # of the support on each side, as a share of it
@@ -152,6 +153,7 @@ def main() -> None:
         for name, value in itertools.product(options.tasks, options.values):
             key = key_of(name, value, seed)
             if cache.get(*key) is None and not options.no_training:
+                check_fresh([PRESET], TASKS[name].env, [seed])
                 run = learn(name, value, seed)
                 cache.put(run, *key)
                 told = [round(mean) for mean in run["returns"]]

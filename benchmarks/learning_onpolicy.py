@@ -23,6 +23,7 @@ import torch
 import trainkit as tk
 from benchmarks.cache import Cache
 from benchmarks.provenance import measured_at
+from benchmarks.tuning_seeds import check_fresh
 
 JUDGED = 100  # episodes
 
@@ -88,6 +89,7 @@ def learn(task: Task, seed: int) -> dict[str, Any]:
         episode_per_test=10,
         verbose=False,
         show_progress=False,
+        zoo=not task.settings,  # which are changes of the general table
         **task.settings,
     )
     with trainer:
@@ -167,6 +169,7 @@ def main() -> None:
             key = [name, seed, task.steps, task.step_per_epoch, task.stop, used(task)]
             run = cache.get(*key)
             if run is None:
+                check_fresh([task.preset], task.env, [seed])
                 run = learn(task, seed)
                 cache.put(run, *key)
             runs.setdefault(name, []).append((seed, {**run, "commit": cache.commit(*key)}))

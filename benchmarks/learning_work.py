@@ -1,9 +1,9 @@
 """The tasks on which presets are judged, what each changes of their settings, and one training.
 
-The presets' tables were found on CartPole-v1. What a task changes is taken from who ran it before: the horizon, and
-how far returns reach; LunarLander's was tried on seeds 1 and 2 of DQN, and seed 1 of PPO and A2C. MinAtar (Young &
-Tian, 2019) needs `pip install minatar`; there the grids go through the presets' plain layers, not through the
-convolutions of its authors.
+CartPole-v1 is learned with the settings of the zoo. What another task changes of the general tables is taken from who
+ran it before: the horizon, and how far returns reach; LunarLander's was tried on seeds 1 and 2 of DQN, and seed 1 of
+PPO and A2C. MinAtar (Young & Tian, 2019) needs `pip install minatar`; there the grids go through the presets' plain
+layers, not through the convolutions of its authors.
 """
 
 import json
@@ -17,6 +17,7 @@ import gymnasium
 
 import trainkit as tk
 from benchmarks.provenance import code_commit, listed
+from benchmarks.tuning_seeds import check_fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,11 @@ class Task:
             if own["value"] == "categorical":
                 changes |= dict(zip(("v_min", "v_max"), self.support, strict=True))
         return changes | self.for_one.get(preset, {})
+
+    @property
+    def uses_zoo(self) -> bool:
+        """Whether it is learned with the zoo's settings; a task with changes changes the general table."""
+        return not (self.for_all or self.for_q or self.for_one)
 
     def register(self) -> None:
         """Let Gymnasium know the environment."""
@@ -180,6 +186,7 @@ def trained(
         step_per_epoch=task.every,
         verbose=False,
         show_progress=False,
+        zoo=task.uses_zoo,
         **changes,
     )
     returns = []
@@ -196,7 +203,8 @@ def trained(
 
 def settings_of(task: Task, preset: str) -> str:
     """Write a preset's settings for a task in a line."""
-    return str(sorted({**tk.presets.settings(preset), **task.changes(preset)}.items()))
+    settings = tk.presets.PRESETS[preset].config(task.env, zoo=task.uses_zoo, **task.changes(preset)).settings()
+    return str(sorted(settings.items()))
 
 
 def kept(cache: Path | None) -> Iterator[Run]:
@@ -233,6 +241,7 @@ def found_or_learnt(task: Task, cache: Path | None, preset: str, seed: int, n_ev
     """Return a finished run, or train and keep it."""
     run = find(task, cache, preset, seed, n_evaluations)
     if run is None:
+        check_fresh([preset], task.env, [seed])
         run = learn(task, preset, seed, n_evaluations)
         if cache is not None:
             with cache.open("a") as file:

@@ -21,6 +21,7 @@ import torch
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from benchmarks.tuning_seeds import check_fresh
 
 ENV = "LunarLander-v3"
 STEPS = 300_000
@@ -80,6 +81,7 @@ def learn(seed: int, n_epochs: int) -> Run:
         step_per_epoch=EVERY,
         verbose=False,
         show_progress=False,
+        zoo=False,
         **SETTINGS,
     )
     returns = []
@@ -143,6 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.steps < EVERY or options.steps % EVERY:
         parser.error(f"--steps must be a multiple of {EVERY}, got {options.steps}")
+    check_fresh(["iqn"], ENV, options.seeds)
     torch.set_num_threads(1)  # networks this small are fastest on one
     n_epochs = options.steps // EVERY
     command = f"python -m benchmarks.lunarlander --seeds {' '.join(map(str, options.seeds))} --steps {options.steps}"

@@ -25,6 +25,7 @@ import torch
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from benchmarks.tuning_seeds import check_fresh
 
 ENV = "CartPole-v1"
 EPISODES = 100  # in every evaluation
@@ -207,6 +208,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path, help="a folder for the picture")
     options = parser.parse_args()
+    check_fresh(["bc", "cql", "bcq"], ENV, options.seeds)
     with ProcessPoolExecutor(options.processes) as pool:
         runs = list(pool.map(run, options.seeds, itertools.repeat(options.rows)))
     command = f"python -m benchmarks.offline --seeds {' '.join(map(str, options.seeds))}"
