@@ -266,7 +266,7 @@ def digest(name: str, seed: int = 1) -> Digest:
 
 def untimed(stats: Any) -> dict[str, float]:
     """Return an epoch's numbers except those that a clock gave."""
-    clocks = ("time/", "train/durations", "test/durations", *ADDED)
+    clocks = ("time/", "system/", "train/durations", "test/durations", *ADDED)
     ends = ("_ms", "seconds", "_per_second")
     return {tag: float(x) for tag, x in tk.scalars(stats).items() if not (tag.startswith(clocks) or tag.endswith(ends))}
 

@@ -34,7 +34,7 @@ LAYERS = [
 TORCH_PACKAGES = {"engine", "nets", "policy", "simulators"}
 TORCH_PACKAGES |= {"core.checkpoint", "loggers.tensorboard", "testing.pretend_device"}
 CORE = {"torch", "gymnasium", "numpy", "threadpoolctl", "tqdm", "tensorboard", "typing_extensions"}
-NOT_EVERYWHERE = {"fcntl"}  # of the standard library: Windows has none
+NOT_EVERYWHERE = {"fcntl", "resource"}  # of the standard library: Windows has none
 SLOW_TO_LOAD = {
     "tensorboard",
     "torch.utils.tensorboard",

@@ -36,7 +36,7 @@ def matched(pattern: str, tags: Iterable[str]) -> list[str]:
 
 
 def test_groups_stand_in_reading_order() -> None:
-    assert list(CHARTS) == ["returns", "learning", "exploration", "buffer", "time", "custom"]
+    assert list(CHARTS) == ["returns", "learning", "exploration", "buffer", "time", "system", "custom"]
 
 
 def test_test_and_train_returns_share_the_first_chart() -> None:

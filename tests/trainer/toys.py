@@ -192,6 +192,6 @@ def of_watchers(path: str) -> bool:
 
 def untimed(result: EpochResult) -> dict[str, float]:
     """Return an epoch's numbers, but those a clock told."""
-    clocks = ("time/", "train/durations", "test/durations")
+    clocks = ("time/", "system/", "train/durations", "test/durations")
     numbers = scalars(result.stats).items()
     return {tag: x for tag, x in numbers if not (tag.startswith(clocks) or tag.endswith(("_ms", "seconds")))}

@@ -215,6 +215,7 @@ class EpochStats:
     buffer: Mapping[str, float] = field(default_factory=dict)
     custom: Mapping[str, float] = field(default_factory=dict)  # given to `Trainer.log`
     time: TimeStats
+    system: Mapping[str, float] = field(default_factory=dict)  # memory and processor of this process, device memory
     warnings: Mapping[str, RunWarning] = field(default_factory=dict)  # by name; these are not logged as numbers
 
     def __getitem__(self, tag: str) -> float | None:
@@ -250,7 +251,7 @@ class EpochStats:
             for name, part in (("train", self.train), ("test", self.test))
             if not part.is_empty
         ]
-        for name in ("update", "explore", "buffer", "custom", "time"):
+        for name in ("update", "explore", "buffer", "custom", "time", "system"):
             numbers = scalars(getattr(self, name))
             if numbers:
                 body = ", ".join(f"{tag}={value:.4g}" for tag, value in numbers.items())
@@ -344,7 +345,9 @@ def _walk(value: object, path: str) -> Iterator[tuple[str, float]]:
 def is_tag(tag: str) -> bool:
     """Return whether `EpochStats` may have a number of this tag."""
     group, *names = tag.split("/")
-    if group in ("update", "explore", "buffer", "custom") or (group in ("train", "test") and names[:1] == ["agents"]):
+    if group in ("update", "explore", "buffer", "custom", "system") or (
+        group in ("train", "test") and names[:1] == ["agents"]
+    ):
         return len(names) > 0  # named by the policy or the user
     collected = {item.name: item.type is Summary for item in fields(CollectStats) if item.name not in _LISTS}
     if group in ("train", "test") and names and collected.get(names[0]):

@@ -118,6 +118,15 @@ def with_room(call: Callable[[], T], what: str) -> T:
         ) from error
 
 
+def device_memory(device: torch.device) -> dict[str, int]:
+    """Return the bytes that torch has allocated on a device, now and at most; empty for the CPU, or if unknown."""
+    if device.type == "cpu":
+        return {}
+    module = torch.get_device_module(device)
+    calls = {"device_memory": "memory_allocated", "device_memory_peak": "max_memory_allocated"}
+    return {name: int(getattr(module, call)(device)) for name, call in calls.items() if hasattr(module, call)}
+
+
 def to_device(arrays: Any, device: torch.device) -> Any:
     """Return a tree of arrays and numbers as tensors on the device; tensors and None stay.
 

@@ -53,6 +53,11 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
         "steps per second": "time/steps_per_second",
         "milliseconds per vector step": "train/(act|action|env|obs|render|store|other)_ms",
     },
+    "system": {
+        "memory of the process, megabytes": "system/memory_mb",
+        "processor cores busy": "system/cpu_cores",
+        "memory on the device, megabytes: now, at most": "system/device_memory(_peak)?_mb",
+    },
     "custom": {"what you log": "custom/.+"},
 }
 

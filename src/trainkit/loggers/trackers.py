@@ -107,8 +107,9 @@ class MlflowLogger:
                 self._client.log_batch(self.run_id, metrics=metrics[start : start + _MOST_METRICS])
 
     def describe(self, settings: Mapping[str, Any]) -> None:
-        """Log the settings as parameters, cut at 500 characters; MLflow keeps the first value of each."""
-        new = {name: str(value)[:_LONGEST_PARAMETER] for name, value in settings.items() if name not in self._described}
+        """Log the settings as parameters, `policy/lr` as `policy.lr`; MLflow keeps the first value of each."""
+        texts = {name.replace("/", "."): str(value)[:_LONGEST_PARAMETER] for name, value in settings.items()}
+        new = {name: text for name, text in texts.items() if name not in self._described}
         self._described |= new
         params = [self._mlflow.entities.Param(name, text) for name, text in new.items()]
         with _as_os_error(self._mlflow.MlflowException):

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from trainkit.core.errors import Checks
 from trainkit.core.protocols import Store, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
+from trainkit.engine.device import CPU, device_memory
+from trainkit.trainer.system_usage import ProcessorTime, system_usage
 
 Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
 REDUCES = ("mean", "sum", "min", "max", "last", "histogram")
@@ -53,6 +56,7 @@ class Interval:
 
     def __init__(self, start: int) -> None:
         self.start = start
+        self.processor = ProcessorTime()
         self.n_updates = 0
         self.n_replayed = 0  # rows of their batches
         self.logged: dict[str, LoggedValue] = {}
@@ -343,6 +347,7 @@ class Metrics:
             buffer=self._buffer.metrics(step),
             custom=custom,
             time=interval.time(step - interval.start),
+            system=system_usage(interval.processor, partial(device_memory, getattr(self._policy, "device", CPU))),
         )
 
     def _update_metrics(self, interval: Interval, train: CollectStats) -> dict[str, float]:
