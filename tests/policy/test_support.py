@@ -93,7 +93,7 @@ def test_returns_count_as_clipped_if_repeated_forever_they_end_far_beyond_a_boun
     after = torch.tensor([[0.5, 0.25, 0.25]]).log()
     metrics = value.metrics(after, after.exp(), after, torch.tensor([reward]), torch.tensor([discount]))
     assert metrics["clipped_below"].item() == pytest.approx(below)
-    assert metrics["clipped_above"].item() == pytest.approx(above)
+    assert metrics["clipped_share"].item() == pytest.approx(below + above)
     assert (metrics["v_min"].item(), metrics["v_max"].item()) == (0.0, 2.0)
 
 

@@ -14,8 +14,7 @@ from trainkit.policy.values import SupportValue
 
 _log = logging.getLogger(__name__)
 
-CLIPPED = "clipped_below", "clipped_above"  # metrics of the value part
-LARGEST_SHARE = 0.05  # of them
+LARGEST_SHARE = 0.05  # of targets that are clipped at a bound
 PERIOD = 500  # updates of which the mean share is taken
 _BEYOND = -12.0  # logits of returns that were beyond the bounds, above that of the bound
 _RIDGE = 1e-2  # rows' worth of trust in the map before it was fitted
@@ -52,7 +51,7 @@ class AutomaticSupport:
                 )
             self._networks.append(own)
         self._subject, self.value = f"{subject}: {kind}", value
-        self.clipped = PeriodicMeans(CLIPPED, PERIOD)
+        self.clipped = PeriodicMeans(("clipped_share", "clipped_below"), PERIOD)
 
     @property
     def is_fitted(self) -> bool:
@@ -72,7 +71,8 @@ class AutomaticSupport:
             gradient_step: which trains the first network.
         """
         shares = self.clipped.read()
-        below, above = (shares.get(name, 0.0) for name in CLIPPED)
+        below = shares.get("clipped_below", 0.0)
+        above = shares.get("clipped_share", 0.0) - below
         if max(below, above) <= LARGEST_SHARE:
             return
         before, bounds = self._bounds, self.value.widened(below=below > LARGEST_SHARE, above=above > LARGEST_SHARE)

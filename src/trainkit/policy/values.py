@@ -262,19 +262,18 @@ class SupportValue(nn.Module, Part):
             mass: their probabilities [B, K].
             discount: of the rows [B].
         """
-        rounding = 1e-3 * self.gap
-        is_beyond = (returns < self.low - rounding) | (returns > self.high + rounding)
+        tolerance = 1e-3 * self.gap  # of rounding
+        if self.is_automatic:  # a return that moves beyond a bound by x in every step ends up x / (1 - discount) beyond
+            tolerance = tolerance + SLACK * (self.high - self.low) * (1.0 - discount).unsqueeze(1)
+        is_below, is_above = returns < self.low - tolerance, returns > self.high + tolerance
         log_probability = functional.log_softmax(chosen, dim=1)
         metrics = {
             **td_metrics(self.td_error(chosen, target)),
-            "clipped_share": (mass * is_beyond).sum(dim=1).mean(),
+            "clipped_share": (mass * (is_below | is_above)).sum(dim=1).mean(),
             "value_entropy": -(log_probability.exp() * log_probability).sum(dim=1).mean(),
         }
         if self.is_automatic:
-            # A return that moves beyond a bound by x in every step ends up x / (1 - discount) beyond.
-            slack = rounding + SLACK * (self.high - self.low) * (1.0 - discount).unsqueeze(1)
-            metrics["clipped_below"] = (mass * (returns < self.low - slack)).sum(dim=1).mean()
-            metrics["clipped_above"] = (mass * (returns > self.high + slack)).sum(dim=1).mean()
+            metrics["clipped_below"] = (mass * is_below).sum(dim=1).mean()
             metrics |= {"v_min": self.low.clone(), "v_max": self.high.clone()}
         return metrics
 
