@@ -29,7 +29,7 @@ NAMESPACES = {
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogInfo OffPolicyEvaluation
-        RecordVideo SaveBest SaveEvery StopAt
+        RecordVideo SaveBest SaveEvery StopAt TrackMemory
     """,
     "collector": "Collector Episode EpisodeEvents",
     "datasets": """

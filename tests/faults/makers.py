@@ -147,6 +147,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "Greedy": Call(tk.Greedy, {}),
         "History": Call(tk.callbacks.History, {}),
         "Histograms": Call(tk.callbacks.Histograms, {}),
+        "TrackMemory": Call(tk.callbacks.TrackMemory, {}),
         "Horizon": Call(tk.Horizon, {}),
         "ImplicitQNetwork": Call(tk.nets.ImplicitQNetwork, {"shapes": (4,), "n_actions": 3, "hidden": (4,)}),
         "ImplicitQuantileValue": Call(tk.ImplicitQuantileValue, {}),

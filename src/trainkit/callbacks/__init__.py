@@ -7,6 +7,7 @@ from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
 from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
+from trainkit.trainer.callbacks.memory import TrackMemory
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
 
@@ -23,4 +24,5 @@ __all__ = [
     "SaveBest",
     "SaveEvery",
     "StopAt",
+    "TrackMemory",
 ]
