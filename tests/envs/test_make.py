@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import sys
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -374,3 +375,21 @@ def test_making_environments_logs_and_prints_nothing(
         make_envs("CartPole-v1", 2).close()
     assert caplog.messages == []
     assert capsys.readouterr() == ("", "")
+
+
+def test_an_id_of_minatar_is_registered_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "MinAtar/Breakout-v1"
+    monkeypatch.setattr(gym.envs.registration, "registry", registry := dict(gym.registry))
+    monkeypatch.setattr(gym, "registry", registry)
+    registry.pop(name, None)
+    monkeypatch.setitem(sys.modules, "minatar.gym", None)  # importing it raises
+    with pytest.raises(MissingExtraError, match=r"MinAtar/Breakout-v1 needs minatar .*: pip install --no-deps minatar"):
+        make_envs(name)
+    package = ModuleType("minatar.gym")
+    monkeypatch.setattr(package, "register_envs", lambda: gym.register(name, ScriptedEnv), raising=False)
+    monkeypatch.setitem(sys.modules, "minatar", ModuleType("minatar"))
+    monkeypatch.setitem(sys.modules, "minatar.gym", package)
+    envs = make_envs(name)
+    assert envs.name == name
+    envs.close()
+    assert factories.is_registered("MinAtar/Asterix-v1")

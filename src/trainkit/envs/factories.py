@@ -23,6 +23,7 @@ ValidateEnv = Callable[[Any], object]
 
 # Ids that a package registers when it is imported: {namespace: (package, our extra)}.
 _PACKAGES = {"ALE": ("ale_py", "atari")}
+_MINATAR = "MinAtar"  # the namespace of a package that registers its ids by a call, and is no extra of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +222,10 @@ def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 
 def with_package(env_id: str) -> str:
-    """Return "package:id" for an id that is registered by importing a package."""
+    """Return "package:id" for an id that is registered by importing a package; register those of MinAtar."""
     namespace = env_id.partition("/")[0]
+    if namespace == _MINATAR and env_id not in gym.registry:
+        _register_minatar(env_id)
     if namespace not in _PACKAGES:
         return env_id
     package, extra = _PACKAGES[namespace]
@@ -230,14 +233,24 @@ def with_package(env_id: str) -> str:
     return f"{package}:{env_id}"
 
 
+def _register_minatar(env_id: str) -> None:
+    """Register MinAtar's environments (Young & Tian, 2019)."""
+    try:
+        package = importlib.import_module("minatar.gym")
+    except ImportError as error:
+        remedy = "pip install --no-deps minatar"  # its own dependencies draw pictures
+        raise MissingExtraError(f"make_envs: {env_id} needs minatar ({error}): {remedy}") from error
+    package.register_envs()
+
+
 def is_registered(env: str) -> bool:
     """Return whether an environment is an id that is already registered, so that making it imports no further module.
 
-    An id without its version, and one of a namespace whose package trainkit knows (ALE), count; "module:id" and
-    "module.Class" do not.
+    An id without its version, and one of a namespace whose package trainkit knows (ALE, MinAtar), count; "module:id"
+    and "module.Class" do not.
     """
     known = env in gym.registry or any(env == spec.id.rpartition("-v")[0] for spec in gym.registry.values())
-    return known or (env.partition("/")[0] in _PACKAGES and ":" not in env)
+    return known or (env.partition("/")[0] in (*_PACKAGES, _MINATAR) and ":" not in env)
 
 
 def is_class_path(spec: str) -> bool:
