@@ -337,7 +337,7 @@ def test_bench_prints_rates(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "train: the following arguments are required: PRESET (trainkit train --help)"),
+        (["train"], "trainkit train needs a PRESET, or --config RUN/config.json to repeat a run"),
         (["fly"], "command: argument COMMAND: invalid choice: 'fly'"),
         (["train", "dqn", "CartPol-v1"], "make_envs: Environment `CartPol` doesn't exist"),
         (["train", "dqn", "CartPole-v1", "--seeds", "0"], "trainkit train: --seeds must be >= 1, got 0"),
@@ -418,4 +418,4 @@ def test_python_m_trainkit_is_the_command_and_a_reader_that_left_is_no_mistake(t
 
 def test_config_json_is_plain(runs: Path) -> None:
     config = json.loads((runs / "rainbow-CartPole-v1" / "seed1" / "config.json").read_text())
-    assert set(config) == {"preset", "env", "seed", "data", "settings", "command", "versions", "began"}
+    assert set(config) == {"preset", "env", "seed", "data", "settings", "complete", "command", "versions", "began"}

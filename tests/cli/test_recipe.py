@@ -70,7 +70,7 @@ def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> Non
     given = {name: parse_value(text) for name, text in settings.items()}
     table = {**tk.presets.rainbow.settings("classic"), **given}
     complete = {name: from_plain(own) for name, own in plain["complete"].items()}
-    options_of_trainer = {"log_every", "test_in_train", "callback_errors", "episode_per_test"}
+    options_of_trainer = {"log_every", "smoothed_reports", "test_in_train", "callback_errors", "episode_per_test"}
     assert complete.keys() <= table.keys() | options_of_trainer
     assert {name: table.get(name) for name in complete.keys() - options_of_trainer} == {
         name: complete[name] for name in complete.keys() - options_of_trainer

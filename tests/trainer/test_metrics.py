@@ -385,11 +385,22 @@ def test_the_smoothed_loss_is_the_mean_over_the_updates_of_the_last_ten_reports(
 
 
 def test_reports_with_more_updates_count_more_in_the_smoothed_loss() -> None:
-    average = SmoothedLosses()
+    average = SmoothedLosses(2)
     average.add({"actor_loss": 1.0, "loss": 5.0, "lr": 7.0}, 1)
     average.add({}, 0)
     average.add({"actor_loss": 4.0}, 2)
     assert average.values() == {"smoothed_actor_loss": 3.0, "smoothed_loss": 5.0}
+    again = SmoothedLosses(2)
+    again.load_state_dict(average.state_dict())
+    for own in (average, again):
+        own.add({"actor_loss": 10.0}, 2)
+        assert own.values() == {"smoothed_actor_loss": 7.0}  # of the last two reports
+
+
+def test_the_reports_of_a_moving_average_can_be_set() -> None:
+    losses = [s["update/loss"] == s["update/smoothed_loss"] for _, s, _ in make_trainer(smoothed_reports=1)]
+    assert losses == [True] * 3
+    assert not all(s["update/loss"] == s["update/smoothed_loss"] for _, s, _ in make_trainer())
 
 
 def test_how_often_the_target_followed_is_told_as_a_share_of_the_updates() -> None:

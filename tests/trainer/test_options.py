@@ -18,6 +18,7 @@ REFUSED = {
     "warmup": ("randm", "OffpolicyTrainer.warmup must be one of ['policy', 'random'], got 'randm', did you mean"),
     "episode_per_test": (0, "OffpolicyTrainer.episode_per_test must be a whole number >= 1, got 0"),
     "log_every": (0, "OffpolicyTrainer.log_every must be a whole number >= 1, got 0"),
+    "smoothed_reports": (0, "OffpolicyTrainer.smoothed_reports must be a whole number >= 1, got 0"),
     "max_env_step": (0, "OffpolicyTrainer.max_env_step must be a whole number >= 1, got 0"),
     "max_seconds": (0, "OffpolicyTrainer.max_seconds must be in (0, inf), got 0"),
     "threads": (0, "OffpolicyTrainer.threads must be a whole number >= 1, got 0"),

@@ -166,7 +166,7 @@ class Trainer(Generic[TraineeT]):
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
-        self._metrics = Metrics(policy, buffer)
+        self._metrics = Metrics(policy, buffer, options.smoothed_reports)
         self._diagnosis = Diagnosis(options.diagnosis or ())
         self._interrupt = DeferredInterrupt(self._save_now if self._checkpoints else None)
         self.evaluation_schedule = EvaluationSchedule(

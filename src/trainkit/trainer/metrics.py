@@ -19,7 +19,6 @@ from trainkit.trainer.system_usage import ProcessorTime, system_usage
 
 Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
 REDUCES = ("mean", "sum", "min", "max", "last", "histogram")
-SMOOTHED_REPORTS = 10  # that a moving average of losses is over
 _MOST_COLLECTS = 100  # kept one by one until they are merged
 
 
@@ -182,10 +181,10 @@ class Stopwatch:
 
 
 class SmoothedLosses:
-    """Averages of every loss over the updates of the last 10 reports that had any."""
+    """Averages of every loss over the updates of the last `n_reports` reports that had any."""
 
-    def __init__(self) -> None:
-        self._reports: deque[tuple[int, dict[str, float]]] = deque(maxlen=SMOOTHED_REPORTS)  # updates, mean losses
+    def __init__(self, n_reports: int) -> None:
+        self._reports: deque[tuple[int, dict[str, float]]] = deque(maxlen=n_reports)  # updates, mean losses
 
     def add(self, means: Mapping[str, float], n_updates: int) -> None:
         """Add a report's means over `n_updates` updates; only losses are kept."""
@@ -209,7 +208,7 @@ class SmoothedLosses:
 
     def load_state_dict(self, state: Iterable[Sequence[Any]]) -> None:
         """Restore saved reports."""
-        self._reports = deque(((n, dict(losses)) for n, losses in state), maxlen=SMOOTHED_REPORTS)
+        self._reports = deque(((n, dict(losses)) for n, losses in state), maxlen=self._reports.maxlen)
 
 
 class Metrics:
@@ -220,8 +219,9 @@ class Metrics:
         timed_from: environment steps and updates before the stopwatch started.
     """
 
-    def __init__(self, policy: Trainee, buffer: Store) -> None:
+    def __init__(self, policy: Trainee, buffer: Store, smoothed_reports: int) -> None:
         self._policy, self._buffer = policy, buffer
+        self._smoothed_reports = smoothed_reports
         self.stopwatch = Stopwatch()
         self.restart(0, 0)
 
@@ -229,7 +229,7 @@ class Metrics:
         """Discard everything gathered."""
         self.timed_from = env_step, self._policy.n_updates
         self._policy.read_metrics()
-        self._losses = SmoothedLosses()
+        self._losses = SmoothedLosses(self._smoothed_reports)
         self._n_updates = self._policy.n_updates  # that were reported
         self.recent, self._epoch = Interval(step), Interval(step)
         self._ending: list[tuple[Interval, dict[str, float]]] = []  # report and epoch that end, and their `custom`

@@ -118,6 +118,7 @@ class OutputOptions:
     Args:
         logger: a folder (tensorboard), a logger, or a list of them.
         log_every: environment steps between reports within an epoch.
+        smoothed_reports: the number of reports whose updates `update/smoothed_loss` averages over.
         verbose: print one line per epoch.
         show_progress: one bar; None shows it on a terminal and in notebooks.
         checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
@@ -130,6 +131,7 @@ class OutputOptions:
 
     logger: Any = None
     log_every: int = 1_000
+    smoothed_reports: int = 10
     verbose: bool = True
     show_progress: bool | None = None
     checkpoint: Checkpoint | str | Path | None = None
@@ -140,6 +142,7 @@ class OutputOptions:
     def check_output(self, checks: Checks) -> None:
         """Note what cannot work."""
         checks.integer("log_every", self.log_every, low=1)
+        checks.integer("smoothed_reports", self.smoothed_reports, low=1)
         known = self.checkpoint is None or isinstance(self.checkpoint, (Checkpoint, str, Path))
         checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {self.checkpoint!r}")
         fn = self.save_checkpoint_fn
@@ -319,6 +322,7 @@ class KeywordOptions(EventKeywords, total=False):
     max_epoch_seconds: float | None
     logger: Any
     log_every: int
+    smoothed_reports: int
     verbose: bool
     show_progress: bool | None
     checkpoint: Checkpoint | str | Path | None
