@@ -73,8 +73,8 @@ def actor_critic(kind: Any) -> Call:
     return Call(kind, {"network": network, "action_space": THREE_ACTIONS, **CPU})
 
 
-def estimation(function: Any) -> Call:
-    return Call(function, {"policy": learner(), "dataset": rows(), "gamma": 0.9})
+def estimation(function: Any, **options: Any) -> Call:
+    return Call(function, {"policy": learner(), "dataset": rows(), "gamma": 0.9, **options})
 
 
 def simulator_calls() -> dict[str, Call]:
@@ -204,6 +204,10 @@ def calls(folder: Path) -> dict[str, Call]:
         "TensorboardLogger": Call(tk.loggers.TensorboardLogger, {"folder": folder / "tensorboard"}),
         "TimeFeature": Call(tk.envs.TimeFeature, {"limit": 5}),
         "check_env": Call(tk.check_env, {"env": Walk, "n_steps": 5}),
+        "OffPolicyEvaluation": Call(tk.callbacks.OffPolicyEvaluation, {"dataset": rows()}),
+        "direct_method": estimation(tk.datasets.direct_method, q=learner()),
+        "doubly_robust": estimation(tk.datasets.doubly_robust, q=learner()),
+        "fitted_q_evaluation": estimation(tk.trainer.fitted_q_evaluation, n_updates=2, batch_size=4, hidden=(4,)),
         "discounted_returns": Call(tk.policy.discounted_returns, {**returns, "gamma": 0.9}),
         "evaluate": Call(tk.evaluate, {"policy": learner(), "env": Walk, "n_episode": 1}),
         "gae": Call(tk.policy.gae, {**columns, "gamma": 0.9, "lam": 0.9}),

@@ -28,6 +28,7 @@ RECORDS = {
     "EpochResult",
     "EpochStats",
     "Estimate",
+    "FittedQ",
     "Loss",
     "Prediction",
 }

@@ -127,7 +127,7 @@ def test_numbers_that_cannot_work_are_refused(option: str) -> None:
 
 def test_what_is_no_collector_is_refused() -> None:
     policy = make_policy(tk.make_envs(Walk))
-    with pytest.raises(tk.ConfigError, match=r"Evaluation\.collector must be a Collector, got DQNPolicy"):
+    with pytest.raises(tk.ConfigError, match=r"Evaluation\.collector must be a Collector or None, got DQNPolicy"):
         tk.Evaluation(policy)  # type: ignore[arg-type]
 
 

@@ -78,7 +78,7 @@ def test_test_in_train_needs_a_stop_fn() -> None:
 def test_two_ways_to_evaluate_and_two_update_rates_are_one_too_many() -> None:
     envs = tk.make_envs(Walk)
     evaluation = tk.Evaluation(tk.Collector(make_policy(envs), envs))
-    with pytest.raises(tk.ConfigError, match="both evaluation and test_collector: give one"):
+    with pytest.raises(tk.ConfigError, match="both test_collector and an evaluation with a collector: give"):
         make_trainer(test=True, evaluation=evaluation)
     with pytest.raises(tk.ConfigError, match="both update_per_step and training_intensity: give one"):
         make_trainer(update_per_step=1, training_intensity=32)

@@ -217,6 +217,11 @@ class Collector:
         """
         return self._open_step is not None
 
+    @property
+    def reward_metric(self) -> RewardMetric | None:
+        """The function that the reported returns of episodes come from, None for the returns themselves."""
+        return self._episodes.metric
+
     def use_reward_metric(self, metric: RewardMetric) -> None:
         """Use `metric(returns [episodes])` for the reported returns of episodes that finish from now on."""
         self._episodes.metric = metric

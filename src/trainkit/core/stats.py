@@ -187,6 +187,9 @@ class TimeStats:
     priorities: float | None = None  # of the update's share, reading priorities and writing them to the buffer
 
 
+NO_TIME = TimeStats(seconds=0.0, collect=0.0, update=0.0, evaluate=0.0, other=0.0, steps_per_second=0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWarning:
     """Why a run does not learn: what a rule of its diagnosis found, the remedy, and in which epochs."""

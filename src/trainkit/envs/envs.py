@@ -87,6 +87,7 @@ class Envs:
         self.name = name
         self.made_with: dict[str, Any] = {}  # what a resumed run compares: arguments of make_envs, as text
         self.make_backend: Callable[[Mapping[str, Any]], Backend] | None = None
+        self.make_again: Callable[[], Envs] | None = None  # makes equal ones, also in another process
         self.stack = stack
         self.max_episode_steps = max_episode_steps
         self.restarts = Restarts() if restarts is None else restarts
@@ -279,6 +280,7 @@ class Envs:
                 f"{backend.action_space}, than {former.observation_space} -> {former.action_space}: make_envs others, "
                 "and a policy for them"
             )
+        self.make_again = None
         if isinstance(processed, Processed):
             processed.backend = backend
         else:

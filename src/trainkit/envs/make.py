@@ -113,7 +113,10 @@ def make_envs(
         return spec
     n_allowed = max_restarts if on_error == "restart" else None
     restarts = Restarts(n_allowed, delay_s=restart_delay_s, failed_episodes=failed_episodes)
-    return _build(spec, n, backend, options, processors, single, in_evaluation, restarts, process)
+    make = functools.partial(_build, spec, n, backend, options, processors, single, in_evaluation, restarts, process)
+    envs = make()
+    envs.make_again = None if isinstance(spec, VectorEnv) else make
+    return envs
 
 
 def has_own_number(spec: EnvSpec) -> bool:

@@ -206,7 +206,7 @@ class Worker:
                     daemon=False,
                     name=f"trainkit-env-{env_id}",
                 )
-                with theirs, _blocked_signals():
+                with theirs, blocked_signals():
                     self._process.start()
             except OSError as error:
                 advice = 'lower n, or use backend="sync"'
@@ -338,7 +338,7 @@ def _accelerator_is_running() -> bool:
 
 
 @contextlib.contextmanager
-def _blocked_signals() -> Iterator[None]:
+def blocked_signals() -> Iterator[None]:
     """Block the trainer's signals until a process that starts can ignore them."""
     if sys.platform == "win32":
         yield
@@ -368,7 +368,7 @@ if hasattr(os, "register_at_fork"):
 
 def _run(pipe: Connection, factory: Factory, dies_with_parent: bool) -> None:
     """Make an environment and answer requests until the request to close."""
-    _ignore_signals()
+    ignore_signals()
     if dies_with_parent and sys.platform == "linux":  # at once, whatever runs here; else at the next request
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone, or does not need this process any more
@@ -427,7 +427,7 @@ def _picklable(error: BaseException) -> BaseException:
     return error
 
 
-def _ignore_signals() -> None:
+def ignore_signals() -> None:
     """Ignore Ctrl-C, SIGTERM and SIGUSR1 to the process group: the parent decides when to end or save.
 
     The handler is an empty function and not SIG_IGN, which programs that an environment starts would inherit.

@@ -27,6 +27,7 @@ from trainkit.nets.layers import Activation, Norm
 from trainkit.policy.auxiliary import Auxiliary
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
+from trainkit.trainer.evaluation import Evaluation
 from trainkit.trainer.options import Options
 
 # Sticky actions and the minimal action set follow Machado et al. (2018) as Dopamine does (Castro et al., 2018). A game
@@ -287,12 +288,16 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     def _evaluates(self, options: Mapping[str, Any], env_option: str) -> bool:
         """Return whether to evaluate: unless `evaluation` or `test_collector` is given, as None.
 
+        An `evaluation` without a collector says how.
+
         Args:
             options: what the preset is called with.
             env_option: the option that names the environment of evaluation.
         """
         given = [option for option in ("evaluation", "test_collector") if option in options]
         for option in given:
+            if isinstance(options[option], Evaluation) and not options[option].has_collector:
+                return True
             if options[option] is not None:
                 raise ConfigError(f"{self} makes the policy, which {option} would have to share: give {env_option}")
         if given and options.get("test_env") is not None:

@@ -16,12 +16,12 @@ from trainkit.collector import Collector
 from trainkit.core import seeding
 from trainkit.core.data import EpochResult
 from trainkit.core.described import Plain
-from trainkit.core.errors import BusyError, Checks, ConfigError
+from trainkit.core.errors import BusyError, Checks, ConfigError, reject_unknown
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
 from trainkit.core.protocols import Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
-from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
+from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second, scalars
 from trainkit.loggers.logger import as_logger
 from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Dispatcher
@@ -30,7 +30,7 @@ from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.stopping import is_solved
 from trainkit.trainer.compatibility import check_parts, fill_seeds
 from trainkit.trainer.diagnosis import Diagnosis
-from trainkit.trainer.evaluation import EvaluationSchedule
+from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.metrics import Metrics, Reduce, Stopwatch
 from trainkit.trainer.options import Options
@@ -164,6 +164,8 @@ class Trainer(Generic[TraineeT]):
         callbacks = [self.history, *options.all_callbacks()]
         self._callbacks = Dispatcher(callbacks, options.callback_errors)
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+        if evaluation is not None and evaluation.background:
+            self._callbacks.check_background()
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
         self._metrics = Metrics(policy, buffer, options.smoothed_reports)
@@ -301,9 +303,30 @@ class Trainer(Generic[TraineeT]):
                 break
         return self.info
 
-    def evaluate(self) -> CollectStats:
-        """Evaluate now, between two `next()` or in a callback, without effect on training; see `info.last_test`."""
-        return self.evaluation_schedule.evaluate_now(self.clock)
+    def evaluate(self, **changes: Any) -> CollectStats:
+        """Evaluate now, between two `next()` or in a callback, without effect on training; see `info.last_test`.
+
+        Args:
+            changes: options of `Evaluation` that differ this time, such as `duration=100`, `explore=True`, `seed=7`,
+                `exploration=` or `fn=`. It always plays in this process.
+        """
+        known = ("duration", "duration_unit", "explore", "exploration", "overrides", "seed", "max_episode_steps", "fn")
+        reject_unknown(f"{type(self).__name__}.evaluate", changes, known)
+        return self.evaluation_schedule.evaluate_now(self.clock, **changes)
+
+    @property
+    def evaluated_policy(self) -> Any:
+        """The policy of the evaluation that callbacks receive: of one in the background a copy, with its weights."""
+        copied = self.evaluation_schedule.evaluated_policy
+        return self.policy if copied is None else copied
+
+    def report_evaluation(self, epoch: int, clock: int, stats: CollectStats, numbers: Mapping[str, float]) -> None:
+        """Add an evaluation in the background to logs, history and output, at the epoch whose weights it played."""
+        custom = {f"test/{name}": number for name, number in numbers.items()}
+        self._logger.write(clock, {"test": stats, "custom": custom})
+        self.history.add(epoch, scalars({"test": stats, "custom": custom}))
+        if not stats.returns.is_empty:
+            self._progress.note(f"epoch {epoch} | test {stats.returns.mean:.1f} +- {stats.returns.std:.1f}")
 
     def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
         """Log a number as `custom/name`; several in one report are reduced to their mean, sum, min, max or last.
@@ -392,6 +415,7 @@ class Trainer(Generic[TraineeT]):
     def close(self) -> None:
         """Close environments, logger and bar, and release the folders; a second call has no effect."""
         self._progress.close()
+        self.evaluation_schedule.close()
         try:
             self._interrupt.close()
         finally:
@@ -554,6 +578,7 @@ class Trainer(Generic[TraineeT]):
         if self._phase == "new":
             self._phase = "training"
             self._callbacks.start(self, self._collectors)
+            self.evaluation_schedule.start()
 
     def _start_epoch(self) -> None:
         if not self._epochs.is_running:
@@ -572,7 +597,9 @@ class Trainer(Generic[TraineeT]):
 
     def _evaluate_early(self) -> None:
         """Evaluate in the middle of an epoch; unless that ends the run, another evaluation may follow."""
-        self.evaluation_schedule.evaluate(self)
+        self.evaluation_schedule.deliver(self)
+        if self.stop_reason is None:
+            self.evaluation_schedule.evaluate(self)
         if self.stop_reason is None:
             self._report()
             self.evaluation_schedule.allow_another()
@@ -580,11 +607,14 @@ class Trainer(Generic[TraineeT]):
     def _end_epoch(self) -> None:
         """Evaluate if it is due, and compute the epoch's result."""
         schedule = self.evaluation_schedule
+        schedule.deliver(self)  # of the epoch before
         if self.stop_reason is None:  # else the missing steps are made when the run continues
             self._epochs.skip_rest(self.clock)
         is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
         if schedule.is_due(self, at_end=True, is_last=is_last):
             schedule.evaluate(self)
+        if is_last:
+            schedule.deliver(self)
         if self.epoch >= self.max_epoch:
             self.stop("max_epoch")
         self._epoch_report, stats = self._metrics.end_epoch(self.clock, schedule.unreported, schedule.epoch_test)
@@ -657,6 +687,7 @@ class Trainer(Generic[TraineeT]):
             self._progress.close()
             for warning in self._diagnosis.warnings.values():
                 self._progress.note(f"! {warning}")
+            self.evaluation_schedule.close()
             self._callbacks.fire("on_train_end", self)
             self._release_folders()
 

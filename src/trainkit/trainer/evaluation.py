@@ -1,29 +1,24 @@
-"""Evaluation: how a policy is evaluated, when a run does so, and which score was the best."""
+"""Evaluation: how a policy is evaluated."""
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from trainkit.collector import Collector
 from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
+from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import Policy, Simulator
 from trainkit.core.signatures import checked
-from trainkit.core.stats import NO_COLLECT, CollectStats
+from trainkit.core.stats import CollectStats
 from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 from trainkit.simulators import SimulatorVectorEnv
-from trainkit.trainer.callbacks.base import Dispatcher, n_periods
 from trainkit.trainer.greedy_episodes import GreedyEpisodes
-from trainkit.trainer.metrics import Stopwatch
-
-if TYPE_CHECKING:
-    from trainkit.trainer.base import Trainer
 
 _COLLECT_OPTIONS = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
 
@@ -35,14 +30,20 @@ class Evaluation:
     """A periodic evaluation on the same seeds each time (common random numbers); a run always ends with one.
 
     Args:
-        collector: without a buffer, with environments of its own.
-        duration: how much is played: episodes, a fixed quota per environment, or steps in all.
+        collector: without a buffer, with environments of its own. None: the `test_collector` of the trainer, or that
+            of a preset.
+        duration: how much is played: episodes, a fixed quota per environment, or steps in all. None is 10, or the
+            trainer's `episode_per_test`. "auto", in the background: an episode of each environment again and again
+            until training reaches the next evaluation, at least once.
         duration_unit: "episodes" or "steps". Of steps, only the episodes that finish within them count, which favors
             short ones; steps in excess of one evaluation are subtracted from the next.
         every: how much is trained from one evaluation to the next.
         unit: of it; "env_steps" and "updates" evaluate in the middle of epochs, too.
         at_start: evaluate before the first step as well.
-        explore: whether the policy explores.
+        explore: whether the policy explores, and so samples its actions. None: if `exploration` is given.
+        exploration: how it explores here, such as `EpsilonGreedy(0.001)` or `SoftQ(0.1)`, in place of its own.
+        overrides: {name: value}, further attributes of the policy that have another value here.
+        background: play in a process of its own while training continues; see `trainkit.trainer.background`.
         seed: root of the episodes; None takes the trainer's.
         max_episode_steps: truncates episodes that reach this length, so that an evaluation ends although an environment
             has no time limit or a policy never finishes. They count with their return so far; `n_cut_episodes` is their
@@ -55,45 +56,105 @@ class Evaluation:
 
     def __init__(
         self,
-        collector: Collector,
+        collector: Collector | None = None,
         *,
-        duration: int = 10,
+        duration: int | Literal["auto"] | None = None,
         duration_unit: Literal["episodes", "steps"] = "episodes",
         every: int = 1,
         unit: Literal["epochs", "env_steps", "updates"] = "epochs",
         at_start: bool = False,
-        explore: bool = False,
+        explore: bool | None = None,
+        exploration: Any = None,
+        overrides: Mapping[str, Any] | None = None,
+        background: bool = False,
         seed: int | None = None,
         max_episode_steps: int | None = None,
         fn: EvaluationFn | None = None,
     ) -> None:
+        is_auto = duration == "auto"
         with Checks("Evaluation") as checks:
-            checks.integer("duration", duration, low=1)
+            if not is_auto:
+                checks.integer("duration", duration, low=1, optional=True)
+            checks.require(not is_auto or background, '.duration "auto" ends with training beside it: background=True')
+            fits = not is_auto or (duration_unit == "episodes" and fn is None)
+            checks.require(fits, '.duration "auto" counts episodes, without fn: leave out duration_unit and fn')
             checks.integer("every", every, low=1)
-            checks.flag("explore", explore)
+            checks.require(
+                explore is None or isinstance(explore, bool), f".explore must be True or False, got {explore!r}"
+            )
+            checks.flag("background", background)
+            has_effect = exploration is None or explore is not False
+            checks.require(has_effect, ".exploration has no effect with explore=False: leave one out")
+            is_mapping = overrides is None or (isinstance(overrides, Mapping) and "exploration" not in overrides)
+            rule = ".overrides must be {name: value} of attributes of the policy, exploration= apart"
+            checks.require(is_mapping, f"{rule}, got {overrides!r}")
             checks.one_of("duration_unit", duration_unit, ["episodes", "steps"])
             checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
             checks.integer("seed", seed, low=0, optional=True)
             checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
-            fits = isinstance(collector, Collector)
+            fits = collector is None or isinstance(collector, Collector)
             checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
-            has_buffer = fits and collector.buffer is not None
+            has_buffer = isinstance(collector, Collector) and collector.buffer is not None
             checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
             checks.require(fn is None or callable(fn), f".fn must be callable, got {fn!r}")
-        self.collector = collector
+        self._collector = collector
         self.numbers: dict[str, float] = {}  # of `fn`, the last time
         self._fn = fn
-        own_limit = collector.envs.max_episode_steps or 0
+        own_limit = 0 if collector is None else collector.envs.max_episode_steps or 0
         self.max_episode_steps = max_episode_steps or max(LONGEST_EPISODE, own_limit)
         self.every, self.unit, self.at_start = every, unit, at_start
-        self.duration, self.duration_unit = duration, duration_unit
-        self._explore = explore
+        self.duration, self.duration_unit = 10 if duration is None else duration, duration_unit
+        self.background = background
+        self.is_over: Callable[[], bool] = lambda: True  # of a duration "auto", asked after every round
+        self._explore = exploration is not None if explore is None else explore
+        self._overrides = {**(overrides or {}), **({} if exploration is None else {"exploration": exploration})}
+        self.options: dict[str, Any] = {
+            "duration": duration,
+            "duration_unit": duration_unit,
+            "every": every,
+            "unit": unit,
+            "at_start": at_start,
+            "explore": explore,
+            "exploration": exploration,
+            "overrides": overrides,
+            "background": background,
+            "max_episode_steps": max_episode_steps,
+            "fn": fn,
+        }
+        if collector is not None:
+            self._check_overrides(collector.policy)
         self._is_started = False  # whether the collector's last collect is this evaluation's
         self._before: dict[str, Any] = {}  # the collector's state at its start
         self._streams: dict[str, Any] = {}  # of exploration, at an interruption
         self._greedy: GreedyEpisodes | None = None  # of the last evaluation, if it was greedy
         self.is_seeded = seed is not None
         self.root = seeding.fresh_root() if seed is None else seed
+
+    @property
+    def collector(self) -> Collector:
+        """The collector that plays."""
+        if self._collector is None:
+            raise ConfigError("Evaluation has no collector: give one, or give the trainer a test_collector")
+        return self._collector
+
+    @property
+    def has_collector(self) -> bool:
+        """Whether a collector was given."""
+        return self._collector is not None
+
+    def changed(self, collector: Collector, **changes: Any) -> "Evaluation":
+        """Return a copy with this collector and some options changed; it has the same seed unless it gets one."""
+        changes.setdefault("seed", self.root if self.is_seeded else None)
+        return Evaluation(collector, **{**self.options, **changes})
+
+    def _check_overrides(self, policy: Any) -> None:
+        """Raise a `ConfigError` for attributes that the policy does not have."""
+        for name in self._overrides:
+            if not hasattr(policy, name):
+                option = "exploration" if name == "exploration" else "overrides"
+                known = [own for own in dir(policy) if not own.startswith("_")]
+                hint = did_you_mean(name, known)
+                raise ConfigError(f"Evaluation.{option}: {type(policy).__name__} has no attribute {name!r}{hint}")
 
     def seed(self, root: int) -> None:
         """Set the root of the episodes' seeds."""
@@ -123,7 +184,7 @@ class Evaluation:
     def run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         """Evaluate, or resume an interrupted evaluation; `fresh` numbers a set of seeds never used before."""
         seed = self.root if fresh is None else seeding.derive(self.root, "fresh", fresh)
-        with self._own_streams(seed), self._recording():
+        with self._overridden(), self._own_streams(seed), self._recording():
             stats = self.collector.resume() if self.is_interrupted else self._play(step, seed)
         self._is_started = False
         return stats if self._greedy is None else replace(stats, **self._greedy.summaries())
@@ -134,6 +195,9 @@ class Evaluation:
         if self._fn is not None:
             return self._play_custom(self._fn, step, seed)
         options: dict[str, Any] = {"explore": self._explore, "step": step}
+        if self.duration == "auto":
+            return self._play_rounds(seed, options)
+        assert isinstance(self.duration, int), "the only other one is played in rounds"
         if self.duration_unit == "episodes":
             self._is_started = True
             limit = self.max_episode_steps
@@ -141,6 +205,32 @@ class Evaluation:
         self.collector.reset(seed=seed)
         self._is_started = True
         return self.collector.collect(n_step=self.duration, **options)
+
+    def _play_rounds(self, seed: int, options: Mapping[str, Any]) -> CollectStats:
+        """Play an episode of each environment again and again, each time to the end, until the time is over."""
+        played: list[CollectStats] = []
+        envs = self.collector.envs
+        while not played or not self.is_over():
+            own_seed = seeding.derive(seed, "round", len(played)) if played else seed
+            limit = self.max_episode_steps
+            n_episode = envs.n // envs.n_agents
+            played.append(
+                self.collector.collect(n_episode=n_episode, seed=own_seed, max_episode_steps=limit, **options)
+            )
+        return CollectStats.merge(played)
+
+    @contextmanager
+    def _overridden(self) -> Iterator[None]:
+        """Set the policy's attributes that have another value in evaluation, and restore them afterwards."""
+        policy: Any = self.collector.policy
+        training = {name: getattr(policy, name) for name in self._overrides}
+        try:
+            for name, value in self._overrides.items():
+                setattr(policy, name, value)
+            yield
+        finally:
+            for name, value in training.items():
+                setattr(policy, name, value)
 
     def _play_custom(self, fn: EvaluationFn, step: int, seed: int) -> CollectStats:
         """Run a custom evaluation function; after an interruption it is called again from the start."""
@@ -202,163 +292,6 @@ class Evaluation:
         finally:
             self._streams = policy.streams_state()
             policy.load_streams_state(training_streams)
-
-
-_SAVED = ("best_score", "best_epoch", "best_env_step", "best_std", "_n_confirmed", "_n_periods")
-
-
-class EvaluationSchedule:
-    """When a run evaluates its policy, and the best score so far. An interrupted evaluation is resumed, not repeated.
-
-    Args:
-        evaluation: how to evaluate; None where a run has no evaluations.
-        score_fn: from an evaluation to its score, None for none; default: its mean return.
-        callbacks: receive its events.
-        stopwatch: times it.
-        between_steps: called before every vector step; may interrupt.
-    """
-
-    def __init__(
-        self,
-        evaluation: Evaluation | None,
-        score_fn: Callable[[CollectStats], float | None] | None,
-        callbacks: Dispatcher,
-        stopwatch: Stopwatch,
-        between_steps: Callable[[], None],
-    ) -> None:
-        self.evaluation = evaluation
-        self._score_fn = score_fn
-        self._callbacks, self._stopwatch, self._between_steps = callbacks, stopwatch, between_steps
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all evaluations."""
-        self.best_score: float | None = None
-        self.best_epoch: int | None = None
-        self.best_env_step: int | None = None
-        self.best_std: float | None = None  # of its returns
-        self.last_test = NO_COLLECT
-        self._n_confirmed = 0  # evaluations on fresh seeds
-        self.looks_solved = False  # training episodes passed `stop_fn` (`test_in_train`)
-        self._n_periods: int | None = None  # whole periods of the evaluation's unit, at the last; None before any
-        self.start_epoch()
-
-    def start_epoch(self) -> None:
-        """Forget the evaluations of the epoch before."""
-        self.epoch_test = NO_COLLECT  # the epoch's last
-        self.epoch_score: float | None = None
-        self.unreported = NO_COLLECT  # the evaluation that is in no report yet
-        self.allow_another()
-
-    def allow_another(self) -> None:
-        """Allow `evaluate` another evaluation in this epoch."""
-        if self.evaluation is not None:
-            self.evaluation.discard_interrupted()  # of another epoch, or of a run before `reset`
-        self._is_evaluated = self._is_delivered = False  # whether it was played, and all its events were fired
-
-    def is_due(self, trainer: "Trainer", *, at_end: bool = False, is_last: bool = False) -> bool:
-        """Return whether to evaluate now, in the middle or at the end of an epoch; the last epoch ends with one."""
-        evaluation = self.evaluation
-        if evaluation is None:
-            return False
-        if (is_last if at_end else self.looks_solved) or (self._n_periods is None and evaluation.at_start):
-            return True
-        if evaluation.unit == "epochs":
-            return at_end and trainer.epoch % evaluation.every == 0
-        return n_periods(trainer, evaluation.unit, evaluation.every) > (self._n_periods or 0)
-
-    def evaluate(self, trainer: "Trainer") -> None:
-        """Evaluate, or resume an interrupted evaluation, without repeating completed parts."""
-        if not self._is_delivered:
-            self._evaluate(trainer)
-        self.looks_solved = False
-
-    def _evaluate(self, trainer: "Trainer") -> None:
-        evaluation = self._required()
-        if not self._is_evaluated:
-            if not evaluation.is_interrupted:
-                self._callbacks.fire("on_evaluate_start", trainer)
-            self.epoch_test = self.unreported = self._run(trainer.clock)
-            self.epoch_score = self.score(self.epoch_test)
-            self._n_periods = n_periods(trainer, evaluation.unit, evaluation.every)
-            for name, number in evaluation.numbers.items():
-                trainer.log(f"test/{name}", number, "last")
-            self._is_evaluated = True
-            if self._is_best(self.epoch_score, self.epoch_test, trainer):
-                self._callbacks.fire("on_best", trainer, self.epoch_test)
-        self._is_delivered = True
-        self._callbacks.fire("on_evaluate_end", trainer, self.epoch_test)
-
-    def evaluate_now(self, step: int) -> CollectStats:
-        """Evaluate without firing callbacks or updating the best score."""
-        evaluation = self._required()
-        evaluation.discard_interrupted()  # it is played again when the run continues
-        evaluation.collector.between_steps = None
-        with self._without_episode_events(evaluation):
-            self.last_test = evaluation.run(step)
-        return self.last_test
-
-    def confirm(self, step: int) -> CollectStats:
-        """Evaluate on seeds never used before, without events of its episodes."""
-        with self._without_episode_events(self._required()):
-            stats = self._run(step, fresh=self._n_confirmed)
-        self._n_confirmed += 1
-        return stats
-
-    def score(self, stats: CollectStats) -> float | None:
-        """Return the score of collected episodes, None if there are none."""
-        if self._score_fn is None:
-            return stats.returns.mean
-        score: Any = self._score_fn(stats)
-        try:
-            return None if score is None else float(score)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"compute_score_fn must return a number or None, got {score!r}") from error
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the best and the last evaluation, and the state from which the next evaluation starts."""
-        saved = {name: getattr(self, name) for name in _SAVED}
-        last_test = None if self.last_test.is_empty else self.last_test.to_plain()
-        evaluation = None if self.evaluation is None else self.evaluation.state_dict()
-        return saved | {"last_test": last_test, "evaluation": evaluation}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
-        for name in _SAVED:
-            setattr(self, name, state.get(name))  # an older checkpoint lacks `best_std`
-        last_test = state["last_test"]
-        self.last_test = NO_COLLECT if last_test is None else CollectStats.from_plain(last_test)
-        if self.evaluation is not None and state["evaluation"] is not None:
-            self.evaluation.load_state_dict(state["evaluation"])
-
-    def _required(self) -> Evaluation:
-        if self.evaluation is None:
-            raise ConfigError("there is nothing to evaluate in: give the trainer a test_collector or an evaluation")
-        return self.evaluation
-
-    def _run(self, step: int, *, fresh: int | None = None) -> CollectStats:
-        evaluation = self._required()
-        evaluation.collector.between_steps = self._between_steps
-        with self._stopwatch.measure("evaluate"):
-            self.last_test = evaluation.run(step, fresh=fresh)
-        return self.last_test
-
-    @staticmethod
-    @contextmanager
-    def _without_episode_events(evaluation: Evaluation) -> Iterator[None]:
-        events, evaluation.collector.events = evaluation.collector.events, None
-        try:
-            yield
-        finally:
-            evaluation.collector.events = events
-
-    def _is_best(self, score: float | None, stats: CollectStats, trainer: "Trainer") -> bool:
-        """Record a score if it is the best so far; ties keep the first, and a missing score is never the best."""
-        if score is None or math.isnan(score) or (self.best_score is not None and score <= self.best_score):
-            return False
-        self.best_score, self.best_epoch, self.best_env_step = score, trainer.epoch, trainer.clock
-        self.best_std = stats.returns.std
-        return True
 
 
 @checked

@@ -48,7 +48,7 @@ class EvaluationOptions:
     Args:
         test_collector: for evaluation after every epoch, without a buffer.
         episode_per_test: episodes per evaluation in `test_collector`; None is 10.
-        evaluation: instead of `test_collector` and `episode_per_test`.
+        evaluation: how to evaluate, in place of `episode_per_test`: every epoch in `test_collector`, or in its own.
         compute_score_fn: score of an evaluation, None for none; default: its mean return.
         test_fn: called with (epoch, env_step) before every evaluation.
         stop_fn: called with an evaluation's score; True, and True again on fresh seeds, ends the run.
@@ -75,12 +75,19 @@ class EvaluationOptions:
             checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")
             rule = f".{name} needs evaluations: give test_collector or evaluation"
             checks.require(fn is None or has_evaluations, rule)
-        both = self.evaluation is not None and self.test_collector is not None
-        checks.require(not both, " was given both evaluation and test_collector: give one")
+        if self.evaluation is not None:
+            both = self.evaluation.has_collector and self.test_collector is not None
+            checks.require(not both, " was given both test_collector and an evaluation with a collector: give one")
+            neither = not self.evaluation.has_collector and self.test_collector is None
+            checks.require(not neither, ".evaluation has no collector: give it one, or give test_collector")
         checks.require(not self.test_in_train or self.stop_fn is not None, ".test_in_train needs a stop_fn")
 
     def evaluator(self) -> Evaluation | None:
         """Return the evaluation of the run, None for a run without one."""
+        if self.evaluation is not None and self.test_collector is not None:
+            if self.evaluation.options["duration"] is not None or self.episode_per_test is None:
+                return self.evaluation.changed(self.test_collector)
+            return self.evaluation.changed(self.test_collector, duration=self.episode_per_test)
         if self.test_collector is not None:
             return Evaluation(self.test_collector, duration=self.episode_per_test or _EPISODES_PER_TEST)
         if self.episode_per_test is not None:
@@ -242,7 +249,7 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions, EventOptions):
 _CALLS: dict[str, tuple[str, Callable[["Trainer"], tuple[Any, ...]]]] = {  # {option: (event, arguments of its call)}
     "train_fn": ("on_collect_start", lambda trainer: (trainer.epoch, trainer.env_step)),
     "test_fn": ("on_evaluate_start", lambda trainer: (trainer.epoch, trainer.clock)),
-    "save_best_fn": ("on_best", lambda trainer: (trainer.policy,)),
+    "save_best_fn": ("on_best", lambda trainer: (trainer.evaluated_policy,)),
     "save_checkpoint_fn": (
         "on_epoch_reported",
         lambda trainer: (trainer.epoch, trainer.env_step, trainer.gradient_step),

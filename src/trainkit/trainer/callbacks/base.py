@@ -246,6 +246,16 @@ class Dispatcher:
                 with checks.gather():
                     callback.check(trainer)
 
+    def check_background(self) -> None:
+        """Raise a `ConfigError` for callbacks of an evaluation's episodes, which another process plays."""
+        for event in _COLLECTOR_EVENTS:
+            for callback in self.receivers[event]:
+                if callback.episodes == "evaluation":
+                    raise ConfigError(
+                        f"{_label(callback, event)} receives the episodes of evaluations, which "
+                        "Evaluation(background=True) plays in another process: set background=False"
+                    )
+
     def subscribe(self, trainer: "Trainer", collector: Collector | TensorCollector, *, in_evaluation: bool) -> None:
         """Subscribe to the episodes of a collector, if any callback receives their events.
 

@@ -17,7 +17,7 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.folders import FolderClaim, check_folder
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
-from trainkit.core.stats import CollectStats, EpochStats, is_tag
+from trainkit.core.stats import NO_COLLECT, NO_TIME, CollectStats, EpochStats, is_tag
 from trainkit.trainer.callbacks.base import Callback, n_periods
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Checkpoint(Callback):
             two rounds of collecting and learning.
         keep_last: how many are kept; two or more let `resume_from="auto"` take the one before a damaged one.
         keep_best: the tag of an epoch's statistics whose largest value so far has a checkpoint of its own in `best`,
-            without a buffer; None keeps none.
+            without a buffer; None keeps none. Of evaluations in the background `best` has the policy alone.
         with_buffer: whether rows are saved; without, a resumed run has none of those it had.
         at: as in `Trainer.save`.
     """
@@ -97,8 +97,17 @@ class Checkpoint(Callback):
             self._best = None
         self._saved_at = time.monotonic()
 
+    def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
+        """Keep the best policy by evaluations in the background: their epochs have been reported already."""
+        policy = trainer.evaluated_policy
+        if policy is trainer.policy or not str(self._keep_best).startswith("test/"):
+            return
+        if self._note_best(EpochStats(train=NO_COLLECT, test=stats, time=NO_TIME)):
+            self.claim.hold()
+            policy.save(self.folder / "best")
+
     def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
-        if self._note_best(result):
+        if self._note_best(result.stats):
             self._save(trainer, self.folder / "best", ["buffer"])
         if trainer.is_finished or (self.unit == "epochs" and self._is_due(trainer)):
             self.save(trainer)
@@ -126,9 +135,9 @@ class Checkpoint(Callback):
             return time.monotonic() - self._saved_at >= self._every
         return n_periods(trainer, self.unit, self._every) > self._n_periods
 
-    def _note_best(self, result: EpochResult) -> bool:
+    def _note_best(self, stats: EpochStats) -> bool:
         """Return whether an epoch is the best so far; ties keep the first, and a missing value is never the best."""
-        value = None if self._keep_best is None else result.stats[self._keep_best]
+        value = None if self._keep_best is None else stats[self._keep_best]
         if value is None or math.isnan(value) or (self._best is not None and value <= self._best):
             return False
         self._best = value
@@ -256,7 +265,7 @@ class SaveBest(Callback):
         if score is None or math.isnan(score) or (self.score is not None and score <= self.score):
             return
         self.claim.hold()
-        trainer.policy.save(self.folder)
+        trainer.evaluated_policy.save(self.folder)
         self.score = score
 
     def state_dict(self) -> dict[str, Any]:

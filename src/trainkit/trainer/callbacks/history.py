@@ -139,6 +139,19 @@ class History(Callback, Sequence[Row]):
             self._write_newest()
         self._newest = result
 
+    def add(self, epoch: int, numbers: Mapping[str, float]) -> None:
+        """Add numbers to the row of an epoch that is over, as those of an evaluation that came late."""
+        self._write_newest()
+        found: list[int] = np.flatnonzero(self._epochs() == epoch).tolist() if self._n_rows else []
+        if not found:  # it is not over, or was thinned out
+            return
+        for tag in numbers:
+            self._tags.setdefault(tag, len(self._tags))
+        self._reserve(self._n_rows, len(self._tags))
+        columns = [self._tags[tag] for tag in numbers]
+        self._values[found[0], columns] = list(numbers.values())
+        self._is_there[found[0], columns] = True
+
     def _write_newest(self) -> None:
         if self._newest is None:
             return
