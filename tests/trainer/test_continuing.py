@@ -156,3 +156,13 @@ def test_a_mixed_buffer_clears_the_rows_that_are_collected() -> None:
     buffer = tk.MixedBuffer({online: 0.5, demonstrations: 0.5})
     buffer.clear()
     assert (len(online), len(demonstrations)) == (0, 80)
+
+
+def test_collectors_and_histories_show_where_they_stand() -> None:
+    trainer = make_trainer(max_epoch=1)
+    assert repr(trainer.history) == "History(0 epochs)"
+    trainer.run()
+    shown = repr(trainer.train_collector)
+    assert shown.startswith("Collector(DQNPolicy, Envs(")
+    assert "24 steps, " in shown
+    assert repr(trainer.history).startswith("History(1 epochs, the last: env_step 24 | gradient_step 1")

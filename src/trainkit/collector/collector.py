@@ -176,6 +176,10 @@ class Collector:
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
 
+    def __repr__(self) -> str:
+        done = f"{self.env_step:,} steps, {self.n_episode:,} episodes"
+        return f"Collector({type(self.policy).__name__}, {self.envs!r}, {self.buffer!r}, {done})"
+
     def _repr_html_(self) -> str:
         rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
         mean = self._episodes.recent_returns.mean

@@ -118,6 +118,10 @@ class History(Callback, Sequence[Row]):
         axes.set_xlabel(x)
         return figure
 
+    def __repr__(self) -> str:
+        last = f", the last: {_as_text(self[-1], ('env_step', 'gradient_step', *_SHOWN))}" if len(self) else ""
+        return f"History({len(self)} epochs{last})"
+
     def _repr_html_(self) -> str:
         shown = ("epoch", "env_step", "gradient_step", *_SHOWN)
         rows = [(f"epoch {row['epoch']:.0f}", _as_text(row, shown[1:])) for row in self[-20:]]
