@@ -140,4 +140,4 @@ def test_a_policy_is_exported_from_there(name: str, accelerator: torch.device, t
     np.testing.assert_allclose(session.run(["action"], inputs)[0], policy.predict(obs), rtol=1e-4, atol=1e-4)
     program = torch.export.load(tmp_path / "policy.pt2").module()  # on the CPU
     outputs = program(tree.map_tree(torch.from_numpy, obs))
-    np.testing.assert_allclose(outputs["action"].numpy(), policy.predict(obs), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(outputs["action"].detach().numpy(), policy.predict(obs), rtol=1e-4, atol=1e-4)
