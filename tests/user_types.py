@@ -15,7 +15,8 @@ from pathlib import Path
 from tests.helpers.pages import PAGES, ROOT, Example, examples
 
 FOLDER = ROOT / "build" / "user_types"
-OPTIONAL = ("optuna", "onnxruntime", "stable_baselines3", "envpool")  # not installed by the extra `dev`, or without types
+# Not installed by the extra `dev`, or without types.
+OPTIONAL = ("optuna", "onnxruntime", "stable_baselines3", "envpool")
 
 Found = tuple[Path, int, str]  # file, line, message
 

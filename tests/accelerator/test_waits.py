@@ -86,7 +86,7 @@ TABLE = [
     Row("sac", "prioritized, late", LATE, ACT, CHECK, None, LATER),
     Row("sac", "uniform, ColoredNoise", {"exploration": tk.ColoredNoise()}, ACT, CHECK, None, SENT),
     Row("ppo a2c reinforce", "", {}, ACT, CHECK, SENT, Cost()),
-    Row("ppo", "actions in a Box", {"env": Push}, ACT, Cost(events=2, read=2), SENT, Cost()),
+    Row("ppo", "actions in a Box", {"env": Push, "normalize_obs": False}, ACT, Cost(events=2, read=2), SENT, Cost()),
     Row("bc bcq cql", "", {}, None, None, None, SENT),
 ]
 # fmt: on

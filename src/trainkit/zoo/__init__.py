@@ -8,8 +8,8 @@ Presets use its settings by themselves; `zoo=False` switches that off.
 """
 
 from trainkit.presets.zoo_entry import ZooEntry, ZooResult
-from trainkit.presets.zoo_entry import all_entries as list
 from trainkit.zoo.pretrained import entry, load
+from trainkit.zoo.pretrained import list_entries as list
 from trainkit.zoo.results import train
 
 __all__ = [

@@ -11,6 +11,16 @@ from trainkit.presets.zoo_entry import ZOO, ZooEntry, all_entries, find_entry
 
 
 @checked
+def list_entries(folder: str | Path = ZOO) -> list[ZooEntry]:
+    """Return all entries, by preset and environment.
+
+    Args:
+        folder: of the zoo; default: that of trainkit.
+    """
+    return all_entries(Path(folder))
+
+
+@checked
 def entry(preset: str, env: str, *, folder: str | Path = ZOO) -> ZooEntry:
     """Return the entry of a preset for an environment.
 

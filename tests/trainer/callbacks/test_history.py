@@ -1,8 +1,8 @@
 """What every epoch told: a row each, read-only, in checkpoints, in a table and a picture."""
 
-import builtins
 import gc
 import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,8 @@ from trainkit.trainer.callbacks.history import History
 
 def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """Let a package look as if it were not installed."""
-    real = builtins.__import__
-
-    def refuse(name: str, *rest: Any, **more: Any) -> Any:
-        if name.split(".")[0] == package:
-            raise ImportError(f"No module named {name!r}")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    for name in (package, *(module for module in sys.modules if module.startswith(f"{package}."))):
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.mark.parametrize("make", [make_trainer, make_onpolicy_trainer])
