@@ -89,7 +89,7 @@ class TestQNetwork:
     @pytest.mark.parametrize("noisy", [False, True])
     def test_gives_numbers_per_action_for_any_tree_of_features(self, dueling: bool, noisy: bool) -> None:
         shapes = {"camera": (3, 36, 36), "speed": (2,), "map": ((5,), (1, 40, 40))}
-        network = QNetwork(shapes, 4, width=6, hidden=(8,), head=(7,), dueling=dueling, noisy=noisy)
+        network = drawn(QNetwork(shapes, 4, width=6, hidden=(8,), head=(7,), dueling=dueling, noisy=noisy))
         features = {
             "camera": random(2, 3, 36, 36),
             "speed": random(2, 2),

@@ -191,7 +191,7 @@ def test_the_test_collector_may_be_given_by_position() -> None:
     assert next(trainer).stats.test.n_episode == 10
     offline = tk.OfflineTrainer(learner, train.buffer, test, update_per_epoch=2, **options)
     assert offline.test_collector is test
-    with pytest.raises(tk.ConfigError, match="both evaluation and test_collector"):
+    with pytest.raises(tk.ConfigError, match="both test_collector and an evaluation with a collector"):
         tk.OffpolicyTrainer(learner, train, test, step_per_epoch=24, evaluation=tk.Evaluation(test), **options)
     other = tk.make_envs(Walk, 2)
     actor = tk.PPOPolicy.for_envs(other, hidden=(4,), seed=1)
