@@ -71,31 +71,15 @@ class Evaluation:
         max_episode_steps: int | None = None,
         fn: EvaluationFn | None = None,
     ) -> None:
-        is_auto = duration == "auto"
         with Checks("Evaluation") as checks:
-            if not is_auto:
-                checks.integer("duration", duration, low=1, optional=True)
-            checks.require(not is_auto or background, '.duration "auto" ends with training beside it: background=True')
-            fits = not is_auto or (duration_unit == "episodes" and fn is None)
-            checks.require(fits, '.duration "auto" counts episodes, without fn: leave out duration_unit and fn')
+            _check_collector(checks, collector)
+            _check_duration(checks, duration, duration_unit, background, fn)
+            _check_acting(checks, explore, exploration, overrides)
             checks.integer("every", every, low=1)
-            checks.require(
-                explore is None or isinstance(explore, bool), f".explore must be True or False, got {explore!r}"
-            )
-            checks.flag("background", background)
-            has_effect = exploration is None or explore is not False
-            checks.require(has_effect, ".exploration has no effect with explore=False: leave one out")
-            is_mapping = overrides is None or (isinstance(overrides, Mapping) and "exploration" not in overrides)
-            rule = ".overrides must be {name: value} of attributes of the policy, exploration= apart"
-            checks.require(is_mapping, f"{rule}, got {overrides!r}")
-            checks.one_of("duration_unit", duration_unit, ["episodes", "steps"])
             checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
+            checks.flag("background", background)
             checks.integer("seed", seed, low=0, optional=True)
             checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
-            fits = collector is None or isinstance(collector, Collector)
-            checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
-            has_buffer = isinstance(collector, Collector) and collector.buffer is not None
-            checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
             checks.require(fn is None or callable(fn), f".fn must be callable, got {fn!r}")
         self._collector = collector
         self.numbers: dict[str, float] = {}  # of `fn`, the last time
@@ -292,6 +276,35 @@ class Evaluation:
         finally:
             self._streams = policy.streams_state()
             policy.load_streams_state(training_streams)
+
+
+def _check_collector(checks: Checks, collector: object) -> None:
+    """Note what cannot play an evaluation."""
+    fits = collector is None or isinstance(collector, Collector)
+    checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
+    has_buffer = isinstance(collector, Collector) and collector.buffer is not None
+    checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
+
+
+def _check_duration(checks: Checks, duration: object, duration_unit: object, background: object, fn: object) -> None:
+    """Note a duration that cannot work."""
+    checks.one_of("duration_unit", duration_unit, ["episodes", "steps"])
+    if duration != "auto":
+        checks.integer("duration", duration, low=1, optional=True)
+        return
+    checks.require(bool(background), '.duration "auto" ends with training beside it: background=True')
+    fits = duration_unit == "episodes" and fn is None
+    checks.require(fits, '.duration "auto" counts episodes, without fn: leave out duration_unit and fn')
+
+
+def _check_acting(checks: Checks, explore: object, exploration: object, overrides: object) -> None:
+    """Note settings of the policy during an evaluation that cannot work."""
+    checks.require(explore is None or isinstance(explore, bool), f".explore must be True or False, got {explore!r}")
+    has_effect = exploration is None or explore is not False
+    checks.require(has_effect, ".exploration has no effect with explore=False: leave one out")
+    is_mapping = overrides is None or (isinstance(overrides, Mapping) and "exploration" not in overrides)
+    rule = ".overrides must be {name: value} of attributes of the policy, exploration= apart"
+    checks.require(is_mapping, f"{rule}, got {overrides!r}")
 
 
 @checked

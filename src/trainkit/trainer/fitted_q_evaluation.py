@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainkit.buffer import ReplayBuffer
 from trainkit.core import seeding, tree
-from trainkit.core.data import Obs, TransitionBatch
+from trainkit.core.data import Obs, Transition, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -97,19 +97,7 @@ def fitted_q_evaluation(
     losses: list[float] = []
     for number in range(n_updates):
         rows = dataset.get(slots[rng.integers(len(slots), size=batch_size)])
-        for after, before in zip(tree.leaves(rows.next_obs), tree.leaves(rows.obs), strict=True):
-            after[rows.terminated] = before[rows.terminated]  # has no effect, and its mask allows an action
-        target = policy.action_probability(rows.next_obs, step=at, explore=explore)
-        batch = TransitionBatch(
-            obs=rows.obs,
-            action=rows.action,
-            reward=rows.reward.astype(np.float32),
-            discount=np.where(rows.terminated, 0.0, gamma).astype(np.float32),
-            next_obs=rows.next_obs,
-            weight=np.ones(batch_size, np.float32),
-            slots=np.zeros(batch_size, np.int64),
-            extras=MappingProxyType({_TARGET_PROBABILITY: target.astype(np.float32)}),
-        )
+        batch = _batch_of(rows, policy, gamma=gamma, step=at, explore=explore)
         model.update(batch, step=number)
         if (number + 1) % _UPDATES_PER_LOSS == 0 or number + 1 == n_updates:
             losses.append(model.read_metrics()["loss"])
@@ -119,6 +107,25 @@ def fitted_q_evaluation(
             f"fitted_q_evaluation diverged, its estimate is {estimate.value}: lower lr, or scale the rewards"
         )
     return FittedQ(estimate=estimate, losses=np.array(losses), model=model)
+
+
+def _batch_of(
+    rows: Transition, policy: HasActionProbability, *, gamma: float, step: int, explore: bool
+) -> TransitionBatch:
+    """Return rows as a batch, with the target policy's probabilities of the next actions."""
+    for after, before in zip(tree.leaves(rows.next_obs), tree.leaves(rows.obs), strict=True):
+        after[rows.terminated] = before[rows.terminated]  # has no effect, and its mask allows an action
+    target = policy.action_probability(rows.next_obs, step=step, explore=explore)
+    return TransitionBatch(
+        obs=rows.obs,
+        action=rows.action,
+        reward=rows.reward.astype(np.float32),
+        discount=np.where(rows.terminated, 0.0, gamma).astype(np.float32),
+        next_obs=rows.next_obs,
+        weight=np.ones(len(rows.reward), np.float32),
+        slots=np.zeros(len(rows.reward), np.int64),
+        extras=MappingProxyType({_TARGET_PROBABILITY: target.astype(np.float32)}),
+    )
 
 
 def _spaces_of(policy: object, dataset: ReplayBuffer) -> EnvSpaces:
