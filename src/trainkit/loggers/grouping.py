@@ -7,7 +7,7 @@ from typing import Any
 from trainkit.core.setting_texts import format_for_shell, parse_value
 from trainkit.loggers.runs import RunFolder
 
-_MOST = 3  # settings in a label, if fewer do not tell the groups apart
+_MOST = 3  # settings in a label, if fewer do not distinguish the groups
 _LONGEST_VALUE, _LONGEST_MAKER = 18, 32  # characters
 
 Settings = dict[str, str]  # {name: text}
@@ -17,7 +17,7 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
     """Group runs that differ only in seed and task.
 
     The label has the preset, if there are several, and the settings that differ between its runs. Of more than three
-    it has enough to tell the groups apart, and the number of the others: "lr=0.001 +2". Long values are shortened.
+    it has enough to distinguish the groups, and the number of the others: "lr=0.001 +2". Long values are shortened.
     Runs that the shell did not make are distinguished by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
     """
     groups: dict[str, list[tuple[Settings, list[RunFolder]]]] = {}  # {preset or folder: what its groups set}
@@ -39,7 +39,7 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
 
 
 def _differences(groups: Sequence[Settings]) -> list[list[str]]:
-    """Return the words `name=value` that tell each group from the others."""
+    """Return the words `name=value` that distinguish each group from the others."""
     names = sorted({name for settings in groups for name in settings})
     texts = {name: [settings.get(name, "default") for settings in groups] for name in names}
     apart = {name: own for name, own in texts.items() if len({*own}) > 1}
@@ -51,16 +51,16 @@ def _differences(groups: Sequence[Settings]) -> list[list[str]]:
 
 
 def _distinguishing(apart: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a few of the settings that together tell all groups apart; of equally telling ones the shortest."""
+    """Return a few of the settings that together distinguish all groups; of equally good ones the shortest."""
     chosen: list[str] = []
     n_groups = len({*zip(*apart.values(), strict=True)})
 
-    def n_told(name: str) -> int:
+    def n_distinct(name: str) -> int:
         return len({*zip(*(apart[one] for one in (*chosen, name)), strict=True)})
 
-    while not chosen or n_told(chosen[-1]) < n_groups:
+    while not chosen or n_distinct(chosen[-1]) < n_groups:
         left = [name for name in apart if name not in chosen]
-        chosen.append(max(left, key=lambda name: (n_told(name), -max(map(len, apart[name])))))
+        chosen.append(max(left, key=lambda name: (n_distinct(name), -max(map(len, apart[name])))))
     return chosen
 
 

@@ -76,7 +76,7 @@ class EvaluationWorker:
         parts = {"envs": self._factory(), "options": evaluation.options, "metric": evaluation.collector.reward_metric}
         self._parts = _pickled(parts, "the environments' factory, or a function of the evaluation,")
         self._is_auto = evaluation.duration == "auto"
-        self._is_finishing = False  # whether it was told to finish the current episodes
+        self._is_finishing = False  # whether it is to finish the current episodes
         self._pipe: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._stop: Callable[[], object] = lambda: None

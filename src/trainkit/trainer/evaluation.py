@@ -89,7 +89,7 @@ class Evaluation:
         self.every, self.unit, self.at_start = every, unit, at_start
         self.duration, self.duration_unit = 10 if duration is None else duration, duration_unit
         self.background = background
-        self.is_over: Callable[[], bool] = lambda: True  # of a duration "auto", asked after every round
+        self.is_over: Callable[[], bool] = lambda: True  # of a duration "auto", called after every round
         self._explore = exploration is not None if explore is None else explore
         self._overrides = {**(overrides or {}), **({} if exploration is None else {"exploration": exploration})}
         self.options: dict[str, Any] = {
