@@ -250,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(408, {"error": f"the request was not complete after {_TIMEOUT_S:g} s"})
         except ConnectionError:
             self.close_connection = True
-        except Exception:  # noqa: BLE001  # of a network of the user's: the server goes on
+        except Exception:  # noqa: BLE001  # of a custom network: the server keeps running
             _log.exception("%s %s", self.command, self.path)
             self._send(500, {"error": "the policy failed: see the server's log"})
 

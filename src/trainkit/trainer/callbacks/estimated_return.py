@@ -40,7 +40,7 @@ class OffPolicyEvaluation(Callback):
         dataset: whole episodes that another policy recorded, better not those that are learned from.
         gamma: discount per step; None is the policy's own.
         estimators: one or several: "importance_sampling", "weighted_importance_sampling", "fitted_q_evaluation",
-            "doubly_robust". The last two fit action values anew each time; the others need none.
+            "doubly_robust". The last two fit action values again each time; the others need none.
         every: epochs from one evaluation to the next.
         explore: whether the policy that is evaluated explores.
         fit: options of `fitted_q_evaluation`, such as `n_updates` and `hidden`.
