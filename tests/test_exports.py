@@ -25,7 +25,7 @@ TOP = """
 NAMESPACES = {
     "buffer": """
         Buffer Dataset Horizon MinTree MixedBuffer PrioritizedReplayBuffer ReplayBuffer ReturnScale Rollout
-        RolloutBuffer RoundBuffer SumTree Transition TransitionBatch buffer_from_config
+        RolloutBuffer RoundBuffer SequenceBatch SumTree Transition TransitionBatch buffer_from_config
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogInfo OffPolicyEvaluation

@@ -86,7 +86,7 @@ def decode(obs: Obs) -> NDArray[np.int64]:
     if ACTION_MASK in obs:
         mask = obs[ACTION_MASK]
         newest = tags if tags.ndim == mask.ndim else tags[..., -1, :]  # a stack has the newest frame's mask
-        np.testing.assert_array_equal(mask, legal(*newest[..., :3].T))
+        np.testing.assert_array_equal(mask, legal(*np.moveaxis(newest[..., :3], -1, 0)))
     return tags
 
 

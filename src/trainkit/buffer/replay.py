@@ -16,6 +16,7 @@ from trainkit.buffer.nstep import Windows, read_return_range, read_return_to_go,
 from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler, checked_priority
+from trainkit.buffer.sequences import read_sequences
 from trainkit.buffer.storage import (
     Gather,
     Storage,
@@ -29,6 +30,7 @@ from trainkit.buffer.storage import (
 from trainkit.core import files, seeding, tree
 from trainkit.core.data import (
     ROW_COLUMNS,
+    STATE,
     WINDOW_COLUMNS,
     Allocate,
     Horizon,
@@ -36,6 +38,7 @@ from trainkit.core.data import (
     Obs,
     RecordedEpisode,
     RowSpec,
+    SequenceBatch,
     Transition,
     TransitionBatch,
     any_true,
@@ -216,28 +219,14 @@ class ReplayBuffer(HasSpaces):
         self, n_batches: int, batch_size: int | None, horizon: Horizon | None, step: int, columns: Sequence[str]
     ) -> list[TransitionBatch]:
         """Return batches of B sampled rows and their n-step returns, or one batch of every row."""
-        for name, count in (("n_batches", n_batches), ("batch_size", 1 if batch_size is None else batch_size)):
-            if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
-                raise ConfigError(f"{type(self).__name__}.sample needs an integer {name} >= 1, got {count!r}")
-        if horizon is None:
-            raise ConfigError(
-                f"{type(self).__name__}.sample needs a horizon, the return to compute: horizon=policy.horizon to learn "
-                "from it, horizon=tk.Horizon() for one step"
-            )
-        storage = self._bound
-        if storage is None or storage.rings.n_live == 0:
-            raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
+        counts = {"n_batches": n_batches, "batch_size": 1 if batch_size is None else batch_size}
+        storage, horizon = self._to_sample("sample", horizon, counts)
         if batch_size is None:
             rows = storage.rings.live_rows(np.arange(storage.rings.n_live))
             weight = np.ones(len(rows), np.float32)
         else:
             rows, weight = self._sampler.draw(batch_size, step, self._rng, n_batches)
-        gather: Gather = take_rows
-        if self._mirror is not None:
-            self._mirror.update()
-            gather = self._mirror.gather
-        elif self._allocate is not None and n_batches == 1:  # a round's batches are not contiguous
-            gather = partial(take_rows_into, self._allocate)
+        gather = self._gather(is_contiguous=n_batches == 1)
         windows = read_windows(storage, rows, horizon, self._rng)
         extras = {name: self._column(name, rows, windows, horizon, step) for name in columns}
         if batch_size is None and "weight" in extras:
@@ -253,6 +242,83 @@ class ReplayBuffer(HasSpaces):
             extras=extras,
         )
         return [batch] if n_batches == 1 else _split_batch(batch, n_batches)
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        *,
+        length: int,
+        burn_in: int | None = 0,
+        horizon: Horizon | None = None,
+        step: int = 0,
+        columns: Sequence[str] = (),
+    ) -> SequenceBatch:
+        """Sample B sequences of consecutive rows of one episode, for recurrent policies.
+
+        A sequence is drawn by the first row to learn from, which any row may be, by priority where there is one. At
+        most `burn_in` rows before it come along to bring a recurrent state up to date. It ends with its episode, a cut
+        or the newest row; n-step windows do as in `sample`.
+
+        Args:
+            batch_size: B, at least 1.
+            length: rows to learn from, at most.
+            burn_in: rows before them; where an episode starts, as many as there are rows, since its state is known.
+                None begins every sequence with its episode.
+            horizon: which return to compute: `policy.horizon` to learn from it.
+            step: the environment step, for schedules.
+            columns: what to return in `extras`, [T, B, ...] each, as in `sample`.
+
+        Raises:
+            EmptyBufferError: there is no row.
+        """
+        counts = {"batch_size": batch_size, "length": length}
+        storage, horizon = self._to_sample("sample_sequences", horizon, counts)
+        with Checks(f"{type(self).__name__}.sample_sequences") as checks:
+            checks.integer("burn_in", burn_in, low=0, optional=True)
+        drawn, weight = self._sampler.draw(batch_size, step, self._rng)
+        read = read_sequences(storage, drawn, length, burn_in, horizon, self._rng, self._gather(is_contiguous=True))
+        shape, rows, windows = read.rows.shape, read.rows.ravel(), read.windows
+        extras = {name: self._column(name, rows, windows, horizon, step) for name in columns}
+        action = windows.first["action"]
+        return SequenceBatch(
+            observations=read.observations,
+            after=read.after,
+            action=action.reshape(*shape, *action.shape[1:]),
+            reward=windows.reward.reshape(shape),
+            discount=windows.discount.reshape(shape),
+            valid=read.valid,
+            starts=read.valid & (storage.records.age[read.rows] == 0),
+            burn_in=0 if burn_in is None else burn_in,
+            state=storage.extras[STATE][read.first] if STATE in storage.extras else None,
+            weight=weight,
+            slots=storage.slots(drawn),
+            extras={name: column.reshape(*shape, *column.shape[1:]) for name, column in extras.items()},
+        )
+
+    def _to_sample(self, method: str, horizon: Horizon | None, counts: Mapping[str, int]) -> tuple[Storage, Horizon]:
+        """Return what a batch is sampled from; raise if there are no rows, or a count or the horizon is invalid."""
+        subject = f"{type(self).__name__}.{method}"
+        for name, count in counts.items():
+            if isinstance(count, bool) or not (isinstance(count, (int, np.integer)) and count >= 1):
+                raise ConfigError(f"{subject} needs an integer {name} >= 1, got {count!r}")
+        if horizon is None:
+            raise ConfigError(
+                f"{subject} needs a horizon, the return to compute: horizon=policy.horizon to learn from it, "
+                "horizon=tk.Horizon() for one step"
+            )
+        storage = self._bound
+        if storage is None or storage.rings.n_live == 0:
+            raise EmptyBufferError(f"{type(self).__name__} is empty: collect or add transitions before sampling")
+        return storage, horizon
+
+    def _gather(self, *, is_contiguous: bool) -> Gather:
+        """Return how the observations of a batch are read; those of a round's batches are not contiguous."""
+        if self._mirror is not None:
+            self._mirror.update()
+            return self._mirror.gather
+        if self._allocate is not None and is_contiguous:
+            return partial(take_rows_into, self._allocate)
+        return take_rows
 
     def return_range(self, horizon: Horizon) -> tuple[float, float]:
         """Return the smallest and the largest of 0, all n-step rewards and all returns-to-go of the rows.

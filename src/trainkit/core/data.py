@@ -27,6 +27,9 @@ ACTION_PROB = "action_prob"
 # The column with the values of all actions that each action was chosen by, where a policy stores them.
 Q_VALUES = "q_values"
 
+# The column with the recurrent state before each step, [S], zeros where an episode starts.
+STATE = "state"
+
 # The column with each action as an on-policy learner drew it, in policy units, before it is mapped to a Box.
 POLICY_ACTION = "policy_action"
 
@@ -177,6 +180,62 @@ class TransitionBatch:
             weight=self.weight.copy(),
             slots=self.slots.copy(),
             next_obs=tree.map_tree(np.copy, self.next_obs),
+            extras={name: column.copy() for name, column in self.extras.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceBatch:
+    """B sequences of up to T = burn_in + length consecutive rows, each of one episode.
+
+    Where `valid` is false there is no row, and columns repeat another one of the sequence. Rows are learned from at
+    positions `burn_in` and later; those before bring a recurrent state up to date. The state before the first row of
+    column b is `state[b]`, and zero before a row that `starts`, which is at position 0 or `burn_in`.
+
+    Arrays are valid until the second next sample, a `Lookup` until the next one; `copy()` keeps them.
+    """
+
+    observations: Obs  # [T + n, B, ...], those of the rows, and those that their n-step windows reach
+    after: NDArray[np.int64]  # [T, B], the position in `observations` of each row's next observation
+    action: NDArray[Any]  # [T, B, ...]
+    reward: NDArray[np.float32]  # [T, B], the discounted sum of the window's rewards
+    discount: NDArray[np.float32]  # [T, B], gamma**m after m real steps, 0 when the window ended in termination
+    valid: NDArray[np.bool_]  # [T, B]
+    starts: NDArray[np.bool_]  # [T, B], whether an episode starts at the row
+    burn_in: int
+    state: NDArray[np.float32] | None  # [B, S], the stored column `STATE` of the first rows; None: none was stored
+    weight: NDArray[np.float32]  # [B], importance weights; ones where rows were drawn uniformly
+    slots: NDArray[np.int64]  # [B], of the drawn rows, for `update_priorities`
+    extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [T, B, ...]}, those requested
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    @property
+    def obs(self) -> Obs:
+        """The observations of the rows [T, B, ...]."""
+        return tree.map_tree(lambda leaf: leaf[: len(self.reward)], self.observations)
+
+    @property
+    def next_obs(self) -> Obs:
+        """The observations after the rows' windows [T, B, ...], true final ones where an episode ended."""
+        column = np.arange(len(self))
+        return tree.map_tree(lambda leaf: leaf[self.after, column], self.observations)
+
+    def copy(self) -> "SequenceBatch":
+        """Return a copy that owns its arrays."""
+        return replace(
+            self,
+            observations=tree.map_tree(np.copy, self.observations),
+            after=self.after.copy(),
+            action=self.action.copy(),
+            reward=self.reward.copy(),
+            discount=self.discount.copy(),
+            valid=self.valid.copy(),
+            starts=self.starts.copy(),
+            state=None if self.state is None else self.state.copy(),
+            weight=self.weight.copy(),
+            slots=self.slots.copy(),
             extras={name: column.copy() for name, column in self.extras.items()},
         )
 
