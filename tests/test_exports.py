@@ -28,8 +28,8 @@ NAMESPACES = {
         RolloutBuffer RoundBuffer SequenceBatch SumTree Transition TransitionBatch buffer_from_config
     """,
     "callbacks": """
-        Callback Checkpoint Curriculum DatasetWriter Histograms History LogInfo OffPolicyEvaluation
-        RecordVideo SaveBest SaveEvery StopAt TrackMemory
+        Callback Checkpoint Curriculum DatasetWriter Histograms History LogEpisodes LogInfo
+        OffPolicyEvaluation RecordVideo SaveBest SaveEvery StopAt TrackMemory
     """,
     "collector": "Collector Episode EpisodeEvents",
     "datasets": """

@@ -16,6 +16,7 @@ from trainkit.core.stats import (
     EpochStats,
     RunInfo,
     Summary,
+    SummaryBuilder,
     TimeStats,
     html_table,
     is_tag,
@@ -71,6 +72,18 @@ def test_merged_summaries_are_the_summary_of_all_values(parts: list[list[float]]
     if not whole.is_empty:
         assert (merged.count, merged.min, merged.max) == (whole.count, whole.min, whole.max)
         np.testing.assert_allclose([merged.mean, merged.std], [whole.mean, whole.std], rtol=1e-6, atol=1e-2)
+
+
+def test_a_summary_builder_keeps_the_summary_of_all_numbers_and_not_the_numbers() -> None:
+    builder = SummaryBuilder()
+    assert builder.summary() == NONE
+    numbers = np.arange(2_000.0).reshape(1_000, 2)
+    for pair in numbers:
+        builder.add(pair)
+        assert len(builder._parts) < 256
+    found, whole = builder.summary(), Summary.of(numbers.ravel())
+    assert (found.count, found.min, found.max) == (2_000, 0.0, 1_999.0)
+    np.testing.assert_allclose([found.mean, found.std], [whole.mean, whole.std], rtol=1e-12)
 
 
 def test_merged_collects_by_hand() -> None:

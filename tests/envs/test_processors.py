@@ -1,5 +1,6 @@
 """Processors: what they see of every row, in which order, and whose fault it is when one fails."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -687,6 +688,66 @@ def test_a_run_with_processors_that_was_saved_is_the_run_that_never_stopped(kind
         assert again.run().epoch == 3
     weights = [torch.cat([own.detach().flatten() for own in one.policy.parameters()]) for one in (straight, again)]
     assert torch.equal(*weights)  # the episodes that were open continued where they were
+
+
+class Angle(Processor):
+    """Log the pole's angle after every step, and the number of episodes that begin."""
+
+    def begin(self, obs: Obs, env_ids: Any) -> Obs:
+        self.log("episodes/begun", 1 if len(env_ids) == 1 else np.ones(len(env_ids)))
+        return obs
+
+    def observe(self, obs: Obs, action: Any, reward: Any, env_ids: Any) -> Obs:
+        self.log("angle", obs[:, 2])
+        return obs
+
+
+def test_what_processors_log_is_summarized_over_the_rows_of_the_epoch(tmp_path: Path) -> None:
+    def trainer(**more: Any) -> Any:
+        return tk.presets.ppo(
+            "CartPole-v1", env_options={"processors": [Angle(), Angle()]}, seed=1, verbose=False, hidden=(8,),
+            device="cpu", max_epoch=2, step_per_epoch=192, step_per_collect=64, n_envs=4, log_every=64, n_test_envs=2,
+            episode_per_test=2, **more,
+        )  # fmt: skip
+
+    rows: list[Transition] = []
+
+    def keep(trainer: Any, stats: Any) -> None:
+        rows.append(trainer.buffer.get(trainer.train_collector.collected_slots))
+
+    with trainer(logger=tk.JsonlLogger(tmp_path / "lines"), on_collect_end=keep) as straight:
+        _, first, _ = next(straight)
+        angles = np.concatenate([step.next_obs[:, 2] for step in rows]).astype(np.float64)
+        logged = first.train.processors["angle"]
+        assert (logged.count, logged.min, logged.max) == (2 * 192, angles.min(), angles.max())  # of both processors
+        np.testing.assert_allclose([logged.mean, logged.std], [angles.mean(), angles.std()], rtol=1e-9)
+        assert first["train/processors/episodes/begun/mean"] == 1.0
+        assert first.train.processors["episodes/begun"].count == 2 * (4 + first.train.n_episode)
+        assert first.test.processors["angle"].count == 2 * first.test.n_step
+        straight.save(tmp_path / "run")
+        second = next(straight).stats.train.processors
+    lines = [json.loads(line) for line in (tmp_path / "lines" / "numbers.jsonl").read_text().splitlines()]
+    means = [line["train/processors/angle/mean"] for line in lines if "train/processors/angle/mean" in line]
+    np.testing.assert_allclose(means[:3], [step.next_obs[:, 2].mean() for step in rows[:3]], rtol=1e-6)
+    with trainer(resume_from=tmp_path / "run") as again:  # whose open episodes are replayed, and not logged twice
+        assert next(again).stats.train.processors == second
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("angle", np.array([1.0, np.nan]), r"in observe: Processor.log needs finite numbers for 'angle', got array"),
+        ("", 1.0, r"in observe: Processor.log needs a name, got ''"),
+    ],
+)
+def test_what_cannot_be_summarized_is_rejected_where_it_is_logged(name: str, values: Any, message: str) -> None:
+    class Bad(Processor):
+        def observe(self, obs: Obs, action: Any, reward: Any, env_ids: Any) -> Obs:
+            self.log(name, values)
+            return obs
+
+    with pytest.raises(EnvError, match=rf"processors\[0\] \(Bad\) raised ConfigError {message}"):
+        play(Bad())
 
 
 def test_a_policy_for_other_processors_is_rejected() -> None:

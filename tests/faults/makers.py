@@ -153,6 +153,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "ImplicitQuantileValue": Call(tk.ImplicitQuantileValue, {}),
         "JsonlLogger": Call(tk.JsonlLogger, {"folder": folder / "jsonl"}),
         "Linear": Call(tk.Linear, {"start": 1.0, "end": 0.1}),
+        "LogEpisodes": Call(lambda keys, **options: tk.callbacks.LogEpisodes(keys, **options), {"keys": "score"}),
         "LogInfo": Call(lambda keys, **options: tk.callbacks.LogInfo(keys, **options), {"keys": "score"}),
         "ImpalaCNN": Call(tk.nets.ImpalaCNN, {"shape": (1, 36, 36)}),
         "MLP": Call(tk.nets.MLP, {"sizes": (4, 8, 3)}),

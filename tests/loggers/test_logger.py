@@ -329,7 +329,7 @@ def test_what_is_no_logger_is_refused(logger: Any) -> None:
 def test_a_forgotten_logger_closes_its_file_without_a_word(tmp_path: Path, kind: Any) -> None:
     logger = kind(tmp_path)
     logger.write(1, {"a": 1.0})
-    file = logger._file if kind is tk.JsonlLogger else logger._writer.file_writer.event_writer._async_writer
+    file = logger._numbers._file if kind is tk.JsonlLogger else logger._writer.file_writer.event_writer._async_writer
     del logger
     gc.collect()
     assert file.closed if kind is tk.JsonlLogger else file._closed  # and no ResourceWarning: an error here

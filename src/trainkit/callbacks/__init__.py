@@ -6,7 +6,7 @@ from trainkit.trainer.callbacks.curriculum import Curriculum
 from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
 from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
-from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
+from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, LogInfo
 from trainkit.trainer.callbacks.memory import TrackMemory
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
@@ -18,6 +18,7 @@ __all__ = [
     "DatasetWriter",
     "Histograms",
     "History",
+    "LogEpisodes",
     "LogInfo",
     "OffPolicyEvaluation",
     "RecordVideo",

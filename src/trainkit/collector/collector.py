@@ -21,7 +21,7 @@ from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLeg
 from trainkit.core.protocols import NormalActor, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
-from trainkit.core.stats import NO_VALUES, CollectStats, html_table
+from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
 from trainkit.envs.agents import whole_games
 from trainkit.envs.backends import Ids
 from trainkit.envs.envs import Envs, VectorStep, rows_of
@@ -424,6 +424,7 @@ class Collector:
         self._tally = Tally()
         if self._std_reader is not None:
             self._std_reader.read_action_std()  # of actions outside of a collect
+        self.envs.take_metrics()  # as above
         if n_step is None or (self._quota is not None and self.is_interrupted):
             self._needs_reset = True  # an interrupted quota leaves environments at an episode's end
         if n_step is not None:
@@ -478,6 +479,8 @@ class Collector:
             self._tally.obs_seconds += spent.obs - before[0]
             self._tally.action_seconds += spent.action - before[1]
             self._tally.render_seconds += spent.render - before[2]
+            if logged := self.envs.take_metrics():
+                self._tally.processors = merge_groups([self._tally.processors, logged])
         self.is_interrupted = False
         self._needs_reset |= self._quota is not None
         std = NO_VALUES if self._std_reader is None else self._std_reader.read_action_std()
@@ -728,7 +731,7 @@ class Collector:
         self._state, goal = None, state["goal"]
         self._quota = None if "owed" in goal else EpisodeQuota.from_state(goal)
         self._n_left = goal["owed"] if self._quota is None else self._quota.n_left
-        self._tally = Tally(**state["tally"])
+        self._tally = Tally.from_state(state["tally"])
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
         self._rng.bit_generator.state = state["rng"]

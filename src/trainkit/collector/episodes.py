@@ -5,7 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,10 +44,17 @@ class Tally:
     durations: list[float] = field(default_factory=list)
     slots: list[NDArray[np.int64]] = field(default_factory=list)  # of the stored rows, step by step
     agent_returns: dict[str, list[float]] = field(default_factory=dict)  # {agent: of the games it took part in}
+    processors: dict[str, Summary] = field(default_factory=dict)  # {name: what processors logged}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all counts and times."""
-        return copy.deepcopy(vars(self))
+        return copy.deepcopy(vars(self)) | {"processors": {name: asdict(one) for name, one in self.processors.items()}}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Tally":
+        """Return the counts and times of a saved state, those of a new collect where it is empty."""
+        logged = state.get("processors", {})  # older checkpoints have none
+        return cls(**{**state, "processors": {name: Summary(**one) for name, one in logged.items()}})
 
     def stats(self, recent_returns: Summary, action_std: Summary = NO_VALUES) -> CollectStats:
         """Return the statistics of the collect."""
@@ -80,6 +87,7 @@ class Tally:
             other_ms=per_step and other_seconds * per_step,
             action_std=action_std,
             agents={name: Summary.of(own) for name, own in self.agent_returns.items() if own},
+            processors=dict(self.processors),
         )
 
 

@@ -458,6 +458,15 @@ class HistogramLogger(Protocol):
 
 
 @runtime_checkable
+class EpisodeLogger(Protocol):
+    """A logger that has a table of episodes."""
+
+    def write_episodes(self, step: int, rows: Sequence[Mapping[str, float]]) -> None:
+        """Write the episodes that ended since the last report, at least 1; their columns may differ."""
+        ...
+
+
+@runtime_checkable
 class TextLogger(Protocol):
     """A logger that can show texts, such as warnings."""
 

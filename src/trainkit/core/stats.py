@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
@@ -69,6 +70,29 @@ class Summary:
 
 NO_VALUES = Summary(mean=None, std=None, min=None, max=None, count=0)
 
+_MOST_PARTS = 256  # arrays kept one by one until they are summarized
+
+
+class SummaryBuilder:
+    """A growing list of numbers, of which the summary is kept and not the numbers."""
+
+    def __init__(self) -> None:
+        self._summary = NO_VALUES
+        self._parts: list[NDArray[np.float64]] = []
+
+    def add(self, numbers: NDArray[np.float64]) -> None:
+        """Append numbers [K]; the array is kept."""
+        self._parts.append(numbers)
+        if len(self._parts) == _MOST_PARTS:
+            self.summary()
+
+    def summary(self) -> Summary:
+        """Summarize all numbers so far."""
+        if self._parts:
+            self._summary = Summary.merge([self._summary, Summary.of(np.concatenate(self._parts))])
+            self._parts = []
+        return self._summary
+
 
 def per_second(count: int, seconds: float) -> float | None:
     """Return a rate, None if nothing was counted or no time was measured."""
@@ -108,6 +132,7 @@ class CollectStats:
     episode_returns: tuple[float, ...] = ()  # of every episode finished, in order; these two are not logged
     episode_lengths: tuple[int, ...] = ()
     agents: Mapping[str, Summary] = field(default_factory=dict)  # {name: returns}, where several share a game
+    processors: Mapping[str, Summary] = field(default_factory=dict)  # {name: what they logged}
     # Of greedy evaluations, and of one alone:
     start_values: Summary = NO_VALUES  # returns that a Q-learner predicts at the episodes' starts
     discounted_returns: Summary = NO_VALUES  # what followed, in the same units: discounted, of the learner's rewards
@@ -132,13 +157,15 @@ class CollectStats:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "CollectStats":
         """Return what `to_plain` described."""
-        read: dict[str, Any] = {name: one for name, one in plain.items() if name != "agents"}
+        read: dict[str, Any] = dict(plain)
         for name in _SUMMARIES:
             one = read.get(name)  # an older checkpoint has no `action_std`
             read[name] = NO_VALUES if one is None else Summary(**one)
         for name in _LISTS:
             read[name] = tuple(read.get(name, ()))  # an older checkpoint has none
-        return cls(**read, agents={name: Summary(**one) for name, one in plain["agents"].items()})
+        for group in _GROUPS:
+            read[group] = {name: Summary(**one) for name, one in read.get(group, {}).items()}  # as above
+        return cls(**read)
 
     @classmethod
     def merge(cls, parts: "Sequence[CollectStats]") -> "CollectStats":
@@ -156,17 +183,23 @@ class CollectStats:
             if name.endswith("_ms"):  # a mean per vector step
                 total = sum((getattr(part, name) or 0.0) * part.n_vector_step for part in parts)
                 merged[name] = total / steps if steps else None
-        agents = {name: None for part in parts for name in part.agents}
-        by_agent = {name: Summary.merge(part.agents.get(name, NO_VALUES) for part in parts) for name in agents}
+        merged |= {group: merge_groups([getattr(part, group) for part in parts]) for group in _GROUPS}
         return cls(
             **merged | {"recent_returns": parts[-1].recent_returns},
             seconds=sum(part.seconds for part in parts),
-            agents={name: summary for name, summary in by_agent.items() if not summary.is_empty},
         )
 
 
+def merge_groups(groups: "Sequence[Mapping[str, Summary]]") -> dict[str, Summary]:
+    """Merge summaries by name, and leave out those that are empty."""
+    names = {name: None for group in groups for name in group}
+    merged = {name: Summary.merge(group.get(name, NO_VALUES) for group in groups) for name in names}
+    return {name: summary for name, summary in merged.items() if not summary.is_empty}
+
+
+_GROUPS = ("agents", "processors")  # summaries by name
 _LISTS = ("episode_returns", "episode_lengths")
-_NO_NUMBERS = (*_LISTS, "warnings")  # fields without a tag
+_NO_NUMBERS = (*_LISTS, "warnings", "episodes")  # fields without a tag
 _PLAIN_NO_VALUES = asdict(NO_VALUES)
 _SUMMARIES = [item.name for item in fields(CollectStats) if item.type is Summary]
 
@@ -220,20 +253,23 @@ class EpochStats:
     time: TimeStats
     system: Mapping[str, float] = field(default_factory=dict)  # memory and processor of this process, device memory
     warnings: Mapping[str, RunWarning] = field(default_factory=dict)  # by name; these are not logged as numbers
+    episodes: Sequence[Mapping[str, float]] = ()  # given to `Trainer.log_episode`, in order; as above
 
     def __getitem__(self, tag: str) -> float | None:
         value: Any = self
         is_missing, names = False, tag.split("/")
-        for position, name in enumerate(names):
+        while names:
             if value is None:
                 return None
             is_missing |= _is_missing(value)
             if isinstance(value, Mapping):
-                rest = "/".join(names[position:])
-                if rest in value or name not in value:
-                    return value.get(rest)
-                value = value[name]
+                keys = ["/".join(names[:n]) for n in range(len(names), 0, -1)]  # a name may contain slashes
+                key = next((key for key in keys if key in value), None)
+                if key is None:
+                    return None
+                value, names = value[key], names[key.count("/") + 1 :]
                 continue
+            name, *names = names
             known = [item.name for item in fields(value) if item.name not in _NO_NUMBERS] if is_dataclass(value) else []
             if name not in known:
                 raise KeyError(f"no statistic {tag!r}: {name!r} is not known here{did_you_mean(name, known)}")
@@ -348,10 +384,10 @@ def _walk(value: object, path: str) -> Iterator[tuple[str, float]]:
 def is_tag(tag: str) -> bool:
     """Return whether `EpochStats` may have a number of this tag."""
     group, *names = tag.split("/")
-    if group in ("update", "explore", "buffer", "custom", "system") or (
-        group in ("train", "test") and names[:1] == ["agents"]
-    ):
+    if group in ("update", "explore", "buffer", "custom", "system"):
         return len(names) > 0  # named by the policy or the user
+    if group in ("train", "test") and names and names[0] in _GROUPS:
+        return True
     collected = {item.name: item.type is Summary for item in fields(CollectStats) if item.name not in _LISTS}
     if group in ("train", "test") and names and collected.get(names[0]):
         return len(names) == 2 and names[1] in {item.name for item in fields(Summary)}

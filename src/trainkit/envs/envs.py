@@ -17,6 +17,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.spaces import stacked_space, zeros_of
+from trainkit.core.stats import Summary
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work
 from trainkit.envs.factories import described_kwargs
 from trainkit.envs.ownership import Ownership, Use
@@ -305,6 +306,10 @@ class Envs:
             raise self._error_of(failure, self._current.describe) from failure.__cause__
         finally:
             self.ownership.leave(use)
+
+    def take_metrics(self) -> dict[str, Summary]:
+        """Return what the processors logged since the last call, by name."""
+        return self._backend.take_metrics() if isinstance(self._backend, Processed) else {}
 
     def render(self, env_ids: Ids | None = None) -> list[NDArray[np.uint8]]:
         """Return an image of each, [height, width, 3]; environments must be made with `render_mode="rgb_array"`."""

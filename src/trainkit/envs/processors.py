@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trainkit.core.data import ACTION_MASK, Obs
 from trainkit.core.errors import BadEnvDataError, CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import StructuredHybrid, array_specs, check_spaces, space_bounds, zeros_of
+from trainkit.core.stats import Summary, SummaryBuilder, merge_groups
 from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Spent, Work
 
 _MAX_ACTIONS = 65_536  # of `DiscretizeActions`: rows of its table of combinations
@@ -33,6 +34,8 @@ class Processor:
     `begin` resets; return what outlives an episode from `state_dict`. Anything learned belongs in a policy's
     `preprocess`, which is saved with its weights.
     """
+
+    _logged: dict[str, SummaryBuilder] | None = None  # since they were taken
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
         """Receive the spaces of one of N environments; return those of the policy."""
@@ -52,6 +55,26 @@ class Processor:
     def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
         """Transform the policy's actions [K, ...] into those of the environments."""
         return action
+
+    def log(self, name: str, values: ArrayLike) -> None:
+        """Add a number, or an array of any shape, to the statistics of the collect, from `begin`, `observe` or `act`.
+
+        `stats.train.processors[name]` summarizes all numbers logged under a name since the last report, or in the
+        epoch, and `train/processors/name/mean` is its tag; in an evaluation `test/processors/name/mean`. Processors
+        that log under the same name share it.
+
+        Raises:
+            ConfigError: the name is empty, or a number is not finite.
+        """
+        numbers = np.array(values, np.float64).ravel()
+        if not (isinstance(name, str) and name):
+            raise ConfigError(f"Processor.log needs a name, got {name!r}")
+        if not np.isfinite(numbers).all():
+            raise ConfigError(f"Processor.log needs finite numbers for {name!r}, got {values!r}: leave them out")
+        if self._logged is None:
+            self._logged = {}
+        if len(numbers):
+            self._logged.setdefault(name, SummaryBuilder()).add(numbers)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run needs; running episodes are replayed or replaced."""
@@ -294,6 +317,15 @@ class Processed:
         self.spent.obs += time.perf_counter() - start
         begun = None if raw.begun is None else self._begun(raw.begun)
         return raw._replace(next_obs=next_obs, begun=begun)
+
+    def take_metrics(self) -> dict[str, Summary]:
+        """Return what the processors logged since the last call, by name."""
+        taken: list[dict[str, Summary]] = []
+        for layer in self._layers:
+            logged, layer.processor._logged = layer.processor._logged, None
+            if logged is not None:
+                taken.append({name: builder.summary() for name, builder in logged.items()})
+        return merge_groups(taken) if taken else {}
 
     def rebuild(self, env_id: int) -> None:
         self.backend.rebuild(env_id)

@@ -220,6 +220,7 @@ def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDAr
     finally:
         envs.options = own_options
         envs.load_state_dict(state)  # the replay changed episode numbers and the processors' state
+        envs.take_metrics()  # which were logged when the episodes were played first
     pairs = zip(tree.leaves(envs.obs), played["obs"], strict=True)
     if all(_are_identical(*pair) for pair in pairs) and have_returns(returns):
         return None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import files
 from trainkit.core.errors import ConfigError
-from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, TextLogger, VideoLogger
+from trainkit.core.protocols import EpisodeLogger, HistogramLogger, Logger, PurgingLogger, TextLogger, VideoLogger
 from trainkit.core.signatures import checked
 from trainkit.core.stats import scalars
 from trainkit.loggers.runs import claim_folder
@@ -27,52 +27,87 @@ _log = logging.getLogger(__name__)
 class JsonlLogger:
     """A logger that writes one line of JSON per report to `folder/numbers.jsonl`; nan and infinity become null.
 
-    With `resume` it continues in `folder` itself, unless another process logs to it. A folder that is deleted in the
-    middle of a run is created again.
+    Episodes that are logged one by one are lines of `folder/episodes.jsonl`. With `resume` it continues in `folder`
+    itself, unless another process logs to it. A folder that is deleted in the middle of a run is created again.
     """
 
     def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
         self._claim = claim_folder(folder, resume=resume)
         self.folder: str | None = str(self._claim.folder)
-        self._path = Path(self.folder) / "numbers.jsonl"
-        self._open()
+        self._numbers = LineFile(self._claim.folder / "numbers.jsonl")
+        self._numbers.open()
+        self._episodes = LineFile(self._claim.folder / "episodes.jsonl")
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write one line and flush it."""
-        self._line({"step": step, **{tag: float(x) if math.isfinite(x) else None for tag, x in numbers.items()}})
+        self._numbers.write([{"step": step, **_with_nulls({tag: float(x) for tag, x in numbers.items()})}])
+
+    def write_episodes(self, step: int, rows: Sequence[Mapping[str, float]]) -> None:
+        """Write a line per episode."""
+        self._episodes.write([{"step": step, **row} for row in map(_with_nulls, rows)])
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
         """Write the texts as a line of their own."""
-        self._line({"texts": dict(texts), "at_step": step})
+        self._numbers.write([{"texts": dict(texts), "at_step": step}])
 
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as a line of their own."""
-        self._line({"settings": dict(settings)})
+        self._numbers.write([{"settings": dict(settings)}])
 
     def purge(self, step: int) -> None:
         """Remove what was written after this step, and an incomplete line."""
-        kept = [line for line in self._path.read_bytes().splitlines(keepends=True) if _is_of(line, step)]
-        self._file.close()
-        files.write_whole(self._path, lambda file: file.writelines(kept))
-        self._open()
+        self._numbers.purge(step)
+        self._episodes.purge(step)
 
     def close(self) -> None:
-        """Close the file, and release the folder for other processes."""
-        self._file.close()
+        """Close the files, and release the folder for other processes."""
+        self._numbers.close()
+        self._episodes.close()
         self._claim.release()
 
-    def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = self._path.open("a", encoding="utf-8")
-        weakref.finalize(self, self._file.close)
 
-    def _line(self, content: Mapping[str, Any]) -> None:
-        if not self._path.exists():
+class LineFile:
+    """A file of lines of JSON, opened with its first line; one that is deleted starts again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def open(self) -> TextIO:
+        """Open the file at its end."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("a", encoding="utf-8")
+        weakref.finalize(self, self._file.close)
+        return self._file
+
+    def write(self, contents: Sequence[Mapping[str, Any]]) -> None:
+        """Write a line for each, and flush them."""
+        file = self._file
+        if file is not None and not self._path.exists():
             _log.warning("%s was deleted: the log starts again there", self._path)
+            file.close()
+            file = None
+        file = file or self.open()
+        file.writelines(json.dumps(content, default=str) + "\n" for content in contents)
+        file.flush()
+
+    def purge(self, step: int) -> None:
+        """Remove the lines after this step, and an incomplete one."""
+        if self._path.exists():
+            kept = [line for line in self._path.read_bytes().splitlines(keepends=True) if _is_of(line, step)]
+            self.close()
+            files.write_whole(self._path, lambda file: file.writelines(kept))
+            self.open()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
             self._file.close()
-            self._open()
-        self._file.write(json.dumps(content, default=str) + "\n")
-        self._file.flush()
+
+
+def _with_nulls(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Return numbers with None in place of nan and infinity, which JSON does not have."""
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
 def _is_of(line: bytes, step: int) -> bool:
@@ -115,6 +150,11 @@ class Loggers:
         """Write to each logger that shows histograms."""
         if values:
             self._each("write_histograms", step, values, only=HistogramLogger)
+
+    def write_episodes(self, step: int, rows: Sequence[Mapping[str, float]]) -> None:
+        """Write to each logger that has a table of episodes."""
+        if rows:
+            self._each("write_episodes", step, rows, only=EpisodeLogger)
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
         """Write to each logger that shows texts."""

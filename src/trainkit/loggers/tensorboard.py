@@ -58,7 +58,7 @@ CHARTS: Mapping[str, Mapping[str, str]] = {
         "processor cores busy": "system/cpu_cores",
         "memory on the device, megabytes: now, at most": "system/device_memory(_peak)?_mb",
     },
-    "custom": {"what you log": "custom/.+"},
+    "custom": {"what you log": "custom/.+", "what processors log": "(test|train)/processors/.+/mean"},
 }
 
 

@@ -276,7 +276,7 @@ class TensorCollector:
         """
         for name in _SAVED:
             setattr(self, name, state[name])
-        self._recent, self._tally = deque(state["recent"], maxlen=100), Tally(**state["tally"])
+        self._recent, self._tally = deque(state["recent"], maxlen=100), Tally.from_state(state["tally"])
         self._running.copy_(state["running"])
         self._finished = [one.to(self.envs.device) for one in state["finished"]]
         if "obs" in state:

@@ -335,6 +335,14 @@ class Trainer(Generic[TraineeT]):
         """
         self._metrics.log(name, value, reduce)
 
+    def log_episode(self, row: Mapping[str, float]) -> None:
+        """Add a row of numbers by name to the table of episodes; `stats.episodes` has those of an epoch.
+
+        Loggers with `write_episodes(step, rows)` write it, such as `JsonlLogger` and `CsvLogger`. The callback
+        `LogEpisodes` adds a row for every episode.
+        """
+        self._metrics.log_episode(row)
+
     def log_video(self, name: str, frames: NDArray[np.uint8], fps: float = 30.0) -> None:
         """Write a video as `custom/name` to the loggers that can show videos, such as TensorBoard's.
 
@@ -666,6 +674,7 @@ class Trainer(Generic[TraineeT]):
         self._progress.show(stats)
         self._logger.write(self.clock, stats)
         self._logger.write_histograms(self.clock, self._metrics.take_histograms())
+        self._logger.write_episodes(self.clock, stats.episodes)
 
     def _terminate(self) -> None:
         """Save, and end the run within its epoch; there is no evaluation, so that the process exits promptly."""

@@ -59,6 +59,7 @@ class Interval:
         self.n_updates = 0
         self.n_replayed = 0  # rows of their batches
         self.logged: dict[str, LoggedValue] = {}
+        self.episodes: list[dict[str, float]] = []  # rows of the table
         self.seconds = {"total": 0.0, "collect": 0.0, "update": 0.0, "evaluate": 0.0}
         self._collects: list[CollectStats] = []
         self._returns: list[float] = []  # of the episodes that finished
@@ -240,9 +241,9 @@ class Metrics:
 
     def start_epoch(self, step: int) -> None:
         """Start the interval of another epoch; what is not reported yet stays for the next report."""
-        logged = self._epoch.logged  # since the last epoch's result
+        logged, episodes = self._epoch.logged, self._epoch.episodes  # since the last epoch's result
         self._epoch = Interval(step)
-        self._epoch.logged = logged
+        self._epoch.logged, self._epoch.episodes = logged, episodes
         self.stopwatch.intervals[:] = self._epoch, self.recent
 
     def log(self, name: str, value: object, reduce: Reduce) -> None:
@@ -265,6 +266,18 @@ class Metrics:
             for interval, custom in self._ending or ((self._epoch, {}), (self.recent, {})):
                 interval.log(name, number, reduce)
                 custom[name] = interval.logged[name].value
+
+    def log_episode(self, row: Mapping[str, Any]) -> None:
+        """Add a row to the table of episodes of this report and epoch."""
+        with Checks("Trainer.log_episode") as checks:
+            checks.require(isinstance(row, Mapping) and bool(row), f" needs a dict of numbers, got {row!r:.200}")
+        with Checks("Trainer.log_episode") as checks:
+            for name, value in row.items():
+                checks.require(isinstance(name, str), f" needs names of columns, got {name!r}")
+                checks.require(_number(value) is not None, f" needs a number for {name!r}, got {value!r:.200}")
+        plain = {name: int(x) if isinstance(x, (int, np.integer)) else float(x) for name, x in row.items()}
+        for interval in (self._epoch, self.recent):
+            interval.episodes.append(plain)
 
     def take_histograms(self) -> dict[str, NDArray[np.float64]]:
         """Return {tag: numbers [K]} of what was logged as histograms since the last call."""
@@ -295,7 +308,7 @@ class Metrics:
     def epoch_so_far(self, step: int, test: CollectStats) -> EpochStats:
         """Return the statistics of the epoch up to the last report, and let later values belong to the next."""
         stats = self._stats(self._epoch, self._epoch.collected(), step, test, self._epoch.logged_values())
-        self._epoch.logged = {}
+        self._epoch.logged, self._epoch.episodes = {}, []
         return stats
 
     def end_epoch(self, step: int, unreported: CollectStats, test: CollectStats) -> tuple[EpochStats, EpochStats]:
@@ -311,6 +324,7 @@ class Metrics:
         reported, custom = recent.logged_values(), self._epoch.logged_values()
         self._ending = [(recent, reported), (self._epoch, custom)]
         stats = self._stats(self._epoch, self._epoch.collected(), step, test, custom)
+        self._epoch.episodes = []
         return replace(report, custom=reported), stats
 
     def close_epoch(self) -> None:
@@ -326,6 +340,7 @@ class Metrics:
             "recent": {name: asdict(logged) for name, logged in self.recent.logged.items()},
             "spreads": {name: np.concatenate(parts) for name, parts in self._histograms.items()},
             "losses": self._losses.state_dict(),
+            "episodes": [list(self._epoch.episodes), list(self.recent.episodes)],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -335,6 +350,8 @@ class Metrics:
         self._histograms = {name: [array] for name, array in state["spreads"].items()}
         for interval, logged in ((self._epoch, state["epoch"]), (self.recent, state["recent"])):
             interval.logged = {name: LoggedValue(**one) for name, one in logged.items()}
+        episodes = state.get("episodes", [[], []])  # older checkpoints have none
+        self._epoch.episodes, self.recent.episodes = [[dict(row) for row in rows] for rows in episodes]
 
     def _stats(
         self, interval: Interval, train: CollectStats, step: int, test: CollectStats, custom: Mapping[str, float]
@@ -346,6 +363,7 @@ class Metrics:
             explore=self._policy.explore_metrics(step),
             buffer=self._buffer.metrics(step),
             custom=custom,
+            episodes=tuple(interval.episodes),
             time=interval.time(step - interval.start),
             system=system_usage(interval.processor, partial(device_memory, getattr(self._policy, "device", CPU))),
         )

@@ -1,7 +1,10 @@
 """Values of the infos, and histograms, logged by callbacks."""
 
+import csv
+import json
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 import trainkit as tk
 from tests.trainer.test_metrics import Numbers
 from tests.trainer.toys import Walk, everything, make_onpolicy_trainer, make_trainer, of_watchers
+from trainkit.core.errors import ConfigError
 
 # ---- values of the infos ----
 
@@ -55,6 +59,63 @@ def test_parts_of_the_reward_are_added_up_over_an_episode(of: str) -> None:
     for part in ("move", "cost"):
         expected = np.mean([reduce([info["reward"][part] for info in steps]) for steps in told])
         assert stats[f"custom/info/reward/{part}"] == pytest.approx(expected)
+
+
+def test_every_episode_is_a_row_of_the_epoch_and_of_files_and_once_after_a_resume(tmp_path: Path) -> None:
+    def trainer(folder: str, *, resume: bool = False, **more: Any) -> tk.OffpolicyTrainer:
+        lines, table = tmp_path / folder / "lines", tmp_path / folder / "table"
+        logger = [tk.JsonlLogger(lines, resume=resume), tk.loggers.CsvLogger(table, resume=resume)]
+        rows = tk.callbacks.LogEpisodes("reward/move", "success", "double", "nowhere")
+        mid = tk.Checkpoint(tmp_path / folder / "run", every=24, unit="env_steps")
+        return make_trainer(
+            env=Teller, callbacks=[Double(), rows], logger=logger, step_per_epoch=80, max_epoch=2, log_every=16,
+            checkpoint=mid, **more,
+        )  # fmt: skip
+
+    class Double(tk.Callback):
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
+            episode.user_data["double"] = 2 * episode.length
+
+    straight = trainer("straight")
+    epochs = [stats for _, stats, _ in straight]
+    for epoch, stats in enumerate(epochs, 1):
+        trained = [row for row in stats.episodes if not row["in_evaluation"]]
+        assert tuple(row["return"] for row in trained) == stats.train.episode_returns
+        assert tuple(row["length"] for row in trained) == stats.train.episode_lengths
+        assert len(stats.episodes) - len(trained) == stats.test.n_episode
+        assert {row["epoch"] for row in stats.episodes} == {epoch}
+        assert all(row["double"] == 2 * row["length"] and "nowhere" not in row for row in stats.episodes)
+        assert all(row["success"] == (row["return"] > 0) for row in trained if "success" in row)
+    rows = [dict(row) for stats in epochs for row in stats.episodes]
+    lines = (tmp_path / "straight" / "lines" / "episodes.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == rows
+    with (tmp_path / "straight" / "table" / "episodes.csv").open(newline="") as file:
+        table = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+    assert table == rows
+
+    def kill(trainer: tk.Trainer, path: Path) -> None:
+        if trainer.clock > 50:  # in the middle of an epoch, after reports and before the next
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError), trainer("resumed", on_checkpoint_saved=kill) as killed:
+        killed.run()
+    resumed = trainer("resumed", resume_from="auto", resume=True)
+    assert [dict(row) for stats in [result.stats for result in resumed] for row in stats.episodes] == rows
+    lines = (tmp_path / "resumed" / "lines" / "episodes.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == rows
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({}, "Trainer.log_episode needs a dict of numbers, got {}"),
+        ({"x": "one"}, "Trainer.log_episode needs a number for 'x', got 'one'"),
+        ({1: 2.0}, "Trainer.log_episode needs names of columns, got 1"),
+    ],
+)
+def test_a_row_that_is_no_dict_of_numbers_is_rejected(row: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_trainer().log_episode(row)
 
 
 def test_an_episode_without_the_key_counts_for_nothing() -> None:

@@ -1,7 +1,8 @@
-"""Callbacks that log further values: of the environments' info, and histograms of episodes, actions and priorities."""
+"""Callbacks that log further values: the environments' info, a table of episodes, histograms."""
 
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,8 +40,8 @@ class LogInfo(Callback):
     def __init__(self, *keys: str, of: Literal["last", "sum", "mean"] = "last") -> None:
         with Checks("LogInfo") as checks:
             checks.require(len(keys) > 0, " needs the keys to show")
-            for key in keys:
-                checks.require(isinstance(key, str) and key != "", f".keys must be names, got {key!r}")
+            with checks.gather():
+                _check_keys("LogInfo", keys)
             checks.one_of("of", of, ["last", "sum", "mean"])
         self._names = {key: key.split("/") for key in keys}
         self._of = of
@@ -78,20 +79,61 @@ class LogInfo(Callback):
 
     def _read(self, info: dict[str, Any], key: str) -> float | None:
         """Return a number of an info, None if it has none."""
-        value: Any = info
-        for name in self._names[key]:
-            value = value.get(name) if isinstance(value, dict) else None
-        if value is None:
-            return None
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            return None
-        if math.isfinite(number):
+        number = _number_in(info, self._names[key])
+        if number is None or math.isfinite(number):
             return number
         if not self._has_warned:
             self._has_warned = True
             _log.warning("info[%r] is %s: values that are not finite are left out", key, number)
+        return None
+
+
+@checked
+class LogEpisodes(Callback):
+    """A table of all finished episodes: one row for each in `stats.episodes`, and in the files of the loggers.
+
+    `JsonlLogger` writes `episodes.jsonl`, `CsvLogger` `episodes.csv`. A row has `step` (of the trainer's clock) and
+    `epoch`, when the episode ended; `env_id`; `in_evaluation`, 0 or 1; `return` and `length`; and the numbers of the
+    given keys, where the episode has them. Evaluations in the background have no rows.
+
+    Args:
+        keys: of numbers in the info of the last step, such as "score" or "reward/forward", or in `episode.user_data`,
+            where other callbacks put them.
+    """
+
+    def __init__(self, *keys: str) -> None:
+        _check_keys("LogEpisodes", keys)
+        self._names = {key: key.split("/") for key in keys}
+
+    def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
+        row: dict[str, float] = {"step": trainer.clock, "epoch": trainer.epoch, "env_id": episode.env_id}
+        row |= {"in_evaluation": episode.in_evaluation, "return": episode.total_reward, "length": episode.length}
+        info = episode.info
+        for key, names in self._names.items():
+            own = _number_in(info, names)
+            value = _number_in(episode.user_data, [key]) if own is None else own
+            if value is not None:
+                row[key] = value
+        trainer.log_episode(row)
+
+
+def _check_keys(owner: str, keys: Sequence[str]) -> None:
+    """Raise a `ConfigError` unless all keys are names."""
+    with Checks(owner) as checks:
+        for key in keys:
+            checks.require(isinstance(key, str) and key != "", f".keys must be names, got {key!r}")
+
+
+def _number_in(info: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    """Return a number of nested dicts, None where there is none."""
+    value: Any = info
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
         return None
 
 
