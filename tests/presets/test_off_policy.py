@@ -173,6 +173,10 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_number_is_the_beta_of_colored_noise() -> None:
+    assert tiny(exploration=0.5).policy.exploration.beta == 0.5
+
+
 @pytest.mark.parametrize("setting", sorted({*presets.sac.settings()} - {"zoo"}))  # see test_zoo
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]

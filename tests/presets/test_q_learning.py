@@ -234,6 +234,7 @@ def test_linear_is_stretched_over_the_run() -> None:
         ({"exploration": tk.SoftQ(1.0), "repeat": 1.5}, "presets.dqn.repeat has no effect: exploration is given"),
         ({"exploration": tk.ColoredNoise()}, "presets.dqn.exploration must be an Exploration or None"),
         ({"repeat": 1.5, "epsilon": None}, "presets.dqn.repeat has no effect: epsilon is None"),
+        ({"max_repeat": 7, "repeat": None}, "presets.dqn.max_repeat has no effect: repeat is None"),
         (
             {"value": "median"},
             "'expected' or 'categorical' or 'quantile' or 'implicit' or a Value, got 'median'",
@@ -320,6 +321,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "munchausen": (True, lambda t: isinstance(t.policy.backup, tk.MunchausenBackup)),
     "entropy_temperature": (0.5, lambda t: t.policy.backup.temperature),
     "repeat": (1.5, lambda t: t.policy.exploration.mu),
+    "max_repeat": (7, lambda t: t.policy.exploration.max_repeat),
     "temperature": (0.5, lambda t: t.policy.exploration.temperature(0)),
     "exploration": (OWN, lambda t: OWN if t.policy.exploration.max_repeat == 7 else None),
     "v_min": (-3.0, lambda t: t.policy.value.v_min),

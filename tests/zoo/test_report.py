@@ -16,9 +16,9 @@ def test_the_page_is_current() -> None:
 
 def test_a_row_has_the_result_or_says_that_there_is_none() -> None:
     entry = replace(zoo.entry("ppo", "Pendulum-v1"), result=None)
-    assert rows([entry])[1] == ["ppo", "Pendulum-v1", "204,800", "not yet run", "", "-172.2", "", "", "no"]
+    assert rows([entry])[1] == ["ppo", "Pendulum-v1", "102,400", "not yet run", "", "-172.2", "", "", "no"]
     result = zoo.ZooResult(
-        seeds=(101, 102), returns=(-170.0, -180.0), mean=-175.0, low=-180.0, high=-170.0, random=-1200.0, steps=204_800,
+        seeds=(101, 102), returns=(-170.0, -180.0), mean=-175.0, low=-180.0, high=-170.0, random=-1200.0, steps=102_400,
         seconds=60.0, settings=entry.digest, commit="1234567", command="c", date=date(2026, 1, 2), weights_seed=101,
     )  # fmt: skip
     row = rows([replace(entry, result=result)])[1]

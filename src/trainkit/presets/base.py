@@ -24,6 +24,7 @@ from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 from trainkit.nets import Preprocess
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
+from trainkit.policy import ColoredNoise, Noise
 from trainkit.policy.auxiliary import Auxiliary
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
@@ -548,6 +549,11 @@ def scheduled(value: Scheduled | Linear) -> Scheduled:
     """Return a schedule for a setting after `over_the_run`."""
     assert not isinstance(value, Linear), "stretched by over_the_run"
     return value
+
+
+def noise(value: Noise | float | None) -> Noise | None:
+    """Return the exploration noise of Box actions for a setting."""
+    return ColoredNoise(value) if isinstance(value, (int, float)) else value
 
 
 def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:

@@ -12,7 +12,7 @@ from trainkit.engine import DeviceFrames
 from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
 from trainkit.policy import Noise, SACPolicy
-from trainkit.presets.base import EnvPreset, EnvSettings, P, network_options, scheduled
+from trainkit.presets.base import EnvPreset, EnvSettings, P, network_options, noise, scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.offpolicy import Refresh
 
@@ -104,7 +104,7 @@ class SACSettings(OffpolicySettings):
         temperature: weight of the entropy; "auto" learns it.
         initial_temperature: where learning it starts.
         target_entropy: the entropy it is learned for; None is minus the number of components of an action.
-        exploration: noise such as `ColoredNoise()`; None is independent noise.
+        exploration: noise such as `ColoredNoise()`, whose beta a number is; None is independent noise.
     """
 
     n_envs: int = 1
@@ -117,7 +117,7 @@ class SACSettings(OffpolicySettings):
     temperature: Literal["auto"] | Scheduled | Linear = "auto"
     initial_temperature: float = 1.0  # their code
     target_entropy: float | None = None
-    exploration: Noise | None = None
+    exploration: Noise | float | None = None
     capacity: int = 1_000_000
     batch_size: int | None = 256
     step_per_collect: int | None = None
@@ -149,7 +149,7 @@ class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
             temperature=settings.temperature,
             initial_temperature=settings.initial_temperature,
             target_entropy=settings.target_entropy,
-            exploration=settings.exploration,
+            exploration=noise(settings.exploration),
             device=settings.device,
             engine=settings.engine,
             precision=settings.precision,

@@ -15,7 +15,7 @@ from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
-from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P, network_options
+from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P, network_options, noise
 from trainkit.trainer import OnpolicyTrainer
 
 
@@ -28,7 +28,7 @@ class OnpolicySettings(EnvSettings):
         action_scaling: map actions of a Box from [-1, 1] to the bounds of the space.
         action_bound_method: "clip" actions of a Box at the bounds, or squash them by "tanh".
         log_std: initial logarithm of the standard deviation of Box actions; None is the policy's own.
-        exploration: noise of Box actions, such as `ColoredNoise(0.5)`; None is independent noise.
+        exploration: noise of Box actions, such as `ColoredNoise()`, whose beta a number is; None is independent noise.
         lam: lambda of generalized advantage estimation, of PPO and A2C.
         clip_ratio: how far an update may move the probability ratio from 1, of PPO.
         clip_value: largest change of the value by an update, of PPO; None is unlimited.
@@ -48,7 +48,7 @@ class OnpolicySettings(EnvSettings):
     action_scaling: bool = True
     action_bound_method: Literal["clip", "tanh"] = "clip"
     log_std: float | None = None
-    exploration: Noise | None = None
+    exploration: Noise | float | None = None
     gamma: float = 0.99
     lr: LearningRate | Linear = 3e-4
     adam_eps: float = 1e-5  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
@@ -147,7 +147,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             action_scaling=settings.action_scaling,
             action_bound_method=settings.action_bound_method,
             log_std=settings.log_std,
-            exploration=settings.exploration,
+            exploration=noise(settings.exploration),
             gamma=settings.gamma,
             reward=settings.reward,
             optimizer=settings.optimizer,

@@ -81,6 +81,7 @@ class QSettings(ActionValueSettings, OffpolicySettings):
         entropy_temperature: of munchausen.
         epsilon: probability of a random action; None explores without.
         repeat: exponent mu of the durations of repeated random actions, as in `EZGreedy`; None repeats none.
+        max_repeat: the longest of these, in steps.
         temperature: of softmax exploration, instead of epsilon.
         exploration: another one, such as `EZGreedy(0.1, max_repeat=50)`, instead of epsilon.
         act_on: where the acting network is: with the "policy", or a copy on the "cpu".
@@ -99,6 +100,7 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     max_grad_norm: float | None = 10.0
     epsilon: Scheduled | Linear | None = Linear(1.0, 0.02, share=0.15)  # of repeated actions
     repeat: float | None = 2.0
+    max_repeat: int = 100
     temperature: Scheduled | Linear | None = None
     exploration: Exploration | None = None
     target_every: int = 500  # 250 updates
@@ -192,11 +194,13 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
         return DoubleBackup() if settings.double else MaxBackup()
 
     def _no_effect(self, name: str, settings: QSettings) -> str | None:
-        is_schedule = name in ("epsilon", "repeat", "temperature") and getattr(settings, name) is not None
-        if is_schedule and settings.exploration is not None:
+        is_way = name in ("epsilon", "repeat", "max_repeat", "temperature") and getattr(settings, name) is not None
+        if is_way and settings.exploration is not None:
             return "exploration is given"
-        if name == "repeat" and settings.epsilon is None:
+        if name in ("repeat", "max_repeat") and settings.epsilon is None:
             return "epsilon is None, and only its random actions are repeated"
+        if name == "max_repeat" and settings.repeat is None:
+            return "repeat is None"
         return super()._no_effect(name, settings)
 
     def _exploration(self, settings: QSettings) -> Exploration:
@@ -210,7 +214,9 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
         if epsilon is None:
             return Greedy()
         how = scheduled(epsilon)
-        return EpsilonGreedy(how) if settings.repeat is None else EZGreedy(how, mu=settings.repeat)
+        if settings.repeat is None:
+            return EpsilonGreedy(how)
+        return EZGreedy(how, mu=settings.repeat, max_repeat=settings.max_repeat)
 
 
 def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
