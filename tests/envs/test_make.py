@@ -18,7 +18,7 @@ from tests.helpers.scripted_env import ScriptedEnv
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
 from trainkit.envs import factories, make_envs
-from trainkit.envs.sync import SyncBackend
+from trainkit.envs.sync import SyncRunner
 from trainkit.envs.vector import VectorBackend
 
 MADE: list[ScriptedEnv] = []
@@ -58,8 +58,8 @@ def test_environments_are_made_from_an_id_a_class_a_factory_or_a_list(spec: Any,
     envs = make_envs(spec, n)
     assert envs.n == (len(spec) if isinstance(spec, list) else n)
     assert envs.name == name
-    made = envs._backend
-    assert isinstance(made, SyncBackend)
+    made = envs._backend.runner  # type: ignore[attr-defined]  # a SingleBackend's
+    assert isinstance(made, SyncRunner)
     assert len({id(env.unwrapped) for env in made.envs}) == envs.n
     envs.close()
 

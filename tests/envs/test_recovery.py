@@ -204,7 +204,7 @@ def test_actions_kept_are_bounded_in_bytes() -> None:
     played.begin(everyone, None)
     for _ in range(40):
         played.add(np.zeros((1_000, 100)), everyone)  # 800 kB a step
-    assert played.state_dict(np.zeros(1_000)) is None
+    assert played.state_dict(np.zeros(1_000), everyone[:0]) is None
     assert played._actions.nbytes <= 16 * 2**20
 
 
@@ -320,7 +320,7 @@ def test_a_checkpoint_without_fingerprints_loads_in_silence(caplog: Any) -> None
 def test_a_process_that_died_or_is_in_a_step_does_not_keep_a_run_from_being_saved(caplog: Any) -> None:
     collector = collector_of(tk.make_envs(Counts, 3, seed=5, backend="async"))
     collector.collect(n_step=6)
-    dead, busy, _ = collector.envs._backend._workers  # type: ignore[attr-defined]
+    dead, busy, _ = collector.envs._backend.runner._workers  # type: ignore[attr-defined]
     dead._process.kill()
     dead._process.join()
     busy.send("step", 0)  # its answer was never read, as after a second Ctrl-C

@@ -15,6 +15,7 @@ from trainkit.collector.collected_rows import CollectedRows
 from trainkit.collector.columns import ExtraColumns
 from trainkit.collector.episodes import EpisodeQuota, Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
+from trainkit.collector.open_rows import OpenRows
 from trainkit.core import seeding
 from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
@@ -26,11 +27,11 @@ from trainkit.envs.agents import whole_games
 from trainkit.envs.backends import Ids
 from trainkit.envs.envs import Envs, VectorStep, rows_of
 from trainkit.envs.ownership import Use
-from trainkit.envs.recovery import described, left, play_again
+from trainkit.envs.recovery import described, play_again
 
 _log = logging.getLogger(__name__)
 
-_OpenStep = tuple[Obs, Ids, ActOutput, VectorStep]  # observations before it, environments, actions and outcome
+_OpenStep = tuple[Obs, Ids, ActOutput, VectorStep]  # observations, environments that acted, actions and outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,7 @@ class Collector:
         self._episodes = Episodes(envs.n, reward_metric, envs.agents)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
+        self._open_rows = OpenRows(envs.n)
         self._open_step: _OpenStep | None = None  # whose overlapped work raised and is not finished
         self._n_left = 0  # steps or episodes of the current collect; negative where the last one made more steps
         self._quota: EpisodeQuota | None = None  # of a collect of episodes
@@ -516,7 +518,8 @@ class Collector:
         clock, envs, tally, options = time.perf_counter, self.envs, self._tally, self._options
         env_ids = envs.ready if self._quota is None else self._quota.unfilled(envs.ready)
         is_all = len(env_ids) == envs.n
-        obs = envs.obs if is_all else rows_of(envs.obs, env_ids)
+        obs_of_all = envs.obs  # a step replaces it
+        obs = obs_of_all if is_all else rows_of(obs_of_all, env_ids)
         started = clock()
         try:
             if options.random or len(env_ids) == 0:  # 0 where every environment is being reset by its next step
@@ -535,6 +538,9 @@ class Collector:
         acted = clock()
         self._needs_reset = True  # should anything fail before the step is whole
         outcome = envs.step(output.action, env_ids, None if overlap is None else overlap.run)
+        if outcome.env_ids is not env_ids:
+            self._open_rows.put(env_ids, output)
+            obs, output = rows_of(obs_of_all, outcome.env_ids), self._open_rows.complete(outcome.env_ids, output.state)
         tally.act_seconds += acted - started
         tally.env_seconds += clock() - acted - (0.0 if overlap is None else overlap.seconds)
         if overlap is not None and overlap.error is not None:  # raised on leaving; rows stored before the rest of the
@@ -549,13 +555,10 @@ class Collector:
         names = self.policy.extras_spec if self._options.random else ()
         return ActOutput(action, {name: random_probability(space, obs, n_rows) for name in names}, self._state)
 
-    def _store_step(self, obs: Obs, env_ids: Ids, output: ActOutput, outcome: VectorStep) -> None:
-        """Store the rows of a vector step, and count it."""
-        clock, envs, tally = time.perf_counter, self.envs, self._tally
+    def _store_step(self, obs: Obs, acted: Ids, output: ActOutput, outcome: VectorStep) -> None:
+        """Store the rows that a vector step completed, and count it."""
+        clock, envs, tally, env_ids = time.perf_counter, self.envs, self._tally, outcome.env_ids
         stepped = clock()
-        if outcome.failed:
-            obs, output = left(env_ids, outcome.env_ids, obs, output)
-            env_ids = outcome.env_ids
         n_rows = len(env_ids)
         if self._options.max_episode_steps is not None and n_rows:
             outcome = self._truncate_at(self._options.max_episode_steps, outcome)
@@ -579,10 +582,11 @@ class Collector:
         self._state = output.state
         # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
         self._starts = self._starts.copy()  # the policy may keep the array it was given
+        self._starts[acted] = False
         self._starts[env_ids] = outcome.ended
         if self._quota is None:
             self._n_left -= n_rows
-        self._episodes.step(env_ids, outcome.reward, outcome.late_rewards)
+        self._episodes.step(env_ids, outcome.reward, outcome.late_rewards, acted)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
@@ -713,6 +717,7 @@ class Collector:
             "tally": self._tally.state_dict() if self.is_interrupted else {},
             "episodes": self._episodes.state_dict(),
             "envs": self.envs.state_dict(with_running=with_running),
+            "open_rows": self._open_rows.state_dict() if with_running else {},
             "rng": self._rng.bit_generator.state,
             "needs_reset": not with_running,
             "has_state": self._state is not None,
@@ -735,6 +740,7 @@ class Collector:
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
         self._rng.bit_generator.state = state["rng"]
+        self._open_rows.load_state_dict(state.get("open_rows", {}))
         self._needs_reset = True
         if state["needs_reset"]:
             return

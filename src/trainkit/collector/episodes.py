@@ -20,6 +20,8 @@ LONGEST_EPISODE = 30_000  # default limit of an evaluation's episodes, in steps;
 _ENDLESS = 100_000  # steps after which an episode is reported as one that may never end
 _RECENT = 100  # episodes in `recent_returns`
 
+_NO_REWARDS: Mapping[int, float] = {}
+
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
@@ -116,16 +118,26 @@ class Episodes:
         self._has_warned_of_cut = False
 
     def step(
-        self, env_ids: NDArray[np.intp], reward: NDArray[np.float64], late_rewards: Mapping[int, float] | None = None
+        self,
+        env_ids: NDArray[np.intp],
+        reward: NDArray[np.float64],
+        late_rewards: Mapping[int, float] = _NO_REWARDS,
+        acted: NDArray[np.intp] | None = None,
     ) -> None:
-        """Count one step of these environments, and the rewards, by row, of agents that did not act."""
+        """Count the rows that a vector step completed, the rewards of agents without one, and the games that moved.
+
+        Args:
+            env_ids: of the completed rows [K].
+            reward: of the completed rows [K].
+            late_rewards: of agents without a row, by row number.
+            acted: who acted in this step; None: the same as `env_ids`.
+        """
         self._returns[env_ids] += reward
         self._lengths[env_ids] += 1
         if self._agents:
-            self._game_lengths[np.unique(env_ids // self._n_agents)] += 1
-        if late_rewards:
-            for env_id, late_reward in late_rewards.items():
-                self._returns[env_id] += late_reward
+            self._game_lengths[np.unique((env_ids if acted is None else acted) // self._n_agents)] += 1
+        for env_id, late_reward in late_rewards.items():
+            self._returns[env_id] += late_reward
         self._n_vector_steps += 1
         if self._n_vector_steps % _ENDLESS == 0:
             self._warn_of_endless()

@@ -87,6 +87,10 @@ class GamesBackend:
             self._has_warned = False  # of a reward for an agent that did not act
             made.pop_all()
 
+    @property
+    def in_flight(self) -> Ids:
+        return np.zeros(0, np.intp)
+
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         return self._reset(np.arange(self.n), seeds, options)
 

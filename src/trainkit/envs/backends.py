@@ -1,6 +1,8 @@
 """The backend protocol: how N environments are driven, and the rows they exchange with `Envs`.
 
-Every row a backend returns is a real step with its true successor, whatever the environments' autoreset mode.
+Every row a backend returns is a real step with its true successor, whatever the environments' autoreset mode. A row may
+be of an earlier action: an environment in a process may answer later, and an agent that takes turns with others is
+observed again only when it is to act again. Until then the row is open, and the agent awaits no action.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +24,7 @@ Options = dict[str, Any] | None  # of a reset
 Fingerprint = dict[str, str]  # digest of each attribute of an environment, by its name
 Work = Callable[[], object] | None  # called while environments step; it raises nothing
 Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
+Take = Callable[[int, int], Any]  # (row, index) -> what an environment or game returned; raises Failure
 
 
 # What calling an environment may raise: one that wants to exit has failed, too.
@@ -120,9 +123,9 @@ class Begun(NamedTuple):
 
 
 class RawStep(NamedTuple):
-    """One vector step as the environments returned it."""
+    """One vector step as the environments returned it; rows of other environments than those that acted are older."""
 
-    env_ids: Ids  # [K], those that returned one
+    env_ids: Ids  # [K], ascending: those whose row is complete; the array that was passed where they are the same
     next_obs: Obs  # [K, ...], true successors
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K]
@@ -130,7 +133,7 @@ class RawStep(NamedTuple):
     over: NDArray[np.bool_]  # [K], whose game ended; of a single agent, its episode
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
-    failures: Failures = _NONE  # of those that returned none
+    failures: Failures = _NONE  # of those that failed
     late_rewards: Mapping[int, float] = _NO_REWARDS  # of agents that did not act, by row
 
     def without(self, env_id: int) -> "RawStep":
@@ -147,8 +150,53 @@ class RawStep(NamedTuple):
         )
 
 
+class Runner(Protocol):
+    """Run single environments or games one by one: see `sync` for this process, `process` for one each.
+
+    An environment or game is named by its index. What it raises is a `Failure`, by `take` or by the method itself.
+    """
+
+    @property
+    def spaces(self) -> Sequence[EnvSpaces]:
+        """The spaces of each."""
+        ...
+
+    @property
+    def in_flight(self) -> Sequence[int]:
+        """Those whose step has not been answered, ascending."""
+        ...
+
+    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
+        """Reset some of them; each answer is to be taken once, in the order of `indices` [K]."""
+        ...
+
+    def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
+        """Step some of them [K], and return all that have answered by now, ascending, each to be taken once."""
+        ...
+
+    def rebuild(self, index: int) -> EnvSpaces:
+        """Replace one that failed by a new one, and return its spaces."""
+        ...
+
+    def call(self, name: str, args: tuple[Any, ...], indices: Ids) -> list[Any]:
+        """Call a method of some of them, or read an attribute."""
+        ...
+
+    def fingerprints(self) -> list[Fingerprint]:
+        """Return the digests of attributes of each."""
+        ...
+
+    def close(self) -> None:
+        """Close all."""
+        ...
+
+    def detach(self) -> None:
+        """Leave all open, where that is possible; no method is called afterwards."""
+        ...
+
+
 class Backend(Protocol):
-    """Drive N environments: see `sync`, `process`, `vector` and `agents` for the implementations."""
+    """Drive the rows of N environments: see `single`, `agents` and `vector` for the implementations."""
 
     n: int
     observation_space: gym.Space[Any]
@@ -156,12 +204,17 @@ class Backend(Protocol):
     takes_options: bool  # whether `begin` passes on the options of a reset
     seeds_episodes: bool  # whether every episode begins with its own seed, so that it can be replayed
 
+    @property
+    def in_flight(self) -> Ids:
+        """The rows whose environment has not answered their action yet, ascending."""
+        ...
+
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         """Reset every environment."""
         ...
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
-        """Step these environments and call `work`, at the same time if possible."""
+        """Step these environments and call `work`, at the same time if possible; return the rows complete by then."""
         ...
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:

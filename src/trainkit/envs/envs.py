@@ -33,9 +33,9 @@ _NONE: Mapping[int, EnvError] = {}
 
 
 class VectorStep(NamedTuple):
-    """The true outcome of one vector step, K rows."""
+    """The true outcome of one vector step, K rows, some of them perhaps of earlier actions; see `Envs.step`."""
 
-    env_ids: Ids  # [K], those that returned one
+    env_ids: Ids  # [K], ascending: those whose row is complete; the array that was passed where they are the same
     next_obs: Obs  # [K, ...], before any reset
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K], by the game or, for the learner alone, by a lost life
@@ -51,8 +51,10 @@ class Envs:
     """Environments stepped together; `make_envs` makes one.
 
     `obs` [N, ...] is what to act on, `ready` the ids of the environments that await an action. A collector calls
-    `reset` once, then `step` and, where episodes ended, `begin`. They have one owner, a `Collector`; without one, user
-    code may reset and step them.
+    `reset` once, then `step` and, where episodes ended, `begin`. An environment that has acted is ready again when its
+    row is complete: within the step, or in a later one where it answers later (`wait_num`) or its agent takes turns
+    with others; `obs` keeps the observation that it acted on until then. They have one owner, a `Collector`; without
+    one, user code may reset and step them.
 
     Attributes:
         n: number of environments; where agents share a game, of agents in all games, each by itself a row.
@@ -109,6 +111,7 @@ class Envs:
         self.obs: Obs = None
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
+        self._unsent: tuple[NDArray[Any], Ids] | None = None  # actions to send again with the next step
         self.spent = backend.spent if isinstance(backend, Processed) else Spent()  # seconds, ever
         self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self.ownership = Ownership(f"the environments of {name}")
@@ -134,6 +137,11 @@ class Envs:
     def episodes(self) -> NDArray[np.int64]:
         """The number of each environment's current episode [N], -1 before the first."""
         return self._current.number
+
+    @property
+    def in_flight(self) -> Ids:
+        """The environments that have not answered their last action yet, ascending; see `make_envs(wait_num=)`."""
+        return self._backend.in_flight
 
     @property
     def frame_space(self) -> gym.Space[Any]:
@@ -182,6 +190,7 @@ class Envs:
             self.seed(seed)
             self.episodes[:] = -1
         self._update_ready(ready=self.all_ids)
+        self._unsent = None
         if self.obs is None:
             self.obs = zeros_of(self.observation_space, self.n)
         self._start_episodes(self.all_ids, self._options if options is None else options, is_reset=True)
@@ -189,6 +198,9 @@ class Envs:
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work = None) -> VectorStep:
         """Step environments [K] with actions [K, ...] and return the outcome; call `work` while they step.
+
+        The outcome has the rows that are complete: those of `env_ids`, or with `wait_num` and in games of turns also
+        those of earlier steps, and not all of these. Without actions, K = 0, it waits for environments in flight.
 
         Raises:
             EnvError: an environment raised or returned invalid data, and is not to be rebuilt: reset before continuing.
@@ -198,6 +210,8 @@ class Envs:
             return self._without_owner(self.step, action, env_ids, work)
         clock, spent = time.perf_counter, self.spent
         started = clock()
+        if self._unsent is not None:
+            action, env_ids = self._with_unsent(action, env_ids)
         own_action = self._actions.convert(action, env_ids, self._current.describe)
         spent.action += clock() - started
         describe = partial(self._current.describe, acted=(action, env_ids))
@@ -210,9 +224,14 @@ class Envs:
             self.restarts.mark_failed(self._error_of(lost, describe))
         self._current.n_steps[env_ids] += 1
         raw, (frame, lives) = self._checked(raw, self._validator.check_step, self._lives, describe)
-        if len(raw.env_ids) < len(env_ids):
-            action, env_ids = action[np.isin(env_ids, raw.env_ids)], raw.env_ids
-        self._played.add(action, env_ids)
+        if self.restarts.failed:
+            has_worked = ~np.isin(env_ids, list(self.restarts.failed))
+            self._played.add(action[has_worked], env_ids[has_worked])
+        else:
+            self._played.add(action, env_ids)
+        if raw.env_ids is not env_ids:
+            self._update_ready(waiting=env_ids, ready=raw.env_ids)
+            env_ids = raw.env_ids
         next_obs = frame
         if self.stack > 1:
             next_obs = shift(self.obs if len(env_ids) == self.n else rows_of(self.obs, env_ids), frame)
@@ -330,7 +349,7 @@ class Envs:
 
     def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
         """Return the seeds of the next episodes, the processors' state, and replay data of the current episodes."""
-        played = self._played.state_dict(self.obs) if with_running else None
+        played = self._played.state_dict(self.obs, self.in_flight) if with_running else None
         state: dict[str, Any] = {"root": self.root, "episodes": self.episodes.copy(), "played": played}
         if played is not None:
             state["fingerprints"] = self._backend.fingerprints()
@@ -342,6 +361,11 @@ class Envs:
         self.episodes[:] = state["episodes"]
         if isinstance(self._backend, Processed):
             self._backend.load_state_dict(state.get("processors", []))
+
+    def send_again(self, action: NDArray[Any], env_ids: Ids) -> None:
+        """Send actions [K, ...], to which a saved run had no answer yet, again with the next step."""
+        self._unsent = action, env_ids
+        self._update_ready(waiting=env_ids)
 
     def lost_attributes(self, state: dict[str, Any]) -> dict[int, list[str]]:
         """Return the attributes that differ from a saved state's, by environment; empty without fingerprints."""
@@ -356,6 +380,13 @@ class Envs:
             return method(*args, **options)
         finally:
             self.ownership.leave(use)
+
+    def _with_unsent(self, action: NDArray[Any], env_ids: Ids) -> _Acted:
+        """Return actions [K, ...] and their environments [K], with those to send again, ascending."""
+        assert self._unsent is not None, "the caller checks"
+        actions, ids = (np.concatenate(pair) for pair in zip(self._unsent, (action, env_ids), strict=True))
+        self._unsent, order = None, np.argsort(ids)
+        return actions[order], ids[order]
 
     def _update_ready(self, *, waiting: Ids | None = None, ready: Ids | None = None) -> None:
         """Update which environments await an action."""
@@ -403,7 +434,7 @@ class Envs:
                 self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._receive_first_obs(begun)
             self.restarts.count_failed_resets(env_ids)
-        if begun is None or self.agents:  # an agent may be missing when its game begins
+        if begun is None or self.agents or self.ready is not self.all_ids:  # an agent may be missing at first
             self._update_ready(waiting=env_ids, ready=None if begun is None else begun.env_ids)
 
     def _receive_first_obs(self, begun: Begun) -> None:
@@ -507,7 +538,8 @@ class CurrentEpisodes:
         (seed,) = self.seeds_of(np.array([env_id]))
         game, agent = divmod(env_id, max(1, len(self._agents)))
         who = f" of agent {self._agents[agent]!r} in game {game}" if self._agents else ""
-        action = "" if acted is None else f" (action {acted[0][np.flatnonzero(acted[1] == env_id)[0]]})"
+        own = [] if acted is None else list(acted[0][acted[1] == env_id])  # empty if it acted in an earlier step
+        action = f" (action {own[0]})" if own else ""
         return f"episode {self.number[env_id]} step {self.n_steps[env_id]}{who}{action}, episode seed {seed}"
 
 

@@ -32,10 +32,11 @@ from trainkit.envs.factories import (
     single_agent,
     with_package,
 )
-from trainkit.envs.process import ProcessBackend
+from trainkit.envs.process import ProcessRunner
 from trainkit.envs.processors import Processed, Processor
 from trainkit.envs.recovery import Restarts
-from trainkit.envs.sync import SyncBackend
+from trainkit.envs.single import SingleBackend
+from trainkit.envs.sync import SyncRunner
 from trainkit.envs.vector import VectorBackend
 
 
@@ -44,6 +45,7 @@ class ProcessOptions:
     """Options of environments in processes, as in `make_envs`."""
 
     step_timeout_s: float | None
+    wait_num: int | None
     environment_variables: Mapping[str, str]
 
 
@@ -73,6 +75,7 @@ def make_envs(
     restart_delay_s: float = 0.1,
     failed_episodes: Literal["drop", "cut"] = "drop",
     step_timeout_s: float | None = None,
+    wait_num: int | None = None,
     environment_variables: Mapping[str, str] | None = None,
 ) -> Envs:
     """Make N environments that are stepped together; docs/environments.md describes the options in detail.
@@ -98,10 +101,13 @@ def make_envs(
         restart_delay_s: before the second restart in a row, doubled for each that follows, 30 s at most.
         failed_episodes: "drop" removes the rows of an episode that failed, "cut" keeps them as truncated by a reset.
         step_timeout_s: time for a step or reset of an "async" environment before it is killed; None: no limit.
+        wait_num: a step returns as soon as this many "async" environments have answered; None: when all have.
         environment_variables: set in the process of each "async" environment before it is made.
     """
     single = EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env)
-    process = ProcessOptions(step_timeout_s=step_timeout_s, environment_variables=environment_variables or {})
+    process = ProcessOptions(
+        step_timeout_s=step_timeout_s, wait_num=wait_num, environment_variables=environment_variables or {}
+    )
     options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed}
     with Checks("make_envs") as checks:
         _check_options(checks, n, options, processors, single)
@@ -184,6 +190,13 @@ def _check_spec(
     if process.step_timeout_s is not None:
         checks.number("step_timeout_s", process.step_timeout_s, low=0, above_low=True)
         rule = '.step_timeout_s can end a process, not what runs in this one: use backend="async"'
+        checks.require(has_processes, rule)
+    if process.wait_num is not None:
+        n_envs = len(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else n
+        if checks.integer("wait_num", process.wait_num, low=1):
+            rule = f".wait_num {process.wait_num} is larger than the number of environments, {n_envs}: lower it"
+            checks.require(process.wait_num <= n_envs, rule)
+        rule = '.wait_num waits for processes, and environments in this one step in turn: use backend="async"'
         checks.require(has_processes, rule)
     if process.environment_variables:
         rule = '.environment_variables are those of a process: use backend="async", or set os.environ of this one'
@@ -308,21 +321,22 @@ def _listed(spec: str | Callable[..., Any] | Sequence[Callable[..., Any]], n: in
     return list(spec)
 
 
-def _sync_backend(factories: Sequence[Callable[[], Any]]) -> SyncBackend | GamesBackend:
+def _sync_backend(factories: Sequence[Callable[[], Any]]) -> SingleBackend | GamesBackend:
     """Make environments, of one agent or of several each, that are stepped in this process."""
     made = [factories[0]()]
-    kind = GamesBackend if is_game(made[0]) else SyncBackend
-    return kind([lambda: made.pop() if made else factories[0](), *factories[1:]])
+    if is_game(made[0]):
+        return GamesBackend([lambda: made.pop() if made else factories[0](), *factories[1:]])
+    return SingleBackend(SyncRunner([lambda: made.pop() if made else factories[0](), *factories[1:]]))
 
 
-def _process_backend(factories: Sequence[Callable[[], Any]], process: ProcessOptions) -> ProcessBackend:
+def _process_backend(factories: Sequence[Callable[[], Any]], process: ProcessOptions) -> SingleBackend:
     """Start a process for each environment."""
     rule = 'make_envs.backend "async" is for environments of one agent'
     made = [functools.partial(single_agent, make, rule, 'use "sync"') for make in factories]
     variables = process.environment_variables
     if variables:
         made = [functools.partial(_with_variables, variables, make) for make in made]
-    return ProcessBackend(made, process.step_timeout_s)
+    return SingleBackend(ProcessRunner(made, process.step_timeout_s, process.wait_num))
 
 
 def _with_variables(variables: Mapping[str, str], make: Callable[[], Any]) -> Any:

@@ -1,10 +1,12 @@
-"""The process backend: each environment runs in a process of its own."""
+"""Running environments, or games of several agents, in a process each."""
 
 import contextlib
 import ctypes
 import errno
 import logging
+import math
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.process
 import multiprocessing.util
 import os
@@ -25,23 +27,20 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
 from trainkit.core.errors import BusyError, ConfigError, EnvError
-from trainkit.core.spaces import Spaces, check_spaces
+from trainkit.core.spaces import Spaces
 from trainkit.envs.backends import (
     FORKED,
     RAISED,
-    Begun,
     Failure,
     Fingerprint,
     Ids,
     Options,
-    RawStep,
     Seeds,
+    Take,
     Work,
     call_or_read,
-    check_equal,
 )
 from trainkit.envs.recovery import fingerprint
-from trainkit.envs.validation import RowReader
 
 _log = logging.getLogger(__name__)
 
@@ -56,70 +55,82 @@ _TRAINER_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", si
 _PARENT_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
 
 
-class ProcessBackend:
-    """Step environments in parallel, each in a process, reset explicitly and seeded for each episode.
+class ProcessRunner:
+    """Run environments in parallel, each in a process.
 
     Args:
         factories: one per environment.
         timeout_s: for a step, a reset or a call; a process that does not answer is killed. None: no limit.
+        wait_num: a step returns as soon as this many environments have answered; None: when all have.
     """
 
-    takes_options = seeds_episodes = True
-
-    def __init__(self, factories: Sequence[Factory], timeout_s: float | None = None) -> None:
-        self.n = len(factories)
+    def __init__(
+        self, factories: Sequence[Factory], timeout_s: float | None = None, wait_num: int | None = None
+    ) -> None:
         self._factories, self._timeout_s = factories, timeout_s
+        self._wait_num = len(factories) if wait_num is None else wait_num
         self._workers: list[Worker] = []
+        self._in_flight: set[int] = set()  # whose steps were sent and not taken
+        self._early: dict[int, Any] = {}  # answers to steps in flight, or failures, that a call had to receive first
         self._is_stepping = False  # whether the processes are, while `work` runs here
         self._pid = os.getpid()
         # The priority runs it before multiprocessing ends the processes itself, by a SIGTERM that they ignore.
         self._close = multiprocessing.util.Finalize(self, _stop_all, (self._workers,), exitpriority=10)
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(self.close)
-            for env_id, factory in enumerate(factories):
-                self._workers.append(Worker(env_id, factory))  # one by one, to be stopped if the next cannot start
-            spaces = [self._spaces_of(env_id) for env_id in range(self.n)]
-            self.observation_space, self.action_space = spaces[0].observation_space, spaces[0].action_space
-            for env_id, own in enumerate(spaces):
-                check_equal(env_id, own, self)
-            check_spaces(self.observation_space, self.action_space)
-            self._reader = RowReader(self.observation_space)
+            for index, factory in enumerate(factories):
+                self._workers.append(Worker(index, factory))  # one by one, to be stopped if the next cannot start
+            self.spaces = [self._spaces_of(index) for index in range(len(factories))]
             unfinished.pop_all()
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun:
-        return self.begin(np.arange(self.n), seeds, options)
+    @property
+    def in_flight(self) -> list[int]:
+        return sorted(self._in_flight)
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
+    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
         self._check_usable("reset")
-        for env_id in env_ids.tolist():
-            if not self._workers[env_id].is_usable:  # it ended, or Ctrl-C interrupted a message
-                self.rebuild(env_id)
-        for env_id, seed in zip(env_ids.tolist(), seeds, strict=True):
-            self._workers[env_id].send("reset", (seed, options))
-        return self._reader.read_resets(env_ids, self._receive)
+        for index in indices.tolist():
+            self._in_flight.discard(index)
+            self._early.pop(index, None)
+            if not self._workers[index].is_usable:  # it ended, or Ctrl-C interrupted a message
+                self.rebuild(index)
+        for index, seed in zip(indices.tolist(), seeds, strict=True):
+            self._workers[index].send("reset", (seed, options))
+        return self._receive
 
-    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
+    def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
         self._check_usable("stepped")
-        for row, env_id in enumerate(env_ids.tolist()):
-            self._workers[env_id].send("step", action[row])
+        for row, index in enumerate(indices.tolist()):
+            self._workers[index].send("step", actions[row])
+            self._in_flight.add(index)
         self._is_stepping = True
         try:
             if work is not None:
                 work()
         finally:
             self._is_stepping = False
-        return self._reader.read_steps(env_ids, self._receive)
+        if len(self._in_flight) == len(indices) <= self._wait_num:
+            self._in_flight.clear()
+            return indices, self._take_step
+        answered = self._wait()
+        self._in_flight.difference_update(answered)
+        return np.array(answered, np.intp), self._take_step
 
-    def rebuild(self, env_id: int) -> None:
-        _stop_all([self._workers[env_id]], _REPLACING_S)
-        self._workers[env_id] = Worker(env_id, self._factories[env_id])
-        check_equal(env_id, self._spaces_of(env_id), self)
+    def rebuild(self, index: int) -> Spaces:
+        _stop_all([self._workers[index]], _REPLACING_S)
+        self._workers[index] = Worker(index, self._factories[index])
+        return self._spaces_of(index)
 
-    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+    def call(self, name: str, args: tuple[Any, ...], indices: Ids) -> list[Any]:
         self._check_usable(f"called for {name}")
-        for env_id in env_ids.tolist():
-            self._workers[env_id].send(name, args)
-        return [self._workers[env_id].receive(self._timeout_s) for env_id in env_ids.tolist()]
+        for index in self._in_flight.intersection(indices.tolist()) - self._early.keys():
+            try:
+                self._early[index] = self._receive(0, index)
+            except Failure as failure:
+                self._early[index] = failure
+        for index in indices.tolist():
+            self._workers[index].send(name, args)
+        return [self._workers[index].receive(self._timeout_s) for index in indices.tolist()]
 
     def fingerprints(self) -> list[Fingerprint]:
         # One that was interrupted in a step may never answer.
@@ -144,8 +155,30 @@ class ProcessBackend:
                 "with overlap=True on_train_batch and on_update_end: wait until it is whole, as in on_collect_end"
             )
 
-    def _receive(self, row: int, env_id: int) -> Any:
-        return self._workers[env_id].receive(self._timeout_s)
+    def _wait(self) -> list[int]:
+        """Wait until `wait_num` environments in flight have answered, or failed; return all that have, ascending."""
+        n_needed = min(self._wait_num, len(self._in_flight))
+        answered = {index for index in self._in_flight if index in self._early or not self._workers[index].is_usable}
+        pipes = {self._workers[index].pipe: index for index in self._in_flight - answered}
+        while len(answered) < n_needed:
+            left = [self._workers[index].seconds_left(self._timeout_s) for index in pipes.values()]
+            ready = multiprocessing.connection.wait(
+                list(pipes), None if self._timeout_s is None else max(0.0, min(left))
+            )
+            late = [pipe for pipe, seconds in zip(pipes, left, strict=True) if seconds <= 0.0]  # `receive` raises
+            answered.update(pipes.pop(pipe) for pipe in {*ready, *late})
+        return sorted(answered)
+
+    def _take_step(self, row: int, index: int) -> Any:
+        if index not in self._early:
+            return self._receive(row, index)
+        answer = self._early.pop(index)
+        if isinstance(answer, Failure):
+            raise answer
+        return answer
+
+    def _receive(self, row: int, index: int) -> Any:
+        return self._workers[index].receive(self._timeout_s)
 
     def _fingerprint_of(self, worker: "Worker") -> Fingerprint:
         """Return a worker's answer, or an empty one if its process died, so that a save does not raise."""
@@ -156,16 +189,16 @@ class ProcessBackend:
             return {}
         return answer
 
-    def _spaces_of(self, env_id: int) -> Spaces:
+    def _spaces_of(self, index: int) -> Spaces:
         """Wait for an environment to be made, and return its spaces."""
         timeout_s = None if self._timeout_s is None else max(self._timeout_s, _MIN_MAKING_S)
         try:
-            observation_space, action_space = self._workers[env_id].receive(timeout_s)
+            observation_space, action_space = self._workers[index].receive(timeout_s)
         except Failure as failure:
             error = failure.__cause__
             if isinstance(error, (ConfigError, EnvError)):  # its text has the environment and the occasion already
                 raise error from error.__cause__
-            raise EnvError(f"make_envs: env {env_id} {failure.what}", env_id=env_id) from error
+            raise EnvError(f"make_envs: env {index} {failure.what}", env_id=index) from error
         return Spaces(observation_space=observation_space, action_space=action_space)
 
 
@@ -177,6 +210,9 @@ class Worker:
     Args:
         env_id: for messages.
         factory: makes the environment in the process.
+
+    Attributes:
+        pipe: readable when it has answered, or has died.
     """
 
     def __init__(self, env_id: int, factory: Factory) -> None:
@@ -196,10 +232,10 @@ class Worker:
         dies_with_parent = method == "forkserver" or threading.current_thread() is threading.main_thread()
         with contextlib.ExitStack() as unfinished:
             try:
-                self._pipe, theirs = context.Pipe()
-                unfinished.callback(self._pipe.close)
+                self.pipe, theirs = context.Pipe()
+                unfinished.callback(self.pipe.close)
                 _WORKERS.add(self)
-                # No daemon, so that an environment may start processes; `ProcessBackend` ends it before Python waits.
+                # No daemon, so that an environment may start processes; `ProcessRunner` ends it before Python waits.
                 self._process = context.Process(
                     target=_run,
                     args=(theirs, CloudpickleWrapper(factory), dies_with_parent),
@@ -225,7 +261,11 @@ class Worker:
     @property
     def is_usable(self) -> bool:
         """Whether its process is running and can answer requests."""
-        return self._is_whole and not self._pipe.closed
+        return self._is_whole and not self.pipe.closed
+
+    def seconds_left(self, timeout_s: float | None) -> float:
+        """Return the time left for the answer to the last request."""
+        return math.inf if timeout_s is None else self._sent_at + timeout_s - time.monotonic()
 
     @property
     def awaits_request(self) -> bool:
@@ -241,7 +281,7 @@ class Worker:
         if self.is_usable:
             self._is_whole = False
             with contextlib.suppress(OSError):  # it is dead, and `receive` reports how it ended
-                self._pipe.send_bytes(message)
+                self.pipe.send_bytes(message)
             self._is_whole = True
 
     def receive(self, timeout_s: float | None = None) -> Any:
@@ -253,12 +293,12 @@ class Worker:
         while True:
             if not self.is_usable:
                 raise Failure(self._env_id, f"has no process any more {self._occasion}")
-            if timeout_s is not None and not self._pipe.poll(max(0.0, self._sent_at + timeout_s - time.monotonic())):
+            if timeout_s is not None and not self.pipe.poll(max(0.0, self.seconds_left(timeout_s))):
                 self.kill()
                 raise Failure(self._env_id, f"gave no answer within {timeout_s:g} s {self._occasion}, and was killed")
             self._is_whole = False
             try:
-                message = self._pipe.recv_bytes()
+                message = self.pipe.recv_bytes()
             except (EOFError, OSError):
                 raise Failure(self._env_id, f"died {self._occasion}: its process {self._end()}") from None
             self._is_whole = True
@@ -286,13 +326,13 @@ class Worker:
 
     def stop(self, deadline: float) -> None:
         """Wait for the process to end until a time by `time.monotonic`, then kill it."""
-        if not self._pipe.closed:
+        if not self.pipe.closed:
             self._process.join(max(0.0, deadline - time.monotonic()))
             self.kill()
 
     def kill(self) -> None:
         """End the process now; a second call has no effect."""
-        if not self._pipe.closed:
+        if not self.pipe.closed:
             self._process.kill()
             self._end()
 
@@ -300,7 +340,7 @@ class Worker:
         """Release the process's resources, and describe how it ended."""
         self._process.join(1.0)
         code = self._process.exitcode
-        self._pipe.close()
+        self.pipe.close()
         if code is None:  # it closed its pipe, but does not end
             self._process.kill()
             self._process.join()
@@ -354,7 +394,7 @@ def _leave_to_parent() -> None:
     """In a fork, give up the parent's workers: close their pipes, so that they see it die, and do not wait for them."""
     known: set[object] = getattr(multiprocessing.process, "_children", set())
     for worker in list(_WORKERS):
-        worker._pipe.close()
+        worker.pipe.close()
         known.discard(getattr(worker, "_process", None))
     _WORKERS.clear()
 

@@ -287,6 +287,7 @@ class Processed:
         self.takes_options, self.seeds_episodes = backend.takes_options, backend.seeds_episodes
         spaces_below = backend.observation_space, backend.action_space
         self._layers: list[_Layer] = []
+        self._open: list[NDArray[Any]] = []  # [N, ...] each, the last actions that each layer received
         for index, processor in enumerate(processors):
             name = f"processors[{index}] ({type(processor).__name__})"
             self._layers.append(_Layer(name, copy.deepcopy(processor), spaces_below, backend.n))
@@ -307,9 +308,8 @@ class Processed:
             actions.append(layer.act(actions[-1], env_ids))
         self.spent.action += time.perf_counter() - start
         raw = self.backend.step(actions.pop(), env_ids, work)
-        if raw.failures:
-            answered = np.isin(env_ids, raw.env_ids)
-            actions = [received[answered] for received in actions]
+        if raw.env_ids is not env_ids:
+            actions = self._complete(actions, env_ids, raw.env_ids)
         start = time.perf_counter()
         next_obs = raw.next_obs
         for layer in self._layers:
@@ -326,6 +326,18 @@ class Processed:
             if logged is not None:
                 taken.append({name: builder.summary() for name, builder in logged.items()})
         return merge_groups(taken) if taken else {}
+
+    def _complete(self, actions: list[NDArray[Any]], env_ids: Ids, completed: Ids) -> list[NDArray[Any]]:
+        """Keep the actions [K, ...] that each layer received, and return those that led to the completed rows."""
+        if not self._open:
+            self._open = [np.zeros((self.n, *received.shape[1:]), received.dtype) for received in actions]
+        for kept, received in zip(self._open, actions, strict=True):
+            kept[env_ids] = received
+        return [kept[completed] for kept in self._open]
+
+    @property
+    def in_flight(self) -> Ids:
+        return self.backend.in_flight
 
     def rebuild(self, env_id: int) -> None:
         self.backend.rebuild(env_id)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.data import ActOutput, Obs
+from trainkit.core.data import Obs
 from trainkit.core.errors import EnvError
 from trainkit.envs.backends import Fingerprint, Ids, Options
 
@@ -103,14 +103,6 @@ class Restarts:
         time.sleep(delay_s)
 
 
-def left(env_ids: Ids, answered: Ids, obs: Obs, output: ActOutput) -> tuple[Obs, ActOutput]:
-    """Return the rows [K] of observations and actions whose environments returned a result."""
-    keep = np.isin(env_ids, answered)
-    extras = {name: column[keep] for name, column in output.extras.items()}
-    kept = output._replace(action=output.action[keep], extras=extras)
-    return tree.map_tree(lambda leaf: leaf[keep], obs), kept
-
-
 # ---- replay of running episodes ----
 
 _MAX_STEPS = 2**16  # vector steps that are kept: a longer replay would take minutes
@@ -161,10 +153,11 @@ class PlayedActions:
             self._took[index, env_ids] = True
         self._n_steps += 1
 
-    def state_dict(self, obs: Obs) -> dict[str, Any] | None:
+    def state_dict(self, obs: Obs, in_flight: Ids) -> dict[str, Any] | None:
         """Return the data that replay the running episodes up to `obs` [N, ...], None if they are unknown.
 
-        It is not known if an episode is longer than the ring, or began with other options than the others.
+        It is not known if an episode is longer than the ring, or began with other options than the others. The last
+        action of environments in flight is saved apart: it has no answer yet.
         """
         first = int(self._began.min())
         is_known = self._keeps and obs is not None and self._n_steps - first <= self._capacity
@@ -177,6 +170,10 @@ class PlayedActions:
         steps = np.arange(first, self._n_steps)
         took = self._took[steps % self._capacity] & (steps[:, None] >= self._began)
         actions = self._actions[steps % self._capacity]
+        if len(in_flight):
+            last = len(steps) - 1 - took[::-1, in_flight].argmax(axis=0)
+            state |= {"in_flight": in_flight, "sent": actions[last, in_flight]}
+            took[last, in_flight] = False
         actions[~took] = 0
         return state | {"actions": actions, "took": took}
 
@@ -198,6 +195,12 @@ def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDAr
     returns = np.zeros(envs.n)
     own_options, envs.options = envs.options, played["options"]
 
+    def step(action: NDArray[Any], env_ids: Ids) -> None:
+        outcome = envs.step(action, env_ids)
+        returns[outcome.env_ids] += outcome.reward
+        for env_id, reward in outcome.late_rewards.items():
+            returns[env_id] += reward
+
     def begin_at(step: int) -> None:
         env_ids = np.flatnonzero(began == step)
         if step > 0 and len(env_ids):  # their earlier steps belong to no saved episode
@@ -207,14 +210,14 @@ def play_again(envs: "Envs", state: dict[str, Any], have_returns: Callable[[NDAr
     try:
         envs.episodes[:] -= 1
         envs.reset()
-        for step, (action, took) in enumerate(zip(played["actions"], played["took"], strict=True)):
-            begin_at(step)
-            env_ids = np.flatnonzero(took)
-            outcome = envs.step(action[env_ids], env_ids)
-            returns[outcome.env_ids] += outcome.reward
-            for env_id, reward in outcome.late_rewards.items():
-                returns[env_id] += reward
+        for index, (action, took) in enumerate(zip(played["actions"], played["took"], strict=True)):
+            begin_at(index)
+            step(action[took], np.flatnonzero(took))
+            while len(envs.in_flight):
+                step(action[:0], envs.all_ids[:0])
         begin_at(len(played["actions"]))
+        if "in_flight" in played:
+            envs.send_again(played["sent"], played["in_flight"])
     except EnvError as error:
         return f"an episode cannot be replayed: {error}"
     finally:

@@ -24,7 +24,7 @@ from trainkit.core.spaces import (
     masked_space,
     space_bounds,
 )
-from trainkit.envs.backends import MISREAD, Begun, Column, Failure, Ids, Infos, ListInfos, RawStep
+from trainkit.envs.backends import MISREAD, Begun, Column, Failure, Ids, Infos, ListInfos, RawStep, Take
 
 _log = logging.getLogger(__name__)
 _API = "trainkit uses the Gymnasium API (>= 0.26)"
@@ -32,7 +32,6 @@ _UNSIGNED = np.dtype(np.uint64)
 _BOUNDS_EVERY = 1_000  # steps and resets between two comparisons of observations with their Box's bounds
 
 Where = Callable[[int], str]  # (env_id) -> its episode, step, action and seed, for messages
-Take = Callable[[int, int], Any]  # (row, env_id) -> what an environment returned; raises Failure
 
 
 _REMEDY_OF_NAN = ": look for a division by zero in the environment, or let a wrapper replace the value"

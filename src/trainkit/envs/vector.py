@@ -112,6 +112,10 @@ class VectorBackend:
             self.detach()
             raise
 
+    @property
+    def in_flight(self) -> Ids:
+        return self._all_ids[:0]
+
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         self._over, self._to_begin = np.zeros(self.n, np.bool_), self._all_ids[:0]
         seed = seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one

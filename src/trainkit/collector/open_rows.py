@@ -1,0 +1,47 @@
+"""Open rows: actions whose outcome is not known yet."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.core import tree
+from trainkit.core.data import ActOutput
+
+
+class OpenRows:
+    """The last action of each of N environments, with its extra columns, until its row is complete.
+
+    A row stays open while its environment has not answered (`wait_num`), and in a game of turns until its agent is
+    observed again.
+    """
+
+    def __init__(self, n_envs: int) -> None:
+        self._n = n_envs
+        self._columns: dict[str, Any] = {}  # {"action": [N, ...], "extras": {name: [N, ...]}}, from the first row on
+
+    def put(self, env_ids: NDArray[np.intp], output: ActOutput) -> None:
+        """Open rows of environments [K]."""
+        given = {"action": output.action, "extras": dict(output.extras)}
+        if len(env_ids) == 0:  # nothing acted: its columns may be missing
+            return
+        if not self._columns:
+            self._columns = tree.map_tree(lambda rows: np.zeros((self._n, *rows.shape[1:]), rows.dtype), given)
+        for kept, rows in zip(tree.leaves(self._columns), tree.leaves(given), strict=True):
+            kept[env_ids] = rows
+
+    def complete(self, env_ids: NDArray[np.intp], state: Any) -> ActOutput:
+        """Return the rows of environments [K], with the policy's state."""
+        if not self._columns:
+            return ActOutput(np.zeros(0), {}, state)
+        rows = tree.map_tree(lambda kept: kept[env_ids], self._columns)
+        return ActOutput(rows["action"], rows["extras"], state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all columns."""
+        copied: dict[str, Any] = tree.map_tree(np.copy, self._columns)
+        return copied
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore saved columns."""
+        self._columns = tree.map_tree(np.array, state)
