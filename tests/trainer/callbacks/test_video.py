@@ -56,6 +56,31 @@ def test_an_evaluations_episode_is_a_video_from_its_first_frame_to_its_last(tmp_
     assert {path for path in own if own[path] != theirs.get(path)} <= {path for path in own if of_watchers(path)}
 
 
+def test_the_first_episode_of_chosen_epochs_of_training_is_a_video(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    began: dict[int, list[tuple[int, tk.collector.Episode]]] = {}  # {epoch: [clock, episode]}
+
+    class Look(tk.Callback):
+        episodes = "training"
+
+        def on_episode_start(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
+            began.setdefault(trainer.epoch, []).append((trainer.clock, episode))
+
+    folder = tmp_path / "videos"
+    record = tk.callbacks.RecordVideo(folder, of="training", every=2)
+    plain = make_trainer(env=Drawn, test=True, max_epoch=4)
+    trainer = make_trainer(env=Drawn, test=True, max_epoch=4, callbacks=[record, Look()])
+    trainer.run()
+    plain.run()
+    first = [began[epoch][0] for epoch in (1, 3)]
+    assert sorted(path.name for path in folder.iterdir()) == [f"step-{clock:09d}-episode-0.mp4" for clock, _ in first]
+    for clock, episode in first:
+        _, greys = film(folder / f"step-{clock:09d}-episode-0.mp4")
+        np.testing.assert_allclose(greys, [15 * frame for frame in range(episode.length + 1)], atol=4)
+    own, theirs = everything(plain), everything(trainer)
+    assert {path for path in own if own[path] != theirs.get(path)} <= {path for path in own if of_watchers(path)}
+
+
 def test_as_many_episodes_are_recorded_as_were_asked_for(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     make_trainer(
@@ -91,11 +116,15 @@ def test_environments_that_cannot_draw_are_refused_when_the_trainer_is_made(tmp_
     pytest.importorskip("imageio_ffmpeg")
     with pytest.raises(tk.ConfigError) as caught:
         make_trainer(test=True, callbacks=[tk.callbacks.RecordVideo(tmp_path)])
-    assert 'was made with render_mode None: make_envs(..., env_kwargs={"render_mode": "rgb_array"})' in str(
-        caught.value
-    )
-    with pytest.raises(tk.ConfigError, match="RecordVideo records evaluations: give the trainer a test_collector"):
+    assert 'has render_mode None: make_envs(..., env_kwargs={"render_mode": "rgb_array"})' in str(caught.value)
+    with pytest.raises(
+        tk.ConfigError, match=r"RecordVideo\(of='evaluation'\) needs a trainer with environments of eval"
+    ):
         make_trainer(env=Drawn, callbacks=[tk.callbacks.RecordVideo(tmp_path)])
+    with pytest.raises(tk.ConfigError, match="RecordVideo needs environments of training that render arrays"):
+        make_trainer(callbacks=[tk.callbacks.RecordVideo(tmp_path, of="training")])
+    with pytest.raises(tk.ConfigError, match=r"RecordVideo.of must be one of .* got 'train', did you mean 'training'"):
+        tk.callbacks.RecordVideo(tmp_path, of="train")  # type: ignore[arg-type]  # a Literal
     with pytest.raises(tk.ConfigError, match=r"RecordVideo.every must be a whole number >= 1, got 0"):
         tk.callbacks.RecordVideo(tmp_path, every=0)
 

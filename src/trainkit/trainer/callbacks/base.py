@@ -69,7 +69,7 @@ class Callback:
         always_raises: whether its exceptions end the run even with `callback_errors="log"`.
     """
 
-    episodes: ClassVar[Literal["all", "training", "evaluation"]] = "all"
+    episodes: Literal["all", "training", "evaluation"] = "all"
     always_raises: ClassVar[bool] = False
 
     def check(self, trainer: "Trainer") -> None:

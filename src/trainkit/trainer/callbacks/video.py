@@ -1,15 +1,15 @@
-"""A callback that records evaluations as videos, episode by episode."""
+"""A callback that records episodes of evaluation or training as videos."""
 
 import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector import Episode
+from trainkit.collector import Collector, Episode
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extras import import_extra
 from trainkit.core.folders import FolderClaim, check_folder
@@ -26,26 +26,35 @@ _log = logging.getLogger(__name__)
 
 @checked
 class RecordVideo(Callback):
-    """Videos of the first episodes of evaluations, `folder/step-000005000-episode-0.mp4`; training is not recorded.
+    """Videos of the first episodes of evaluations, or of epochs of training: `folder/step-000005000-episode-0.mp4`.
 
-    The evaluation's environments must draw: `make_envs(..., env_kwargs={"render_mode": "rgb_array"})`. Rendering takes
-    time and changes nothing else. Videos are written whole or not at all.
+    The environments must draw: `make_envs(..., env_kwargs={"render_mode": "rgb_array"})`. Rendering takes time and
+    changes nothing else. Videos are written whole or not at all: an episode that a reset, a failure or the end of the
+    run breaks off has none.
 
     Args:
         folder: for the videos. It belongs to one run: a fresh one is rejected where it has videos already.
-        every: record in every n-th evaluation, including the first.
-        n_episode: recorded in each, at most one at a time per environment.
+        of: "evaluation" records evaluations, "training" the episodes of training, which explore.
+        every: record in every n-th evaluation, or epoch of training, including the first.
+        n_episode: recorded in each, the first that begin, at most one at a time per environment.
         fps: frames per second; None is the environment's own rate, or 30.
 
     Raises:
         MissingExtraError: imageio-ffmpeg is not installed.
     """
 
-    episodes = "evaluation"
-
-    def __init__(self, folder: str | Path, *, every: int = 1, n_episode: int = 1, fps: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        of: Literal["evaluation", "training"] = "evaluation",
+        every: int = 1,
+        n_episode: int = 1,
+        fps: int | None = None,
+    ) -> None:
         self.folder = Path(folder)
         with Checks("RecordVideo") as checks:
+            checks.one_of("of", of, ["evaluation", "training"])
             checks.integer("every", every, low=1)
             checks.integer("n_episode", n_episode, low=1)
             checks.integer("fps", fps, low=1, optional=True)
@@ -54,18 +63,20 @@ class RecordVideo(Callback):
         self.claim = FolderClaim(
             "RecordVideo.folder", self.folder, "videos", lambda own: sorted(own.glob("step-*-episode-*.mp4"))
         )
+        self.episodes = self._of = of
         self._every, self._n_episode, self._fps = every, n_episode, fps
         self._n_evaluations = 0
-        self._n_started = n_episode  # episodes recorded in this evaluation; none is left between two
+        self._epoch = 0  # of training, whose episodes are counted
+        self._n_started = n_episode  # episodes recorded in this evaluation or epoch; none is left between evaluations
         self._films: dict[Episode, Film] = {}
 
     def check(self, trainer: "Trainer") -> None:
-        """Raise a `ConfigError` for a run without evaluations, or whose environments cannot render."""
-        envs = _envs(trainer, "RecordVideo")
+        """Raise a `ConfigError` for a run without such episodes, or whose environments cannot render."""
+        envs = self._envs(trainer)
         modes = envs.call("render_mode")
         if any(mode != "rgb_array" for mode in modes):
             raise ConfigError(
-                f"RecordVideo needs evaluation environments that render arrays, {envs.name} was made with render_mode "
+                f"RecordVideo needs environments of {self._of} that render arrays, {envs.name} has render_mode "
                 f'{modes[0]!r}: make_envs(..., env_kwargs={{"render_mode": "rgb_array"}})'
             )
         if self._fps is None:
@@ -74,11 +85,15 @@ class RecordVideo(Callback):
 
     def on_evaluate_start(self, trainer: "Trainer") -> None:
         self._discard()
-        is_one = self._n_evaluations % self._every == 0
-        self._n_started = 0 if is_one else self._n_episode
+        self._count_from_0(is_chosen=self._n_evaluations % self._every == 0)
         self._n_evaluations += 1
 
     def on_episode_start(self, trainer: "Trainer", episode: Episode) -> None:
+        for former in [one for one in self._films if one.env_id == episode.env_id]:  # which a reset broke off
+            self._films.pop(former).drop()
+        if self._of == "training" and trainer.epoch != self._epoch:
+            self._epoch = trainer.epoch
+            self._count_from_0(is_chosen=(self._epoch - 1) % self._every == 0)
         if self._n_started >= self._n_episode:
             return
         self.claim.hold()
@@ -96,20 +111,43 @@ class RecordVideo(Callback):
         if film is not None:
             film.finish()
 
+    def on_episode_failed(self, trainer: "Trainer", episode: Episode, error: Exception) -> None:
+        film = self._films.pop(episode, None)
+        if film is not None:
+            film.drop()
+
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         self._n_started = self._n_episode
         self._discard()
 
+    def on_train_end(self, trainer: "Trainer") -> None:
+        self._discard()
+
+    def receives(self, event: str) -> bool:
+        """Return whether it receives an event: those of evaluations only to record them."""
+        return super().receives(event) and not (event.startswith("on_evaluate_") and self._of == "training")
+
     def state_dict(self) -> dict[str, Any]:
-        return {"n_evaluations": self._n_evaluations}
+        return {"n_evaluations": self._n_evaluations, "epoch": self._epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._n_evaluations = state["n_evaluations"]
+        self._n_evaluations, self._epoch = state["n_evaluations"], state.get("epoch", 0)  # older checkpoints have none
+
+    def _count_from_0(self, *, is_chosen: bool) -> None:
+        """Count the episodes of another evaluation or epoch, which is recorded if it is chosen."""
+        self._n_started = 0 if is_chosen else self._n_episode
 
     def _add_frame(self, trainer: "Trainer", episode: Episode) -> None:
-        envs = _envs(trainer, "RecordVideo")
-        (frame,) = envs.render(np.array([episode.env_id]))
+        (frame,) = self._envs(trainer).render(np.array([episode.env_id]))
         self._films[episode].add(frame)
+
+    def _envs(self, trainer: "Trainer") -> Envs:
+        """Return the environments that are recorded."""
+        collector = trainer.train_collector if self._of == "training" else trainer.test_collector
+        if not isinstance(collector, Collector):
+            remedy = "offline there are none" if self._of == "training" else "give a test_collector or an evaluation"
+            raise ConfigError(f"RecordVideo(of={self._of!r}) needs a trainer with environments of {self._of}: {remedy}")
+        return collector.envs
 
     def _discard(self) -> None:
         """Discard incomplete videos, of evaluations that were interrupted or that counted steps."""
@@ -158,13 +196,6 @@ class Film:
             yield
         except (OSError, StopIteration) as error:  # a closed generator's is the latter
             _log.warning("%s could not be written, the run continues without: %s", self._path, error)
-
-
-def _envs(trainer: "Trainer", name: str) -> Envs:
-    """Return the environments of evaluations."""
-    if trainer.test_collector is None:
-        raise ConfigError(f"{name} records evaluations: give the trainer a test_collector or an evaluation")
-    return trainer.test_collector.envs
 
 
 def find_ffmpeg() -> Any:
