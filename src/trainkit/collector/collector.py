@@ -164,7 +164,7 @@ class Collector:
         self._rng = seeding.generator(envs.root, "collector")  # of random actions
         if seed is not None:
             self.seed(seed)
-        self._episodes = Episodes(envs.n, reward_metric, envs.agents)
+        self._episodes = Episodes(envs.n, reward_metric, envs.agents, envs.soft_horizon)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
         self._open_rows = OpenRows(envs.n)
@@ -274,7 +274,7 @@ class Collector:
         self.require_reset()
         self.env_step = self._n_left = 0
         self.is_interrupted, self._quota = False, None
-        self._episodes = Episodes(self.envs.n, self._episodes.metric, self.envs.agents)
+        self._episodes = Episodes(self.envs.n, self._episodes.metric, self.envs.agents, self.envs.soft_horizon)
         self._tally = Tally()
 
     def rebuild_envs(self, env_kwargs: Mapping[str, Any]) -> None:
@@ -594,6 +594,8 @@ class Collector:
                 self.events.stepped(transition, outcome.infos, slots, outcome.late_rewards)
         if any_true(outcome.over):
             self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents))
+        if envs.soft_horizon is not None:
+            self._count_at_soft_horizon(env_ids[~outcome.over])
         if outcome.failed:
             self._drop_failed_episodes(outcome.failed)
         self._needs_reset = False
@@ -641,6 +643,20 @@ class Collector:
         if self.events is not None:
             self.events.ended(played)
             self.events.created(self._to_begin)
+
+    def _count_at_soft_horizon(self, env_ids: Ids) -> None:
+        """Count the episodes of `env_ids` at the soft horizon; rows, policy and environments do not know of it."""
+        reached = again = self._episodes.at_soft_horizon(env_ids)
+        if not len(reached):
+            return
+        self._episodes.finish(reached, self._tally, continues=True)
+        if self._quota is not None:
+            again = self._quota.finish(reached)
+            self._n_left = self._quota.n_left
+        if self.events is not None:
+            self.events.ended(reached)
+            self.events.created(again)
+            self.events.started(again, self.envs.obs)
 
     def _end_open_episodes(self, env_ids: Ids, *, drop: bool = False) -> None:
         """Cut (or drop) the open episodes in the buffer, the recorders and the policy."""

@@ -101,14 +101,23 @@ class Episodes:
         reward_metric: from returns [episodes], of agents [episodes, agents], to the reported ones [episodes]; None
             reports them as they are, of agents their mean.
         agents: names of the rows of each game, in order; empty where an environment has one.
+        soft_horizon: steps after which an episode is counted although it continues; of one agent only.
     """
 
-    def __init__(self, n_envs: int, reward_metric: RewardMetric | None, agents: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        n_envs: int,
+        reward_metric: RewardMetric | None,
+        agents: Sequence[str] = (),
+        soft_horizon: int | None = None,
+    ) -> None:
         self._agents, self._n_agents = agents, max(1, len(agents))
         self._game_lengths = np.zeros(n_envs // self._n_agents, np.int64)  # so far; only where agents share games
         self._returns = np.zeros(n_envs, np.float64)  # [N], so far
         self._lengths = np.zeros(n_envs, np.int64)  # [N], so far
         self._started = np.full(n_envs, time.perf_counter())  # [N]
+        self._soft_horizon = soft_horizon
+        self._returns_since_reset = self._returns if soft_horizon is None else self._returns.copy()  # [N]
         self.metric = reward_metric
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._recent_summary: Summary | None = None  # computed when it is read
@@ -133,6 +142,8 @@ class Episodes:
             acted: who acted in this step; None: the same as `env_ids`.
         """
         self._returns[env_ids] += reward
+        if self._soft_horizon is not None:
+            self._returns_since_reset[env_ids] += reward
         self._lengths[env_ids] += 1
         if self._agents:
             self._game_lengths[np.unique((env_ids if acted is None else acted) // self._n_agents)] += 1
@@ -148,10 +159,14 @@ class Episodes:
         reaches: NDArray[np.bool_] = lengths >= limit - 1
         return reaches
 
-    def finish(self, env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.intp]:
+    def at_soft_horizon(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of these environments [K] whose count reached the soft horizon."""
+        return env_ids[:0] if self._soft_horizon is None else env_ids[self._lengths[env_ids] >= self._soft_horizon]
+
+    def finish(self, env_ids: NDArray[np.intp], tally: Tally, *, continues: bool = False) -> NDArray[np.intp]:
         """Add finished episodes to the tally, start to count the next ones, and return the rows that had steps.
 
-        Where agents share a game, the rows are of whole games.
+        Where agents share a game, the rows are of whole games. `continues` says that no reset follows.
         """
         now = time.perf_counter()
         played = firsts = env_ids
@@ -175,7 +190,7 @@ class Episodes:
         self._recent.extend(returns.tolist())
         self._recent_summary = None
         self.n_finished += len(firsts)
-        self.start(env_ids, now)
+        self.start(env_ids, now, continues=continues)
         return played
 
     def _of_agents(self, returns: NDArray[np.float64], env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.float64]:
@@ -186,9 +201,11 @@ class Episodes:
             tally.agent_returns.setdefault(name, []).extend(column[~np.isnan(column)].tolist())
         return by_agent
 
-    def start(self, env_ids: NDArray[np.intp], now: float | None = None) -> None:
+    def start(self, env_ids: NDArray[np.intp], now: float | None = None, *, continues: bool = False) -> None:
         """Count from 0 in these environments."""
         self._returns[env_ids] = 0.0
+        if not continues:
+            self._returns_since_reset[env_ids] = 0.0
         self._lengths[env_ids] = 0
         if self._agents:
             self._game_lengths[env_ids // self._n_agents] = 0
@@ -209,6 +226,7 @@ class Episodes:
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
             "game_lengths": self._game_lengths.copy(),
+            "returns_since_reset": self._returns_since_reset.copy(),
             "seconds": time.perf_counter() - self._started,
         }
 
@@ -219,12 +237,13 @@ class Episodes:
         self._recent_summary = None
         self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
         self._game_lengths[:] = state["game_lengths"]
+        self._returns_since_reset[:] = state.get("returns_since_reset", state["returns"])  # older checkpoints have none
         self._started = time.perf_counter() - state["seconds"]
 
     def have_returns(self, returns: NDArray[np.float64]) -> bool:
-        """Return whether the current episodes have these returns [N], to the last bit."""
-        has_steps = self._lengths > 0
-        return self._returns[has_steps].tobytes() == returns[has_steps].tobytes()
+        """Return whether the current episodes have these returns [N] since their reset, to the last bit."""
+        has_steps = (self._lengths > 0) | (self._soft_horizon is not None)
+        return self._returns_since_reset[has_steps].tobytes() == returns[has_steps].tobytes()
 
     def _warn_of_endless(self) -> None:
         """Warn once about an episode with very many steps."""

@@ -65,6 +65,7 @@ class Envs:
         stack: frames per observation.
         restarts: of environments that failed.
         max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
+        soft_horizon: steps after which a collector counts an episode that continues; None: at its end only.
         ownership: their one owner, and the thread that uses them.
         make_backend: makes the same environments again from other `env_kwargs`; None for a vector environment that
             was passed in.
@@ -82,6 +83,7 @@ class Envs:
         agents: Sequence[str] = (),
         restarts: Restarts | None = None,
         max_episode_steps: int | None = None,
+        soft_horizon: int | None = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n
@@ -92,7 +94,7 @@ class Envs:
         self.make_backend: Callable[[Mapping[str, Any]], Backend] | None = None
         self.make_again: Callable[[], Envs] | None = None  # makes equal ones, also in another process
         self.stack = stack
-        self.max_episode_steps = max_episode_steps
+        self.max_episode_steps, self.soft_horizon = max_episode_steps, soft_horizon
         self.restarts = Restarts() if restarts is None else restarts
         self._actions = ActionValidator(backend.action_space)
         self.action_space: gym.Space[Any] = self._actions.space

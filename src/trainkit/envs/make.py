@@ -65,6 +65,7 @@ def make_envs(
     wrappers: Sequence[Wrapper] = (),
     processors: Sequence[Processor] = (),
     max_episode_steps: int | None = None,
+    soft_horizon: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     observation_space: gym.Space[Any] | None = None,
     action_space: gym.Space[Any] | None = None,
@@ -91,6 +92,7 @@ def make_envs(
         wrappers: applied to each environment, the first innermost.
         processors: applied to all observations and actions, the first nearest to the environments.
         max_episode_steps: steps after which an episode is truncated.
+        soft_horizon: steps after which an episode counts as finished in statistics alone: no flag and no reset.
         env_kwargs: arguments of the constructor or factory.
         observation_space: replaces the declared one of an environment or agent: the same shapes, other bounds or dtype.
         action_space: replaces the declared one of an environment or agent: a part of it.
@@ -108,7 +110,7 @@ def make_envs(
     process = ProcessOptions(
         step_timeout_s=step_timeout_s, wait_num=wait_num, environment_variables=environment_variables or {}
     )
-    options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed}
+    options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed, "soft_horizon": soft_horizon}
     with Checks("make_envs") as checks:
         _check_options(checks, n, options, processors, single)
         checks.integer("max_restarts", max_restarts, low=0)
@@ -162,6 +164,7 @@ def _check_options(
         checks.require(key is None or isinstance(key, str), f".{name} must be the name of an info, got {key!r}")
     checks.integer("seed", options["seed"], low=0, optional=True)
     checks.integer("max_episode_steps", single.max_episode_steps, low=1, optional=True)
+    checks.integer("soft_horizon", options["soft_horizon"], low=1, optional=True)
     for index, processor in enumerate(processors):
         is_one = isinstance(processor, Processor)
         checks.require(is_one, f".processors[{index}] must be a Processor, got {processor!r}")
@@ -257,6 +260,8 @@ def _build(
             unfinished.enter_context(contextlib.closing(driver))
         if isinstance(driver, GamesBackend) and restarts.are_enabled:
             raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
+        if isinstance(driver, GamesBackend) and options["soft_horizon"] is not None:
+            raise ConfigError("make_envs.soft_horizon is for environments of one agent: use max_episode_steps")
         limit = single.max_episode_steps
         envs = Envs(
             Processed(driver, processors) if processors else driver,

@@ -129,7 +129,7 @@ _log = logging.getLogger(__name__)
 # Options of make_envs that do not change the environment.
 _HOW_ENVS_ARE_RUN = frozenset(
     ("backend", "seed", "validate_env", "on_error", "max_restarts", "restart_delay_s", "failed_episodes")
-) | {"step_timeout_s", "wait_num"}
+) | {"soft_horizon", "step_timeout_s", "wait_num"}
 
 # Settings of the machine, of evaluation and of the zoo itself, which an entry of the zoo leaves open.
 _NOT_LEARNING = frozenset(("device", "engine", "precision", "act_on", "overlap", "frames_on_device", "zoo")) | {
