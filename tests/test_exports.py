@@ -12,7 +12,7 @@ import trainkit
 # Add a name here when it becomes public; taking one away is a breaking change.
 TOP = """
     make_envs Envs check_env Collector
-    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer Horizon Transition TransitionBatch
+    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer Horizon Sequences Transition TransitionBatch
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise SoftQ
@@ -25,7 +25,7 @@ TOP = """
 NAMESPACES = {
     "buffer": """
         Buffer Dataset Horizon MinTree MixedBuffer PrioritizedReplayBuffer ReplayBuffer ReturnScale Rollout
-        RolloutBuffer RoundBuffer SequenceBatch SumTree Transition TransitionBatch buffer_from_config
+        RolloutBuffer RoundBuffer SequenceBatch Sequences SumTree Transition TransitionBatch buffer_from_config
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogEpisodes LogInfo
@@ -50,9 +50,9 @@ NAMESPACES = {
         VideoLogger WandbLogger find_runs
     """,
     "nets": """
-        ActionScale ActorCriticNetwork ActorNetwork CriticNetwork Distribution ImpalaCNN ImplicitQNetwork MLP MinAtarCNN
-        NatureCNN NoisyLinear Prediction Preprocess QNetwork SquashedGaussian activation_names encoder_names
-        register_encoder
+        ActionScale ActorCriticNetwork ActorNetwork CausalTransformer CriticNetwork Distribution GRU ImpalaCNN
+        ImplicitQNetwork LSTM MLP Memory MinAtarCNN NatureCNN NoisyLinear Prediction Preprocess QNetwork
+        SquashedGaussian activation_names encoder_names register_encoder
     """,
     "plot": "curves episode_values priorities save time_shares",
     "policy": """

@@ -31,6 +31,7 @@ from trainkit.buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
     RolloutBuffer,
+    Sequences,
     Transition,
     TransitionBatch,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "ReplayBuffer",
     "RolloutBuffer",
     "SACPolicy",
+    "Sequences",
     "SoftQ",
     "SpaceMismatchError",
     "Target",

@@ -37,6 +37,7 @@ RECORDS |= {
     "RunFolder",
     "RunInfo",
     "RunWarning",
+    "SequenceBatch",
     "Summary",
     "TensorBatch",
     "TensorEnvs",
@@ -48,7 +49,7 @@ RECORDS |= {
     "UpdateResult",
 }
 RECORDS |= {"FittedQ", "ZooEntry", "ZooResult"}
-BASES = {"Callback", "Engine", "Processor", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
+BASES = {"Callback", "Engine", "Memory", "Processor", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
 NEEDS_AN_EXTRA = {"from_minari", "to_minari", "MlflowLogger", "WandbLogger"}
 ZOO = {"load", "train"}  # need weights and whole runs: tests/zoo calls them
 LOADED = {"PretendDevice"}  # its constructor raises: `load` returns it

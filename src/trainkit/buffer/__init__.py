@@ -7,7 +7,15 @@ from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_con
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
 from trainkit.buffer.segment_tree import MinTree, SumTree
-from trainkit.core.data import Horizon, ReturnScale, Rollout, SequenceBatch, Transition, TransitionBatch
+from trainkit.core.data import (
+    Horizon,
+    ReturnScale,
+    Rollout,
+    SequenceBatch,
+    Sequences,
+    Transition,
+    TransitionBatch,
+)
 from trainkit.core.former_names import former_names
 from trainkit.core.protocols import Buffer, Dataset, RoundBuffer
 
@@ -24,6 +32,7 @@ __all__ = [
     "RolloutBuffer",
     "RoundBuffer",
     "SequenceBatch",
+    "Sequences",
     "SumTree",
     "Transition",
     "TransitionBatch",

@@ -23,10 +23,10 @@ from trainkit.core import tree
 from trainkit.core.data import Horizon, Lookup, Obs
 
 
-class Sequences(NamedTuple):
+class FoundSequences(NamedTuple):
     """B sequences of T = burn_in + length rows, as rows of the storage."""
 
-    rows: Rows  # [T, B]; where a position is not valid, a row of the same sequence
+    rows: Rows  # [T, B]; where a position is not valid, the nearest row of the sequence
     valid: NDArray[np.bool_]  # [T, B]
     first: Rows  # [B], the first row of each sequence
     windows: Windows  # of all rows, [T * B]
@@ -42,7 +42,7 @@ def read_sequences(
     horizon: Horizon,
     rng: np.random.Generator,
     gather: Gather,
-) -> Sequences:
+) -> FoundSequences:
     """Return the sequences of drawn rows [B], with burn-in None from their episodes' starts, see the module.
 
     A sequence ends with its episode or the newest row; later positions are not valid.
@@ -69,17 +69,18 @@ def read_sequences(
     is_inside[1:] = (ahead["final"][:-1] < 0) & (ahead["stamp"][1:] >= 0)
     n_rows = np.logical_and.accumulate(is_inside, axis=0).sum(axis=0)  # [B], at most n_tracked
     index = step - offset  # [T + n, B], of positions in their sequences
-    all_rows = rings.after(first, np.clip(index, 0, n_rows - 1))
+    nearest = np.clip(index, 0, n_rows - 1)
+    all_rows = rings.after(first, nearest)
     rows, valid = all_rows[:n_positions], ((index >= 0) & (index < n_rows))[:n_positions]
 
     windows = read_windows(storage, rows.ravel(), horizon, rng)
     n_steps = np.broadcast_to(windows.n_steps, rows.size).reshape(rows.shape)
-    return Sequences(
+    return FoundSequences(
         rows=rows,
         valid=valid,
         first=first,
         windows=windows,
-        after=np.minimum(step[:n_positions] + n_steps, n_tracked - 1),  # also where a row is not valid
+        after=nearest[:n_positions] + offset + n_steps,
         observations=_observations(storage, all_rows, offset + n_rows, gather),
     )
 

@@ -169,6 +169,11 @@ class TransitionBatch:
     def __len__(self) -> int:
         return len(self.reward)
 
+    @property
+    def n_rows(self) -> int:
+        """The number of rows to learn from, B."""
+        return len(self.reward)
+
     def copy(self) -> "TransitionBatch":
         """Return a copy that owns its arrays."""
         return replace(
@@ -188,7 +193,7 @@ class TransitionBatch:
 class SequenceBatch:
     """B sequences of up to T = burn_in + length consecutive rows, each of one episode.
 
-    Where `valid` is false there is no row, and columns repeat another one of the sequence. Rows are learned from at
+    Where `valid` is false there is no row, and columns repeat the nearest one. Rows are learned from at
     positions `burn_in` and later; those before bring a recurrent state up to date. The state before the first row of
     column b is `state[b]`, and zero before a row that `starts`, which is at position 0 or `burn_in`.
 
@@ -212,15 +217,25 @@ class SequenceBatch:
         return len(self.weight)
 
     @property
+    def n_rows(self) -> int:
+        """The number of rows to learn from."""
+        return int(np.count_nonzero(self.valid[self.burn_in :]))
+
+    @property
     def obs(self) -> Obs:
         """The observations of the rows [T, B, ...]."""
-        return tree.map_tree(lambda leaf: leaf[: len(self.reward)], self.observations)
+        return self._observed(slice(len(self.reward)))
 
     @property
     def next_obs(self) -> Obs:
         """The observations after the rows' windows [T, B, ...], true final ones where an episode ended."""
-        column = np.arange(len(self))
-        return tree.map_tree(lambda leaf: leaf[self.after, column], self.observations)
+        return self._observed((self.after, np.arange(len(self))))
+
+    def _observed(self, at: Any) -> Obs:
+        def rows_of(leaf: Any) -> Any:
+            return replace(leaf, places=leaf.places[at]) if isinstance(leaf, Lookup) else leaf[at]
+
+        return tree.map_tree(rows_of, self.observations)
 
     def copy(self) -> "SequenceBatch":
         """Return a copy that owns its arrays."""
@@ -433,6 +448,37 @@ class Horizon(Part):
     def return_scale(self) -> ReturnScale | None:
         """The reward rule if it is a `ReturnScale`, else None."""
         return self.reward if isinstance(self.reward, ReturnScale) else None
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Sequences(Part):
+    """The sequences that a recurrent policy learns from; the defaults are those of R2D2 (Kapturowski et al., 2019).
+
+    Args:
+        length: consecutive rows of an episode to learn from, at most.
+        burn_in: rows before them, which bring the recurrent state up to date and get no gradient; None begins every
+            sequence with its episode.
+        stored_state: whether each row is stored with the state before it, at which sequences begin; False begins at
+            zero, so that only the burn-in is remembered.
+        eta: the priority of a sequence is eta times the largest of its rows' and 1 - eta times their mean.
+    """
+
+    length: int = 80
+    burn_in: int | None = 40
+    stored_state: bool = True
+    eta: float = 0.9
+
+    def __post_init__(self) -> None:
+        with Checks("Sequences") as checks:
+            checks.integer("length", self.length, low=1)
+            checks.integer("burn_in", self.burn_in, low=0, optional=True)
+            checks.number("eta", self.eta, low=0, high=1)
+
+    @property
+    def n_before(self) -> int:
+        """Positions before the rows to learn from."""
+        return 0 if self.burn_in is None else self.burn_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

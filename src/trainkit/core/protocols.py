@@ -17,6 +17,8 @@ from trainkit.core.data import (
     Obs,
     RecordedEpisode,
     RowSpec,
+    SequenceBatch,
+    Sequences,
     Transition,
     TransitionBatch,
 )
@@ -230,8 +232,13 @@ class Trainee(Policy, Seedable, Protocol):
 class Learner(Trainee, Protocol):
     """A policy as an off-policy trainer uses it."""
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Learn from a batch; `step` is the trainer's clock."""
+    @property
+    def sequences(self) -> Sequences | None:
+        """The sequences that it learns from; None for rows."""
+        ...
+
+    def update(self, batch: Any, *, step: int) -> UpdateResult:
+        """Learn from a batch, a `TransitionBatch` or, with `sequences`, a `SequenceBatch`; `step` is the clock."""
         ...
 
     def fit_statistics(self, dataset: "Dataset") -> None:
@@ -384,6 +391,24 @@ class RoundBuffer(Buffer, Protocol):
         self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> list[TransitionBatch]:
         """Sample the batches of several updates, in one pass if that is faster."""
+        ...
+
+
+@runtime_checkable
+class SequenceBuffer(Buffer, Protocol):
+    """A buffer as an off-policy trainer uses it if the policy is recurrent."""
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        *,
+        length: int,
+        burn_in: int | None = 0,
+        horizon: Horizon,
+        step: int = 0,
+        columns: Sequence[str] = (),
+    ) -> SequenceBatch:
+        """Sample B sequences of consecutive rows."""
         ...
 
 

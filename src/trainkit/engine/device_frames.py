@@ -1,7 +1,7 @@
 """Images of a replay buffer on the device: written as they are stored, gathered there for updates."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.data import Lookup, TransitionBatch
+from trainkit.core.data import Lookup, SequenceBatch, TransitionBatch
 from trainkit.core.errors import DeviceError
 from trainkit.core.signatures import checked
 from trainkit.engine.device import resolve_device, to_device
 
+BatchT = TypeVar("BatchT", bound=TransitionBatch | SequenceBatch)
 _MAX_SENT = 64  # images sent at once, which bounds the pinned memory that is kept
 
 
@@ -97,10 +98,21 @@ def places_of(columns: Any) -> Any:
     return tree.map_tree(lambda leaf: leaf.valid_places() if isinstance(leaf, Lookup) else leaf, columns)
 
 
-def gathered(batch: TransitionBatch) -> TransitionBatch:
+def gathered(batch: BatchT) -> BatchT:
     """Return a batch with the images on the CPU in the place of their places."""
+    if isinstance(batch, SequenceBatch):
+        return replace(batch, observations=tree.map_tree(_array_of, batch.observations))
     columns = tree.map_tree(_array_of, (batch.obs, batch.next_obs))
     return replace(batch, obs=columns[0], next_obs=columns[1])
+
+
+def with_frames(observations: Any, frames: Any) -> Any:
+    """Return observations on the device with images in the place of their places; `frames` as `frames_of` has them."""
+    return observations if frames is None else tree.map_tree(_gathered, observations, frames)
+
+
+def _gathered(leaf: Tensor, frames: Any) -> Tensor:
+    return leaf if frames is None else frames.gather(leaf)
 
 
 def _array_of(leaf: Any) -> Any:
@@ -109,7 +121,8 @@ def _array_of(leaf: Any) -> Any:
     return leaf.frames.gather(torch.from_numpy(leaf.valid_places())).numpy()
 
 
-def frames_of(batch: TransitionBatch) -> Any:
-    """Return the image store that the places in a batch's obs and next_obs refer to; None without places."""
-    frames = tree.map_tree(lambda leaf: leaf.frames if isinstance(leaf, Lookup) else None, (batch.obs, batch.next_obs))
+def frames_of(batch: TransitionBatch | SequenceBatch) -> Any:
+    """Return the image stores that the places in a batch's observations refer to; None without places."""
+    observed = batch.observations if isinstance(batch, SequenceBatch) else (batch.obs, batch.next_obs)
+    frames = tree.map_tree(lambda leaf: leaf.frames if isinstance(leaf, Lookup) else None, observed)
     return frames if any(leaf is not None for leaf in tree.leaves(frames)) else None

@@ -187,9 +187,10 @@ def _check_index(index: A, size: int) -> None:
 def by_torch(*arrays_and_options: Any) -> Calls:
     """Compute an ATen operation by torch in the same memory.
 
-    Called with the arrays of results and operands, then (operation, n_results, structure of its arguments).
+    Called with the arrays of results and operands, then (operation, n_results, whether gradients are enabled,
+    structure of its arguments).
     """
-    *arrays, operation, n_results, arguments, keywords = arrays_and_options
+    *arrays, operation, n_results, with_grad, arguments, keywords = arrays_and_options
     tensors = list(map(_tensor, arrays))
     outs, operands = tensors[:n_results], tensors[n_results:]
 
@@ -203,7 +204,8 @@ def by_torch(*arrays_and_options: Any) -> Calls:
     args, kwargs = [given(one) for one in arguments], {name: given(one) for name, one in keywords}
 
     def run() -> None:
-        made = operation(*args, **kwargs)
+        with torch.set_grad_enabled(with_grad):
+            made = operation(*args, **kwargs)
         results = [one for one in (made if isinstance(made, (tuple, list)) else (made,)) if one is not None]
         for out, result in zip(outs, results, strict=True):
             out.copy_(result)

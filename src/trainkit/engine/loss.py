@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError
+from trainkit.engine.device_frames import with_frames
 
 RESERVED_METRICS = frozenset(
     {"loss", "smoothed_loss", "grad_norm", "lr", "skipped", "step", "priority", "replay_ratio"}
@@ -40,8 +41,7 @@ def tensor_batch(columns: Any, preprocess: nn.Module, frames: Any = None) -> Ten
     whose mask allows no action counts as the end of its episode, so its discount is 0.
     """
     obs, action, reward, discount, next_obs, weight, extras = columns
-    if frames is not None:
-        obs, next_obs = tree.map_tree(_gathered, (obs, next_obs), frames)
+    obs, next_obs = with_frames((obs, next_obs), frames)
     legal, next_legal = legal_mask(obs), legal_mask(next_obs)
     if next_legal is not None:
         discount = discount * next_legal.any(dim=1)
@@ -49,10 +49,6 @@ def tensor_batch(columns: Any, preprocess: nn.Module, frames: Any = None) -> Ten
         obs, next_obs = preprocess(obs), preprocess(next_obs)
     action = action if action.is_floating_point() else action.long()
     return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal, extras)
-
-
-def _gathered(leaf: Tensor, frames: Any) -> Tensor:
-    return leaf if frames is None else frames.gather(leaf)
 
 
 def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> TensorBatch:

@@ -91,6 +91,7 @@ class Call:
     operation: Any  # a torch._ops.OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    with_grad: bool  # whether gradients were enabled, on which what oneDNN's LSTM returns depends
     results: list[Result] = field(default_factory=list)
 
     @property
@@ -166,7 +167,7 @@ class Recorder(TorchDispatchMode):
     def _recorded(self, func: Any, args: Any, kwargs: Any) -> Call | None:
         """Return a call with nodes in the place of tensors; note a reason and return None if it cannot be recorded."""
         if func is torch.ops.aten.lift_fresh.default:
-            return Call(func, (), {})  # of a tensor that Python has just made
+            return Call(func, (), {}, False)  # of a tensor that Python has just made
         if func is torch.ops.aten._local_scalar_dense.default:
             self.reason = "it reads a number out of a tensor (item(), float(), bool() or a branch on data)"
         elif _draws(func, args):
@@ -176,7 +177,7 @@ class Recorder(TorchDispatchMode):
         if self.reason:
             return None
         operands = _map(self._node, args), _map(self._node, kwargs)
-        return None if self.reason else Call(func, *operands)
+        return None if self.reason else Call(func, *operands, torch.is_grad_enabled())
 
     def _node(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):

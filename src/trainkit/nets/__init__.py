@@ -8,16 +8,21 @@ from trainkit.nets.layers import MLP, activation_names
 from trainkit.nets.networks import ImplicitQNetwork, Prediction, QNetwork
 from trainkit.nets.noisy import NoisyLinear
 from trainkit.nets.preprocess import Preprocess
+from trainkit.nets.recurrent import GRU, LSTM, CausalTransformer, Memory
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "ActionScale",
     "ActorCriticNetwork",
     "ActorNetwork",
+    "CausalTransformer",
     "CriticNetwork",
     "Distribution",
     "ImpalaCNN",
     "ImplicitQNetwork",
     "MLP",
+    "Memory",
     "MinAtarCNN",
     "NatureCNN",
     "NoisyLinear",

@@ -12,6 +12,7 @@ from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
 from trainkit.nets.encoders import Encoder, EncoderLike
 from trainkit.nets.layers import MLP, Activation, Norm
+from trainkit.nets.recurrent import Recurrent
 from trainkit.nets.weights import SeededModule, new_linear
 
 
@@ -151,6 +152,7 @@ class QNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
+        recurrent: a memory after the hidden layers, see `Encoder`.
         channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
@@ -165,6 +167,7 @@ class QNetwork(SeededModule):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
         channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
@@ -172,13 +175,17 @@ class QNetwork(SeededModule):
             check_layers(checks, n_actions, width=width, hidden=hidden, **heads)
         super().__init__()
         how: dict[str, Any] = {"activation": activation, "norm": norm}
-        self.encoder = Encoder(shapes, hidden, encoder=encoder, channels_last=channels_last, **how)
+        of_encoder: dict[str, Any] = {"encoder": encoder, "channels_last": channels_last, "recurrent": recurrent}
+        self.encoder = Encoder(shapes, hidden, **of_encoder, **how)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, **how, **heads)
         self.noise_size = self.heads.noise_size
         self.draw()
 
     def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
-        x = self.encoder(features)
+        return self.predict(self.encoder(features), noise, legal)
+
+    def predict(self, x: Tensor, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
+        """Return the outputs of the heads for the encoder's [B, F]."""
         return Prediction(self.heads(x, noise, legal))
 
     def map_outputs(self, matrix: Tensor, offset: Tensor) -> list[nn.Parameter]:
@@ -218,6 +225,7 @@ class ImplicitQNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
+        recurrent: a memory after the hidden layers, see `Encoder`.
         channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
@@ -232,6 +240,7 @@ class ImplicitQNetwork(SeededModule):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
         channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
@@ -240,14 +249,19 @@ class ImplicitQNetwork(SeededModule):
             checks.integer("n_cosines", n_cosines, low=1)
         super().__init__()
         how: dict[str, Any] = {"activation": activation, "norm": norm}
-        self.encoder = Encoder(shapes, hidden, encoder=encoder, channels_last=channels_last, **how)
+        of_encoder: dict[str, Any] = {"encoder": encoder, "channels_last": channels_last, "recurrent": recurrent}
+        self.encoder = Encoder(shapes, hidden, **of_encoder, **how)
         self.embedding = CosineEmbedding(self.encoder.n_features, n_cosines)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, **how, **heads)
         self.noise_size = self.heads.noise_size
         self.draw()
 
     def forward(self, features: Any, noise: Tensor | None, legal: Tensor | None, fractions: Tensor) -> Prediction:
-        x = self.encoder(features).unsqueeze(1) * self.embedding(fractions)  # [B, W, F]
+        return self.predict(self.encoder(features), noise, legal, fractions)
+
+    def predict(self, x: Tensor, noise: Tensor | None, legal: Tensor | None, fractions: Tensor) -> Prediction:
+        """Return the outputs of the heads for the encoder's [B, F]."""
+        x = x.unsqueeze(1) * self.embedding(fractions)  # [B, W, F]
         rows, width, _ = x.shape
         noise, legal = (
             per_row if per_row is None or per_row.shape[0] == 1 else per_row.repeat_interleave(width, dim=0)

@@ -23,6 +23,8 @@ from trainkit.core.data import (
     Horizon,
     Obs,
     ReturnScale,
+    SequenceBatch,
+    Sequences,
     Transition,
     TransitionBatch,
 )
@@ -48,6 +50,7 @@ from trainkit.policy.checks import check_same_spaces, read_observations
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.learning import Learning
 from trainkit.policy.persistence import KeyMap, action_units, as_array, check_action_units, describe, load_weights
+from trainkit.policy.recurrence import sequence_columns
 from trainkit.policy.settings import settings_of
 from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
@@ -123,6 +126,7 @@ class Policy(nn.Module):
         columns: names of stored columns that updates need in addition to the usual ones: of `extras_spec`, of
             `Collector(extra_columns=)`, or of those every buffer has, such as "t" (see `ReplayBuffer.sample`). They
             arrive in `batch.extras`, and on the device in `rows.extras`.
+        sequences: the sequences that a recurrent policy learns from; None for a policy that learns from rows.
         unwatched: names of attributes that change while the policy acts and learns and that no loss reads: the engine
             records a function again when any other attribute changes.
         recipe: class and arguments of the `for_envs` that made the policy; None otherwise.
@@ -135,6 +139,7 @@ class Policy(nn.Module):
     """
 
     columns: Sequence[str] = ()
+    sequences: Sequences | None = None
     unwatched: frozenset[str] = frozenset()
     recipe: Mapping[str, Any] | None = None
 
@@ -390,8 +395,8 @@ class Policy(nn.Module):
         """Makes arrays for batches in memory that the device reads; None on the CPU."""
         return None if self.device == CPU else self._learning.memory.empty
 
-    def _columns(self, batch: TransitionBatch) -> Any:
-        """Return a batch's columns."""
+    def _columns(self, batch: TransitionBatch | SequenceBatch) -> Any:
+        """Return a batch's columns, in the order in which `rows` takes them."""
         self._learning.divergence.slots = batch.slots
         missing = [name for name in self.columns if name not in batch.extras]
         if missing:
@@ -399,6 +404,10 @@ class Policy(nn.Module):
                 f"{type(self).__name__}.columns names {missing}, which the batch does not have: sample it with "
                 "columns=policy.columns"
             )
+        if isinstance(batch, SequenceBatch):
+            if self.sequences is None:
+                raise ConfigError(f"{type(self).__name__} is not recurrent, and learns from rows: use buffer.sample")
+            return places_of(sequence_columns(batch, self.sequences))
         reward, discount = np.asarray(batch.reward, np.float32), np.asarray(batch.discount, np.float32)
         weight = np.asarray(batch.weight, np.float32)
         columns = batch.obs, batch.action, reward, discount, batch.next_obs, weight, dict(batch.extras)
@@ -530,10 +539,15 @@ class Policy(nn.Module):
         Raises:
             DivergedError: as `minimize`, which is for an `update` of your own: `Engine.minimize` takes these steps.
         """
+        return self._update(batch, step=step)
+
+    def _update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
+        """Take an update; see there."""
         if not self._learning.has_loss:
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")
         self.enter(training=True)
-        frames = None if isinstance(batch.obs, np.ndarray) else frames_of(batch)
+        observed = batch.observations if isinstance(batch, SequenceBatch) else batch.obs
+        frames = None if isinstance(observed, np.ndarray) else frames_of(batch)
         if frames is not None and self._engine.is_numpy:
             batch, frames = gathered(batch), None
         columns = self._columns(batch)

@@ -1,7 +1,7 @@
 """`DQNPolicy`, the Q-learner: its parts make it DQN, C51, QR-DQN, IQN, Rainbow or a new algorithm."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, Unpack
@@ -17,19 +17,23 @@ from trainkit.core.data import (
     ACTION_PROB,
     COLUMN_SPECS,
     Q_VALUES,
+    STATE,
     ActOutput,
     ArraySpec,
     Horizon,
     Obs,
+    SequenceBatch,
+    Sequences,
     TransitionBatch,
     is_finite,
 )
-from trainkit.core.errors import ConfigError, check_flag
+from trainkit.core.errors import Checks, ConfigError, check_flag
 from trainkit.core.former_names import check_overrides
 from trainkit.core.protocols import EnvSpaces, HasReturnRange
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
 from trainkit.engine.device import to_device
+from trainkit.engine.device_frames import frames_of
 from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch, blank_row, legal_mask
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
@@ -38,6 +42,7 @@ from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
+from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, best_action, pick
 from trainkit.policy.base import Policy, PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
@@ -53,6 +58,7 @@ from trainkit.policy.exploration import (
 )
 from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import recorded
+from trainkit.policy.recurrence import CarriedState, SequenceRows, blank_sequence, memory_of, sequence_rows
 from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
 from trainkit.policy.update_result import UpdateResult
@@ -82,6 +88,7 @@ class DQNPolicy(Policy):
         act_on: "policy", the policy's device, or "cpu", a copy that is kept up to date; the same for one on the CPU.
         store_action_prob: store the probability of each action, as `action_prob`.
         store_q_values: store the values [A] that each action was chosen by, also of illegal actions, as `q_values`.
+        sequences: what a network with a memory learns from; default: `Sequences()`. Others learn from rows.
         options: observation_space, preprocess, horizon, device, seed, engine, precision and auxiliary, as in `Policy`.
 
     Metrics: loss, q_mean, q_max, q_min (of the chosen actions of a batch), weight_mean, effective_share (of the
@@ -108,11 +115,15 @@ class DQNPolicy(Policy):
         act_on: ActOn = "policy",
         store_action_prob: bool = False,
         store_q_values: bool = False,
+        sequences: Sequences | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
         super().__init__(action_space=action_space, **options)
         name = type(self).__name__
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
+        self._memory_size = 0 if (memory := memory_of(network)) is None else memory.state_size
+        self.sequences = sequences if memory is None or sequences is not None else Sequences()
+        self._check_recurrence(name, act_on)
         self.value: Value = ExpectedValue() if value is None else value
         check_overrides("Value", type(self.value))
         self.backup: Backup = MaxBackup() if backup is None else backup
@@ -127,6 +138,9 @@ class DQNPolicy(Policy):
             n_actions = count_actions(name, action_space)
             values = ArraySpec(shape=(n_actions,), dtype=np.dtype(np.float32))
             self._extras_spec = {**self._extras_spec, Q_VALUES: values}
+        if self.sequences is not None and self.sequences.stored_state:
+            state = ArraySpec(shape=(self._memory_size,), dtype=np.dtype(np.float32))
+            self._extras_spec = {**self._extras_spec, STATE: state}
         self._draws_fractions = isinstance(self.value, DrawnFractions)
         self._joint = joint_actions(name, action_space)
         self.to(self.device)
@@ -154,6 +168,7 @@ class DQNPolicy(Policy):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
         dueling: bool = False,
         noisy: bool = False,
         sigma0: float = 0.5,
@@ -173,9 +188,9 @@ class DQNPolicy(Policy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, head, encoder, activation, norm, dueling, noisy, sigma0, channels_last: as in `QNetwork`; layers
-                default to (128, 128) shared and none per head, for images to none and (512,) as in the paper, for
-                grids to (128,) and none; noisy heads explore by themselves.
+            hidden, head, encoder, activation, norm, recurrent, dueling, noisy, sigma0, channels_last: as in `QNetwork`;
+                layers default to (128, 128) shared and none per head, for images to none and (512,) as in the paper,
+                before a memory (512,) and none, for grids to (128,) and none; noisy heads explore by themselves.
             double: `DoubleBackup`.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
@@ -190,7 +205,7 @@ class DQNPolicy(Policy):
         value = ExpectedValue() if value is None else value
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         heads: dict[str, Any] = {"head": head, "dueling": dueling, "noisy": noisy, "sigma0": sigma0}
-        heads |= {"encoder": encoder, "activation": activation, "norm": norm}
+        heads |= {"encoder": encoder, "activation": activation, "norm": norm, "recurrent": recurrent}
         network = default_network(preprocess, n_actions, value, hidden, channels_last=channels_last, **heads)
         defaults = parts_for(
             envs,
@@ -221,7 +236,13 @@ class DQNPolicy(Policy):
         check_flag(self, "act(explore=)", explore)
         exploration = self.exploration if explore else Greedy()
         legal = checked_legal(obs, env_ids)  # [K, A]
-        values = self.action_values(obs, explore=explore)  # [K, A]
+        carried: CarriedState | None = None
+        if self.sequences is None:
+            values = self.action_values(obs, explore=explore)  # [K, A]
+        else:
+            carried = CarriedState(state, self._memory_size, len(tree.first_leaf(obs)), starts, env_ids)
+            values, after = self._recurrent_values(obs, carried.rows, explore=explore)
+            state = carried.after(after)
         if not is_finite(values):
             raise non_finite_values(type(self).__name__, values, step, env_ids)
         q = values if legal is None else np.where(legal, values, -np.inf)
@@ -239,6 +260,8 @@ class DQNPolicy(Policy):
             extras[ACTION_PROB] = probability[np.arange(len(action)), action]
         if Q_VALUES in self._extras_spec:
             extras[Q_VALUES] = values
+        if carried is not None and STATE in self._extras_spec:
+            extras[STATE] = carried.rows
         return ActOutput(action if self._joint is None else self._joint.actions(action), extras, state)
 
     def _perturbed_values(
@@ -247,6 +270,8 @@ class DQNPolicy(Policy):
         """Return the values [K, A] by the perturbed network; they are computed on the policy's device, by torch."""
         if self.network.noise_size:
             raise ConfigError(f"{type(self).__name__}: ParameterNoise and noisy layers both perturb weights: use one")
+        if self.sequences is not None:
+            raise ConfigError(f"{type(self).__name__}: ParameterNoise has no recurrent state: use another exploration")
         n_rows, on_device = len(tree.first_leaf(obs)), to_device(obs, self.device)
         how: dict[str, Any] = {"n_rows": n_rows, "env_ids": env_ids, "starts": starts, "rng": self.rng}
         return exploration.perturbed_values(
@@ -254,16 +279,32 @@ class DQNPolicy(Policy):
         )
 
     def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
-        """Return the expected return [K, A] of every action, also illegal ones, for raw observations [K, ...]."""
+        """Return the expected return [K, A] of every action, also illegal ones, for raw observations [K, ...].
+
+        A recurrent network takes them for the first of their episodes.
+        """
         check_flag(self, "action_values(explore=)", explore)
         self.enter(training=False)
-        n_noise = self.network.noise_size if explore else 0
-        draw = partial(sample_noise, len(tree.first_leaf(obs)), n_noise, self.generator) if n_noise else None
+        draw = self._acting_noise(obs, explore=explore)
         if self._cpu_copy is not None and self._cpu_copy.supports(self._acting_parts):
             return self._cpu_copy.action_values(obs, None if draw is None else draw(), n_updates=self.n_updates)
         results = self._engine.call("q_values", self._q_values, (obs, None), draw=draw)
         q_values: NDArray[np.float32] = results["q_values"]
         return q_values
+
+    def _acting_noise(self, obs: Obs, *, explore: bool) -> Callable[[], Tensor] | None:
+        """Return what samples the noise [K, noise_size] of exploring for K rows; None without noise."""
+        n_noise = self.network.noise_size if explore else 0
+        return partial(sample_noise, len(tree.first_leaf(obs)), n_noise, self.generator) if n_noise else None
+
+    def _recurrent_values(
+        self, obs: Obs, state: NDArray[np.float32], *, explore: bool
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the expected returns [K, A] and the next states [K, S] for raw observations and states [K, S]."""
+        self.enter(training=False)
+        draw = self._acting_noise(obs, explore=explore)
+        results = self._engine.call("recurrent_q_values", self._recurrent_q_values, (obs, state, None), draw=draw)
+        return results["q_values"], results["state"]
 
     def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the value [K] of the best legal action for raw observations [K, ...], and its gap [K] to the second.
@@ -301,6 +342,16 @@ class DQNPolicy(Policy):
         """Return the expected returns [K, A] of raw observations and noise [K, noise_size] or None, on the device."""
         obs, noise = given
         return {"q_values": self.value.mean(self._predict(obs, noise).outputs)}
+
+    def _recurrent_q_values(self, given: Any) -> dict[str, Tensor]:
+        """Return expected returns [K, A] and next states [K, S] of observations, states and noise on the device."""
+        obs, state, noise = given
+        network: Any = self.network
+        features = tree.map_tree(lambda leaf: leaf.unsqueeze(0), self.preprocess(obs))
+        recalled, state = network.encoder.unroll(features, state)
+        fractions = self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None
+        predict = RandomInputs(noise, fractions).fixed_in(network.predict)
+        return {"q_values": self.value.mean(predict(recalled.squeeze(0), legal_mask(obs)).outputs), "state": state}
 
     def greedy(self, obs: Any) -> dict[str, Tensor]:
         """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by."""
@@ -363,28 +414,44 @@ class DQNPolicy(Policy):
         if self._support is not None and not self._support.is_fitted:
             self._support.fit(*buffer.return_range(self.horizon))
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Learn from one batch and return its priorities; raise `DivergedError` as `minimize` does."""
+    def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
+        """Learn from one batch and return its priorities; raise `DivergedError` as `minimize` does.
+
+        Raises:
+            ConfigError: the policy is recurrent, and the batch has no sequences, or the reverse.
+        """
+        if self.sequences is not None and not isinstance(batch, SequenceBatch):
+            raise ConfigError(
+                f"{type(self).__name__} is recurrent and learns from sequences, got a {type(batch).__name__}: use "
+                "buffer.sample_sequences"
+            )
         if batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
         if self._joint is not None:
-            batch = replace(batch, action=self._joint.numbers(batch.action))
+            shape = batch.reward.shape
+            rows = batch.action.reshape(batch.reward.size, *batch.action.shape[len(shape) :])
+            batch = replace(batch, action=self._joint.numbers(rows).reshape(shape))
         support = self._support
         if support is not None and self.n_updates == 0 and not support.is_fitted:
             support.fit(float(np.min(batch.reward)), float(np.max(batch.reward)))
-        result = super().update(batch, step=step)
+        result = self._update(batch, step=step)
         if support is not None and support.clipped.is_due:
             support.follow(partial(self._logits, batch), self._learning.steps["network"])
         return result
 
     @torch.no_grad()
-    def _logits(self, batch: TransitionBatch) -> Tensor:
+    def _logits(self, batch: TransitionBatch | SequenceBatch) -> Tensor:
         """Return the outputs [N, W] of both networks for all actions in a batch's obs and next_obs."""
         self.enter(training=False)
-        rows = self.tensors(batch)
+        networks: list[Any] = [self.network, self.target_network]
+        if isinstance(batch, SequenceBatch):
+            sent = self.rows((to_device(self._columns(batch), self.device), {}), frames_of(batch))
+            rows, networks = sent.steps, [sent.recalled(network) for network in networks]
+        else:
+            rows = self.tensors(batch)
         outputs = [
             network(obs, None, legal).outputs.flatten(0, 1)
-            for network in (self.network, self.target_network)
+            for network in networks
             for obs, legal in ((rows.obs, rows.legal), (rows.next_obs, rows.next_legal))
         ]
         return torch.cat(outputs)
@@ -395,13 +462,29 @@ class DQNPolicy(Policy):
         noise = [sample_noise(1, n_noise, self.generator) if n_noise else None for _ in range(2)]
         fractions: tuple[Tensor | None, Tensor | None] = None, None
         if self._draws_fractions and isinstance(value, DrawnFractions):
-            fractions = value.draw(n_rows, self.generator)
+            fractions = value.draw(n_rows * (1 if self.sequences is None else self.sequences.length), self.generator)
         return {"online": RandomInputs(noise[0], fractions[0]), "target": RandomInputs(noise[1], fractions[1])}
 
-    def loss(self, rows: TensorBatch) -> Loss:
+    def rows(self, given: Any, frames: Any = None) -> Any:
+        """Return an update's columns and inputs as the argument of `loss`: rows, of a recurrent policy sequences."""
+        if self.sequences is None:
+            return super().rows(given, frames)
+        columns, inputs = given
+        return sequence_rows(columns, self.preprocess, self.sequences, frames, inputs)
+
+    def loss(self, rows: TensorBatch | SequenceRows) -> Loss:
+        """Return the loss of rows, or of sequences of them, where a network is called with recalled features."""
+        if not isinstance(rows, SequenceRows):
+            return self._td_loss(rows, self.network, self.target_network)
+        assert self.sequences is not None, "the policy is recurrent"
+        with torch.no_grad():
+            target = rows.recalled(self.target_network)
+        return rows.per_sequence(self._td_loss(rows.steps, rows.recalled(self.network), target), self.sequences.eta)
+
+    def _td_loss(self, rows: TensorBatch, network: Any, target_network: Any) -> Loss:
         """Return the value part's loss of the chosen actions towards the TD target, plus the penalty."""
-        online = RandomInputs(*rows.inputs["online"]).fixed_in(self.network)
-        target = RandomInputs(*rows.inputs["target"]).fixed_in(self.target_network)
+        online = RandomInputs(*rows.inputs["online"]).fixed_in(network)
+        target = RandomInputs(*rows.inputs["target"]).fixed_in(target_network)
         prediction = online(rows.obs, rows.legal)
         chosen = pick(prediction.outputs, rows.action)  # [B, W]
         with torch.no_grad():
@@ -419,6 +502,23 @@ class DQNPolicy(Policy):
             penalty = self.penalty(self.value.mean(prediction.outputs), rows.action, rows.legal)
             loss, metrics["penalty_mean"] = loss + penalty, penalty.detach().mean()
         return Loss(loss, priority, metrics)
+
+    def _check_recurrence(self, name: str, act_on: ActOn) -> None:
+        """Raise for options that do not go with a network that has a memory, or that has none."""
+        with Checks(name) as checks:
+            has_memory = memory_of(self.network) is not None
+            checks.require(
+                has_memory or self.sequences is None,
+                ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out",
+            )
+            checks.require(
+                not has_memory or act_on == "policy",
+                ".act_on must be 'policy' for a recurrent network, whose state is not copied, got 'cpu'",
+            )
+            checks.require(
+                not has_memory or self.auxiliary is None,
+                ".auxiliary is for networks without a memory: leave one of the two out",
+            )
 
     def train(self, mode: bool = True) -> Self:
         """Switch modes; the target network always stays in eval mode."""
@@ -445,7 +545,10 @@ class DQNPolicy(Policy):
             streams = self.streams_state()
             inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device) | self.loss_noise(1)
             self.load_streams_state(streams)
-            rows = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
+            rows: Any = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
+            if self.sequences is not None:
+                given = obs, self.sequences, self.horizon.longest, extras, self._memory_size
+                rows = self.rows((blank_sequence(*given), inputs))
             check_loss(
                 f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}", lambda: self.loss(rows)
             )
@@ -464,7 +567,8 @@ def default_network(
 ) -> nn.Module:
     """Return the network for a value part; its default sizes for images and grids are the papers'."""
     default = default_hidden(preprocess)
-    shared, own = ((), default) if preprocess.sees_images else (default, ())
+    is_apart = preprocess.sees_images and options.get("recurrent") is None
+    shared, own = ((), default) if is_apart else (default, ())
     layers = {
         "hidden": shared if hidden is None else hidden,
         "head": own if head is None else head,

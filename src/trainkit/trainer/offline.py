@@ -5,13 +5,12 @@ from typing import Any, ClassVar, Unpack
 from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
-from trainkit.core.data import TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Dataset, FitsReturns, HasReturnRange, Learner
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
+from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain, check_sequences, draw_batch
 from trainkit.trainer.compatibility import check_dataset
-from trainkit.trainer.offpolicy import batch_from_plain, batch_to_plain
 from trainkit.trainer.options import KeywordOptions, Options
 
 _COLLECT_OPTIONS = ("train_fn", "test_in_train")
@@ -62,10 +61,11 @@ class OfflineTrainer(Trainer[LearnerT]):
             for option in _COLLECT_OPTIONS:
                 is_given = bool(common.get(option))
                 checks.require(not is_given, f".{option} is about collecting, and nothing is collected: leave it out")
+            check_sequences(checks, policy, buffer, batch_size)
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
         self.batch_size = batch_size
-        self._batch: TransitionBatch | None = None  # drawn and not learned from yet
+        self._batch: Batch | None = None  # drawn and not learned from yet
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
     def _prepare_parts(self) -> None:
@@ -93,9 +93,7 @@ class OfflineTrainer(Trainer[LearnerT]):
         with self._metrics.stopwatch.measure("update"):
             if self._batch is None:
                 with self._metrics.stopwatch.measure("sample"):
-                    self._batch = buffer.sample(
-                        self.batch_size, horizon=policy.horizon, step=step, columns=policy.columns
-                    )
+                    self._batch = draw_batch(policy, buffer, self.batch_size, step=step)
             batch = self._callbacks.transform(self, self._batch)
             self._batch = None  # only now: an exception in a callback must not lose it
             result = policy.update(batch, step=step)

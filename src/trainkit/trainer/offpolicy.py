@@ -3,7 +3,6 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from fractions import Fraction
 from functools import partial
 from typing import Any, Literal, Unpack
@@ -13,12 +12,11 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
-from trainkit.core import tree
-from trainkit.core.data import TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Buffer, FitsReturns, HasReturnRange, Learner, RoundBuffer
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
+from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain, check_sequences, draw_batch
 from trainkit.trainer.compatibility import check_replay, check_warmup
 from trainkit.trainer.options import KeywordOptions, Options
 
@@ -126,6 +124,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             _check_collects(checks, step_per_collect, episode_per_collect, overlap=overlap)
             _check_ratio(checks, update_per_step, training_intensity, batch_size)
             checks.integer("learning_starts", learning_starts, low=0, optional=True)
+            check_sequences(checks, policy, buffer, batch_size, updates_per_round)
             check_warmup(checks, policy, warmup)
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
@@ -149,7 +148,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self._warmup = warmup
         self._collector = train_collector
         self._pending = PendingUpdates(ratio)
-        self._batches: deque[TransitionBatch] = deque()  # drawn and not learned from yet: a round that has begun
+        self._batches: deque[Batch] = deque()  # drawn and not learned from yet: a round that has begun
         self._unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []  # slots, and their priorities when read
         self._share_left: int | None = None  # updates left of a vector step's share, where one raised; else None
         super().__init__(
@@ -212,14 +211,15 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             policy.fit_returns(buffer)
         if not self._batches:
             n_batches = min(self._pending.count, self.updates_per_round)
-            horizon, columns = policy.horizon, policy.columns
             with self._metrics.stopwatch.measure("sample"):
                 if n_batches == 1:
-                    self._batches.append(buffer.sample(self.batch_size, horizon=horizon, step=step, columns=columns))
+                    self._batches.append(draw_batch(policy, buffer, self.batch_size, step=step))
                 else:
                     assert isinstance(buffer, RoundBuffer), "`check_replay` rejects other buffers"
                     assert self.batch_size is not None, "`check_replay` rejects rounds of it"
-                    drawn = buffer.sample_round(n_batches, self.batch_size, horizon=horizon, step=step, columns=columns)
+                    drawn = buffer.sample_round(
+                        n_batches, self.batch_size, horizon=policy.horizon, step=step, columns=policy.columns
+                    )
                     self._batches.extend(drawn)
         batch = self._callbacks.transform(self, self._batches[0])
         self._batches.popleft()  # only now: an exception in a callback must not lose it
@@ -234,7 +234,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             self._write_priorities(n_kept=1)
         elif not self._batches:
             self._write_priorities()
-        self._metrics.recent.n_replayed += len(batch.reward)
+        self._metrics.recent.n_replayed += batch.n_rows
         self._pending.n_updates += 1
         if self._share_left is not None:
             self._share_left -= 1
@@ -350,14 +350,3 @@ def _check_ratio(
 
 def _same(priority: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
     return priority
-
-
-def batch_to_plain(batch: TransitionBatch) -> dict[str, Any]:
-    """Return a batch as values that a checkpoint can contain."""
-    plain = {one.name: getattr(batch, one.name) for one in fields(batch)}
-    return plain | {name: tree.to_plain(tree.map_tree(np.asarray, plain[name])) for name in ("obs", "next_obs")}
-
-
-def batch_from_plain(plain: Mapping[str, Any]) -> TransitionBatch:
-    """Return the batch of a checkpoint."""
-    return TransitionBatch(**{**plain, **{name: tree.from_plain(plain[name]) for name in ("obs", "next_obs")}})

@@ -171,5 +171,5 @@ def _by_torch(b: Builder, call: Call, args: Any, kwargs: Any) -> Sequence[Array]
 
     arguments, keywords = placed(args), tuple((name, placed(one)) for name, one in kwargs.items())
     results = [(node.shape, node.numpy_dtype) for node in call.results]
-    options = operation, len(results), arguments, keywords
+    options = operation, len(results), call.with_grad, arguments, keywords
     return b.call_many(kernels.by_torch, *operands, results=results, options=options)

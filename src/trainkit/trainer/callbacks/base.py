@@ -39,7 +39,7 @@ import numpy as np
 
 from trainkit.collector import Collector, Episode, EpisodeEvents
 from trainkit.core import tree
-from trainkit.core.data import EpochResult, Rollout, TransitionBatch
+from trainkit.core.data import EpochResult, Rollout, SequenceBatch, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.names import EVENTS_ELSEWHERE, did_you_mean
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TrainBatch = TransitionBatch | Rollout | TensorRollout
-BatchT = TypeVar("BatchT", TransitionBatch, Rollout | TensorRollout)
+TrainBatch = TransitionBatch | SequenceBatch | Rollout | TensorRollout
+BatchT = TypeVar("BatchT", TransitionBatch | SequenceBatch, Rollout | TensorRollout)
 Occurrences = Iterable[tuple[Any, ...]]  # arguments of an event in addition to the trainer, one tuple per occurrence
 
 

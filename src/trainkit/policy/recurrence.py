@@ -1,0 +1,210 @@
+"""How a recurrent policy carries its state from step to step, and how it learns from sequences.
+
+Acting, a policy gets back the state that its last `act` returned, one row per environment, and stores with each step
+the state before it. Learning, a network passes once over the observations of each sequence: first without gradient
+over the burn-in, which starts at the stored state, then over the rows to learn from and the observations that their
+n-step windows reach. What its memory returns there are the features of rows; from these on the loss is that of rows
+without a memory, where an observation is a position among them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit.core import tree
+from trainkit.core.data import SequenceBatch, Sequences
+from trainkit.core.errors import ConfigError
+from trainkit.engine.device_frames import with_frames
+from trainkit.engine.loss import Loss, TensorBatch, legal_mask
+from trainkit.nets.encoders import Encoder
+from trainkit.nets.networks import Prediction
+from trainkit.nets.recurrent import Memory, reset
+
+# ---- acting ----
+
+
+class CarriedState:
+    """The recurrent states of K rows, from those of all environments.
+
+    Args:
+        state: [N, S] as `after` returned it, None at first.
+        size: S.
+        n_rows: K.
+        starts: [K], where a state is 0; None: nowhere.
+        env_ids: [K], None: 0 to K - 1.
+
+    Attributes:
+        rows: the states before the step [K, S].
+    """
+
+    def __init__(
+        self,
+        state: Any,
+        size: int,
+        n_rows: int,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> None:
+        self._ids = np.arange(n_rows) if env_ids is None else env_ids
+        n_envs = int(self._ids.max(initial=-1)) + 1
+        held = np.zeros((n_envs, size), np.float32) if state is None else np.asarray(state, np.float32)
+        if held.ndim != 2 or held.shape[1] != size:
+            raise ConfigError(f"a recurrent state must be [N, {size}] as `act` returned it, got {list(held.shape)}")
+        if len(held) < n_envs:
+            held = np.concatenate([held, np.zeros((n_envs - len(held), size), np.float32)])
+        self._all = held
+        self.rows: NDArray[np.float32] = held[self._ids]
+        if starts is not None:
+            self.rows[starts] = 0.0
+
+    def after(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the states of all environments [N, S] after the step, from those of the K rows."""
+        state = self._all.copy()
+        state[self._ids] = rows
+        return state
+
+
+def memory_of(network: object) -> Memory | None:
+    """Return the memory of a network's encoder, None where it has none."""
+    encoder = getattr(network, "encoder", None)
+    return encoder.memory if isinstance(encoder, Encoder) else None
+
+
+# ---- learning ----
+
+
+class SequenceRows(NamedTuple):
+    """B sequences on the device, observations as features; see `SequenceBatch`."""
+
+    observations: Any  # [T + n, B, ...]
+    after: Tensor  # [T, B]
+    action: Tensor  # [T, B, ...]
+    reward: Tensor  # [T, B]
+    discount: Tensor  # [T, B]
+    valid: Tensor  # [T, B]
+    starts: Tensor  # [T, B]
+    state: Tensor | None  # [B, S]
+    weight: Tensor  # [B]
+    extras: Mapping[str, Tensor]  # {column: [T, B, ...]}
+    legal: Tensor | None  # [T + n, B, A]
+    burn_in: int
+    inputs: Any
+
+    @property
+    def steps(self) -> TensorBatch:
+        """The rows to learn from, [length * B], where `valid` is false the last one before it.
+
+        An observation is its position among those after the burn-in, [(length + n) * B].
+        """
+        valid = self.valid[self.burn_in :]
+        column = torch.arange(valid.shape[1], device=valid.device)
+        step = torch.arange(len(valid), device=valid.device).unsqueeze(1)
+        last = valid.sum(dim=0).sub(1).clamp(min=0)
+        obs = (torch.minimum(step, last) * valid.shape[1] + column).flatten()
+        after = (self.after[self.burn_in :] - self.burn_in).clamp(min=0)
+        next_obs = (after * valid.shape[1] + column).flatten()
+        discount, legal, next_legal = self._flat(self.discount), None, None
+        if self.legal is not None:
+            of_all = self._flat(self.legal)
+            legal, next_legal = of_all[obs], of_all[next_obs]
+            discount = discount * next_legal.any(dim=1)
+        action, reward, weight = self._flat(self.action), self._flat(self.reward), torch.ones_like(discount)
+        extras = {name: self._flat(rows) for name, rows in self.extras.items()}
+        action = action if action.is_floating_point() else action.long()
+        rows = TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal, extras)
+        return rows._replace(inputs=self.inputs)
+
+    def _flat(self, column: Tensor) -> Tensor:
+        """Return the part of a column [..., B, ...] after the burn-in as rows."""
+        return column[self.burn_in :].flatten(0, 1)
+
+    def recalled(self, network: nn.Module) -> "Recalled":
+        """Return a recurrent network as a function of positions among the observations after the burn-in."""
+        encoder: Any = network.encoder
+        n_rows = self.valid.shape[1]
+        state = self.state
+        if state is None:
+            state = self.reward.new_zeros(n_rows, encoder.memory.state_size)
+        with torch.no_grad():
+            state = reset(state, self.starts[0])
+            if self.burn_in:
+                before = tree.map_tree(lambda leaf: leaf[: self.burn_in], self.observations)
+                state = reset(encoder.unroll(before, state)[1], self.starts[self.burn_in])
+        later = tree.map_tree(lambda leaf: leaf[self.burn_in :], self.observations)
+        return Recalled(network, encoder.unroll(later, state.detach())[0].flatten(0, 1))
+
+    def per_sequence(self, loss: Loss, eta: float) -> Loss:
+        """Return the loss of sequences from that of `steps`: its mean over the batch is the mean over valid rows.
+
+        The priority of a sequence is eta times the largest of its rows' and 1 - eta times their mean (Kapturowski et
+        al., 2019, section 2.3).
+        """
+        valid = self.valid[self.burn_in :].to(loss.per_row.dtype)  # [length, B]
+        n_valid = valid.sum(dim=0)
+        share = valid.shape[1] / n_valid.sum().clamp(min=1.0)
+        per_row = (loss.per_row.view(valid.shape) * valid).sum(dim=0) * share
+        priority = loss.priority
+        if priority is not None:
+            of_rows = priority.view(valid.shape) * valid
+            mean = of_rows.sum(dim=0) / n_valid.clamp(min=1.0)
+            priority = eta * of_rows.amax(dim=0) + (1.0 - eta) * mean
+        return replace(loss, per_row=per_row, priority=priority)
+
+
+class Recalled:
+    """A recurrent network whose memory has passed over sequences: called with positions in the place of features.
+
+    Args:
+        network: has `predict`, as `QNetwork`.
+        features: what its memory returned [R, F].
+    """
+
+    def __init__(self, network: Any, features: Tensor) -> None:
+        self._predict, self._features = network.predict, features
+
+    def __call__(self, position: Tensor, *given: Any) -> Prediction:
+        prediction: Prediction = self._predict(self._features[position], *given)
+        return prediction
+
+
+def sequence_columns(batch: SequenceBatch, sequences: Sequences) -> Any:
+    """Return the columns of a batch for `sequence_rows`."""
+    wanted = (sequences.n_before, sequences.n_before + sequences.length)
+    given = (batch.burn_in, len(batch.reward))
+    if given != wanted:
+        raise ConfigError(
+            f"sequences must have {wanted[0]} rows of burn-in, {wanted[1]} in all, as {sequences} says, got {given}: "
+            "sample them with length=policy.sequences.length, burn_in=policy.sequences.burn_in"
+        )
+    fields = (batch.observations, batch.after, batch.action, batch.reward, batch.discount, batch.valid, batch.starts)
+    return *fields, batch.state if sequences.stored_state else None, batch.weight, dict(batch.extras)
+
+
+def blank_sequence(obs: Any, sequences: Sequences, n_step: int, extras: Mapping[str, Tensor], state_size: int) -> Any:
+    """Return the columns of one sequence of blank observations [1, ...] on the device."""
+    n_rows = sequences.n_before + sequences.length
+    number = torch.zeros((n_rows, 1), device=tree.first_leaf(obs).device, dtype=torch.float32)
+    observations = tree.map_tree(lambda leaf: leaf.expand(n_rows + n_step, *leaf.shape), obs)
+    after = torch.arange(1, n_rows + 1, device=number.device).unsqueeze(1)
+    flags = number == 0
+    state = number.new_zeros(1, state_size) if sequences.stored_state else None
+    columns = {name: column.expand(n_rows, *column.shape) for name, column in extras.items()}
+    return observations, after, number.long(), number, number, flags, ~flags, state, number[0], columns
+
+
+def sequence_rows(columns: Any, preprocess: nn.Module, sequences: Sequences, frames: Any, inputs: Any) -> SequenceRows:
+    """Return the columns of sequences on the device as the argument of losses."""
+    observations, after, action, reward, discount, valid, starts, state, weight, extras = columns
+    observations = with_frames(observations, frames)
+    legal = legal_mask(observations)
+    shape = tree.first_leaf(observations).shape[:2]
+    with torch.no_grad():
+        features = preprocess(tree.map_tree(lambda leaf: leaf.flatten(0, 1), observations))
+    features = tree.map_tree(lambda leaf: leaf.unflatten(0, shape), features)
+    of_rows = after, action, reward, discount, valid, starts
+    return SequenceRows(features, *of_rows, state, weight, extras, legal, sequences.n_before, inputs)

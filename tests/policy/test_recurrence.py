@@ -1,0 +1,275 @@
+"""Recurrent policies: gradients against a plain loop over the same sequences, states from step to step, wrong uses."""
+
+import copy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trainkit as tk
+from trainkit.buffer import SequenceBatch
+from trainkit.nets import Memory
+from trainkit.policy.recurrence import memory_of
+
+SEQUENCES = tk.Sequences(6, 3)
+
+
+class Leaky(Memory):
+    """A memory of a user: a decaying sum."""
+
+    def __init__(self, n_inputs: int) -> None:
+        super().__init__(4, 4)
+        self.inputs = nn.Linear(n_inputs, 4)
+        nn.init.constant_(self.inputs.weight, 0.1)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = 0.8 * state + torch.tanh(self.inputs(x))
+        return state, state
+
+
+def collected(masked: bool = False, **options: Any) -> tuple[tk.DQNPolicy, tk.PrioritizedReplayBuffer, tk.Collector]:
+    """Return a recurrent policy, with a buffer of its steps in short episodes."""
+    envs = tk.make_envs([lambda: gym.wrappers.TimeLimit(Counting(masked), 7)] * 3, seed=1)
+    settings: dict[str, Any] = {"hidden": (8,), "recurrent": "lstm", "sequences": SEQUENCES, "seed": 2, **options}
+    policy = tk.DQNPolicy.for_envs(envs, max_grad_norm=None, **settings)
+    buffer = tk.PrioritizedReplayBuffer(200, seed=3)
+    collector = tk.Collector(policy, envs, buffer)
+    collector.collect(n_step=90)
+    return policy, buffer, collector
+
+
+class Counting(gym.Env[Any, Any]):
+    """Show noise; an episode ends at random, or with time."""
+
+    def __init__(self, masked: bool) -> None:
+        space: gym.Space[Any] = gym.spaces.Box(-5, 5, (3,), np.float32)
+        mask = gym.spaces.MultiBinary(2)
+        self.observation_space = gym.spaces.Dict({"x": space, "action_mask": mask}) if masked else space
+        self.action_space = gym.spaces.Discrete(2)
+        self.masked = masked
+
+    def observe(self) -> Any:
+        x = self.np_random.normal(size=3).astype(np.float32).clip(-5, 5)
+        mask = np.array([1, self.np_random.integers(2)], np.int8)
+        return {"x": x, "action_mask": mask} if self.masked else x
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observe(), float(self.np_random.normal()), bool(self.np_random.random() < 0.1), False, {}
+
+
+def sampled(policy: tk.DQNPolicy, buffer: tk.ReplayBuffer) -> SequenceBatch:
+    assert policy.sequences is not None
+    length, burn_in = policy.sequences.length, policy.sequences.burn_in
+    return buffer.sample_sequences(5, length=length, burn_in=burn_in, horizon=policy.horizon)
+
+
+class Loop:
+    """A plain loop, step by step and sequence by sequence, over a batch."""
+
+    def __init__(self, policy: tk.DQNPolicy, batch: SequenceBatch) -> None:
+        self.policy, self.batch = policy, batch
+
+    def values(self, network: Any, column: int) -> dict[int, Tensor]:
+        """Return the action values [A] at each position from the burn-in's end on."""
+        batch, memory = self.batch, network.encoder.memory
+        observations: Any = batch.observations
+        cell: Any = memory.step
+        if isinstance(memory, tk.nets.LSTM):
+            with torch.random.fork_rng():
+                of_torch = nn.LSTMCell(memory.input_weight.shape[1], memory.n_features)
+            for name, own in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), memory.parameters(), strict=True):
+                delattr(of_torch, name)
+                setattr(of_torch, name, own)
+
+            def cell(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+                h, c = of_torch(x, (state[:, : memory.n_features], state[:, memory.n_features :]))
+                return h, torch.cat([h, c], dim=1)
+
+        state = torch.zeros(1, memory.state_size)
+        if batch.state is not None:
+            state = torch.from_numpy(batch.state[column : column + 1])
+        found = {}
+        first = int(np.flatnonzero(batch.valid[:, column])[0])
+        last = int(batch.after[batch.valid[:, column], column].max())
+        for position in range(first, last + 1):
+            raw = {name: torch.from_numpy(leaf[position, column][None]) for name, leaf in named(observations).items()}
+            features = self.policy.preprocess(raw if isinstance(observations, dict) else raw[""])
+            with torch.set_grad_enabled(torch.is_grad_enabled() and position >= batch.burn_in):
+                if position < len(batch.starts) and batch.starts[position, column]:
+                    state = torch.zeros_like(state)
+                x, state = cell(network.encoder.body(features["x"] if isinstance(features, dict) else features), state)
+                if position >= batch.burn_in:
+                    legal = torch.from_numpy(self.legal(position, column)[None])
+                    found[position] = network.heads(x, None, legal)[0, :, 0]
+        return found
+
+    def legal(self, position: int, column: int) -> Any:
+        observations: Any = self.batch.observations
+        if not isinstance(observations, dict):
+            return np.ones(2, np.bool_)
+        return observations["action_mask"][position, column] != 0
+
+    def loss(self) -> tuple[Tensor, list[float]]:
+        """Return the mean of weight times half the squared TD error over all rows, and the priorities."""
+        batch, total, n_rows, priorities = self.batch, torch.zeros(()), 0, []
+        for column in range(len(batch)):
+            online = self.values(self.policy.network, column)
+            with torch.no_grad():
+                target = self.values(self.policy.target_network, column)
+            errors = []
+            for position in np.flatnonzero(batch.valid[:, column]).tolist():
+                if position < batch.burn_in:
+                    continue
+                after = int(batch.after[position, column])
+                q = online[after].detach().masked_fill(~torch.from_numpy(self.legal(after, column)), -torch.inf)
+                goal = batch.reward[position, column] + batch.discount[position, column] * target[after][q.argmax()]
+                td = online[position][int(batch.action[position, column])] - goal
+                total = total + float(batch.weight[column]) * td.square()
+                errors.append(abs(td.item()))
+                n_rows += 1
+            priorities.append(0.9 * max(errors) + 0.1 * float(np.mean(errors)) if errors else 0.0)
+        return total / n_rows, priorities
+
+
+def named(observations: Any) -> dict[str, Any]:
+    return observations if isinstance(observations, dict) else {"": observations}
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_step": 3, "dueling": True, "masked": True},
+        {"recurrent": "gru", "sequences": tk.Sequences(5, 0)},
+        {"recurrent": "transformer", "sequences": tk.Sequences(4, 4, stored_state=False)},
+        {"recurrent": Leaky, "sequences": tk.Sequences(7, None), "n_step": 2},
+    ],
+    ids=["lstm", "masked", "gru", "transformer", "own"],
+)
+def test_gradients_are_those_of_a_plain_loop_without_any_through_the_burn_in(
+    engine: Any, options: dict[str, Any]
+) -> None:
+    policy, buffer, collector = collected(double=True, value=tk.ExpectedValue("mse"), engine=engine, **options)
+    for step in range(2):  # the target network lags behind
+        policy.update(sampled(policy, buffer), step=step)
+    batch = sampled(policy, buffer)
+    buffer.update_priorities(batch.slots, np.arange(1.0, 6.0))
+    batch = sampled(policy, buffer)
+    loss, priorities = Loop(policy, batch).loss()
+    parameters = dict(policy.network.named_parameters())
+    wanted = torch.autograd.grad(loss, list(parameters.values()))
+    result = policy.update(batch, step=3)
+    np.testing.assert_allclose(result.read_priority(), priorities, rtol=1e-4, atol=1e-6)
+    largest = max(float(gradient.abs().max()) for gradient in wanted)
+    for (name, parameter), gradient in zip(parameters.items(), wanted, strict=True):
+        assert parameter.grad is not None
+        np.testing.assert_allclose(parameter.grad, gradient, rtol=1e-5, atol=1e-5 * largest, err_msg=name)
+    assert policy.engine.name == engine
+    collector.close()
+
+
+def test_the_state_of_a_step_depends_on_its_episode_alone() -> None:
+    policy, buffer, collector = collected()
+    assert policy.sequences is not None
+    batch = buffer.sample_sequences(200, length=7, burn_in=0, horizon=policy.horizon)
+    assert batch.state is not None
+    memory: Any = policy.network.encoder
+    for column in np.flatnonzero(batch.starts[0])[:20]:
+        state = torch.zeros(1, memory.memory.state_size)
+        np.testing.assert_array_equal(batch.state[column], 0.0)
+        for position in np.flatnonzero(batch.valid[:, column]):
+            again = np.flatnonzero((batch.obs[0] == batch.obs[position, column]).all(axis=1))
+            for other in again:  # sequences that begin here
+                np.testing.assert_allclose(batch.state[other], state[0].detach(), rtol=1e-4, atol=1e-6)
+            with torch.no_grad():
+                _, state = memory.unroll(torch.from_numpy(batch.obs[position, column][None, None]), state)
+    collector.close()
+
+
+def test_rows_of_some_environments_keep_the_states_of_the_others() -> None:
+    policy, _, collector = collected()
+    obs = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
+    starts = np.zeros(3, np.bool_)
+    together = policy.act(obs, starts=~starts)
+    one = policy.act(obs[:1], state=together.state, starts=starts[:1], env_ids=np.array([2]))
+    np.testing.assert_array_equal(one.state[:2], together.state[:2])
+    assert (one.state[2] != together.state[2]).any()
+    np.testing.assert_array_equal(one.extras["state"][0], together.state[2])
+    again = policy.act(obs[:1], state=one.state, starts=~starts[:1], env_ids=np.array([2]))
+    np.testing.assert_array_equal(again.extras["state"], 0.0)
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"value": tk.QuantileValue(5), "dueling": True},
+        {"value": tk.ImplicitQuantileValue(4, target_quantiles=3), "noisy": True},
+        {"backup": tk.MunchausenBackup(), "value": tk.ExpectedValue(rescale=1e-3)},
+        {"value": tk.CategoricalValue(11), "double": True, "n_step": (1, 3)},
+        {"penalty": tk.ConservativePenalty()},
+    ],
+    ids=["quantile", "implicit", "munchausen", "categorical", "cql"],
+)
+def test_every_part_learns_from_sequences_in_both_engines(options: dict[str, Any]) -> None:
+    losses = []
+    for engine in ("torch", "numpy"):
+        policy, buffer, collector = collected(masked=True, engine=engine, **copy.deepcopy(options))
+        for step in range(4):
+            policy.update(sampled(policy, buffer), step=step)
+        losses.append(policy.read_metrics()["loss"])
+        collector.close()
+    assert np.isfinite(losses[0])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+
+
+def test_a_trainer_learns_from_sequences() -> None:
+    policy, _, collector = collected()
+    trainer = tk.OffpolicyTrainer(
+        policy,
+        collector,
+        max_epoch=1,
+        step_per_epoch=60,
+        batch_size=4,
+        update_per_step=0.2,
+        seed=1,
+        show_progress=False,
+    )
+    for _, stats, _ in trainer:
+        assert np.isfinite(scalar(stats))
+    assert policy.n_updates == 12
+    collector.close()
+
+
+def scalar(stats: Any) -> float:
+    return float(tk.scalars(stats)["update/loss"])
+
+
+def test_wrong_uses_are_named() -> None:
+    policy, buffer, collector = collected()
+    with pytest.raises(tk.ConfigError, match="is recurrent and learns from sequences, got a TransitionBatch"):
+        policy.update(buffer.sample(4, horizon=policy.horizon), step=0)
+    wrong = buffer.sample_sequences(2, length=2, burn_in=1, horizon=policy.horizon)
+    with pytest.raises(tk.ConfigError, match=r"must have 3 rows of burn-in, 9 in all"):
+        policy.update(wrong, step=0)
+    flat = tk.DQNPolicy.for_envs(collector.envs)
+    with pytest.raises(tk.ConfigError, match="is not recurrent, and learns from rows"):
+        flat.update(sampled(policy, buffer), step=0)
+    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network has no memory"):
+        tk.DQNPolicy.for_envs(collector.envs, sequences=SEQUENCES)
+    with pytest.raises(tk.ConfigError, match="recurrent must be 'lstm', 'gru', 'transformer' or a function"):
+        tk.DQNPolicy.for_envs(collector.envs, recurrent="lstn")
+    with pytest.raises(tk.ConfigError, match="a recurrent state must be"):
+        policy.act(np.zeros((3, 3), np.float32), state=np.zeros((3, 5)))
+    with pytest.raises(tk.ConfigError, match=r"updates_per_round draws rows"):
+        tk.OffpolicyTrainer(policy, collector, max_epoch=1, step_per_epoch=9, batch_size=2, updates_per_round=4)
+    assert memory_of(flat.network) is None
+    collector.close()
