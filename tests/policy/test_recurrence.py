@@ -249,6 +249,45 @@ def test_a_trainer_learns_from_sequences() -> None:
     collector.close()
 
 
+def test_a_run_resumes_in_the_middle_of_episodes_with_the_same_bits(tmp_path: Any) -> None:
+    def made() -> tk.OffpolicyTrainer[Any]:
+        policy, _, collector = collected(n_step=(1, 3), double=True, masked=True)
+        return tk.OffpolicyTrainer(
+            policy, collector, max_epoch=2, step_per_epoch=40, batch_size=4, update_per_step=0.2, seed=1,
+            show_progress=False,
+        )  # fmt: skip
+
+    whole, first, second = made(), made(), made()
+    whole.run()
+    next(iter(first))
+    assert (first.train_collector._state != 0).any()
+    first.save(tmp_path / "half")
+    second.load(tmp_path / "half")
+    second.run()
+    for name, weights in whole.policy.get_weights().items():
+        np.testing.assert_array_equal(second.policy.get_weights()[name], weights, err_msg=name)
+
+
+def test_predict_hands_the_state_from_call_to_call(tmp_path: Any) -> None:
+    policy, _, collector = collected()
+    rows = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    state, acted = None, None
+    loaded = tk.load_policy(policy.save(tmp_path / "policy"))
+    for row in rows:
+        acted = policy.act(row[None], state=None if acted is None else acted.state)
+        action, state = loaded.predict(row, state=state)
+        assert action == acted.action[0]
+        np.testing.assert_array_equal(state, acted.state)
+    with pytest.raises(tk.ConfigError, match="writes policies without a memory"):
+        policy.export(tmp_path / "policy.pt2")
+    with pytest.raises(tk.ConfigError, match=r"predict\(return_extra=True\) is of policies without a memory"):
+        policy.predict(rows, return_extra=True)
+    flat = tk.DQNPolicy.for_envs(collector.envs)
+    with pytest.raises(tk.ConfigError, match="this one has no memory"):
+        flat.predict(rows, state=state)
+    collector.close()
+
+
 def scalar(stats: Any) -> float:
     return float(tk.scalars(stats)["update/loss"])
 

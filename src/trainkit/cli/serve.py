@@ -79,6 +79,8 @@ class PolicyServer:
             checks.number("max_megabytes", max_megabytes, low=0, above_low=True)
             has_space = policy.observation_space is not None
             checks.require(has_space, ".policy needs an observation_space: give one at construction")
+            is_stateless = policy.sequences is None
+            checks.require(is_stateless, ".policy must have no memory, as requests are not of one episode")
         self.policy, self.max_bytes = policy, int(max_megabytes * 1e6)
         self._lock, self._thread = threading.Lock(), threading.Thread(target=self.serve)
         try:

@@ -736,7 +736,8 @@ class Collector:
             "open_rows": self._open_rows.state_dict() if with_running else {},
             "rng": self._rng.bit_generator.state,
             "needs_reset": not with_running,
-            "has_state": self._state is not None,
+            "state": self._state if isinstance(self._state, np.ndarray) else None,
+            "has_state": self._state is not None and not isinstance(self._state, np.ndarray),
             "watch": [] if self.events is None else self.events.state_dict(),
         }
 
@@ -749,7 +750,7 @@ class Collector:
         self.env_step, self.is_interrupted = state["env_step"], state["_is_open"]
         self._options = _Options(**state["_options"])
         self._starts, self._to_begin = copy.copy(state["_starts"]), copy.copy(state["_to_begin"])
-        self._state, goal = None, state["goal"]
+        self._state, goal = state.get("state"), state["goal"]  # older checkpoints have none
         self._quota = None if "owed" in goal else EpisodeQuota.from_state(goal)
         self._n_left = goal["owed"] if self._quota is None else self._quota.n_left
         self._tally = Tally.from_state(state["tally"])

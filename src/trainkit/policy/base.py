@@ -225,14 +225,16 @@ class Policy(nn.Module):
         return {}
 
     @overload
-    def predict(self, obs: Obs, *, explore: bool = False, return_extra: Literal[False] = False) -> Any: ...
+    def predict(
+        self, obs: Obs, *, explore: bool = False, return_extra: Literal[False] = False, state: Any = None
+    ) -> Any: ...
 
     @overload
     def predict(
-        self, obs: Obs, *, explore: bool = False, return_extra: Literal[True]
+        self, obs: Obs, *, explore: bool = False, return_extra: Literal[True], state: Any = None
     ) -> tuple[Any, dict[str, NDArray[Any]]]: ...
 
-    def predict(self, obs: Obs, *, explore: bool = False, return_extra: bool = False) -> Any:
+    def predict(self, obs: Obs, *, explore: bool = False, return_extra: bool = False, state: Any = None) -> Any:
         """Choose an action for one observation, or actions [K, ...] for K of them; in a Box always inside the space.
 
         Where the environment's action space is a Dict or Tuple, actions are nested like it, with leaves [K, ...].
@@ -244,23 +246,36 @@ class Policy(nn.Module):
                 was chosen by ("q_values" of Q-learners; "probability" of every Discrete action, else "numbers" of the
                 distribution, and "value" of actor-critics), the columns that `act` stores with it ("log_prob",
                 "policy_action"), and "action_prob", the probability with which this call took a Discrete action, where
-                it is known. This takes a second forward pass.
+                it is known. This takes a second forward pass. Not of recurrent policies.
+            state: of a recurrent policy, which returns (action, state): the state that the last call for these
+                episodes returned, None where they start.
         """
         check_flag(self, "predict(explore=)", explore)
         check_flag(self, "predict(return_extra=)", return_extra)
+        self._check_predict(state, return_extra=return_extra)
         if self.observation_space is None:
             raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")
         rows, is_one = read_observations(f"{type(self).__name__}.predict", obs, self.observation_space)
         if is_one:
             rows = tree.map_tree(lambda leaf: leaf[None], rows)
-        output = self.act(rows, step=self.last_step, explore=explore)
+        output = self.act(rows, step=self.last_step, explore=explore, state=state)
         structure = structure_of(self.action_space)
         action = output.action[0] if is_one else output.action
         action = action if structure is None else structure.unpack(action)
+        if self.sequences is not None:
+            return action, output.state
         if not return_extra:
             return action
         extra = {**self._greedy_outputs(rows), **output.extras, **self._action_prob(rows, output.action, explore)}
         return action, {name: np.asarray(column)[0] if is_one else np.asarray(column) for name, column in extra.items()}
+
+    def _check_predict(self, state: Any, *, return_extra: bool) -> None:
+        """Raise for a state of a policy that has none, and for extra results of one that has."""
+        name = type(self).__name__
+        if state is not None and self.sequences is None:
+            raise ConfigError(f"{name}.predict(state=) is of recurrent policies, this one has no memory: leave it out")
+        if return_extra and self.sequences is not None:
+            raise ConfigError(f"{name}.predict(return_extra=True) is of policies without a memory: call act")
 
     def _greedy_outputs(self, obs: Obs) -> dict[str, NDArray[Any]]:
         """Return the outputs that greedy actions are chosen by; empty if the policy has no `greedy`."""
@@ -292,9 +307,14 @@ class Policy(nn.Module):
 
         Raises:
             MissingExtraError: "onnx" needs the extra `onnx`.
-            ConfigError: the policy has no method `greedy` or no observation space, or torch cannot write its networks.
+            ConfigError: the policy has no method `greedy` or no observation space, or is recurrent, or torch cannot
+                write its networks.
             DivergedError: a file gives other actions than the policy; no file is written.
         """
+        if self.sequences is not None:
+            raise ConfigError(
+                f"{type(self).__name__}.export writes policies without a memory: use save and load_policy"
+            )
         return export_policy(self, path, formats)
 
     def settings(self) -> dict[str, Plain]:
