@@ -30,7 +30,7 @@ def made(n: int = 3, *, haunts: bool = False, **options: Any) -> tuple[Envs, lis
 
 def games_of(envs: Envs) -> list[Any]:
     backend: Any = envs._backend
-    return list(getattr(backend, "backend", backend).games)
+    return [driver.game for driver in getattr(backend, "backend", backend).runner.envs]
 
 
 def returns_of(game: int, episode: int) -> list[float]:
@@ -444,10 +444,7 @@ def named(names: list[Any]) -> Scripted:
     return game
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_options_that_games_do_not_support_are_rejected() -> None:
-    with pytest.raises(ConfigError, match=r'backend "async" is for environments of one agent, and .* use "sync"'):
-        make_envs(Scripted, 2, backend="async")
     with pytest.raises(ConfigError, match="max_episode_steps is not for a game of several agents"):
         make_envs(Scripted, 2, max_episode_steps=3)
     (finding,) = check_env(Scripted)
@@ -455,7 +452,7 @@ def test_options_that_games_do_not_support_are_rejected() -> None:
     game = Scripted()
     with pytest.raises(ConfigError, match="factory 1 returned an environment a second time"):
         make_envs(lambda: game, 2)
-    with pytest.raises(ConfigError, match=r"must return a gymnasium.Env, or a parallel environment"):
+    with pytest.raises(ConfigError, match=r"must return a gymnasium.Env, or a game of several agents"):
         make_envs(lambda: 3)
 
 
@@ -501,42 +498,6 @@ def test_a_game_of_pettingzoo_is_played_as_its_own_loop_plays_it() -> None:
 # ---- games of turns, and rewards for agents that do not act ----
 
 
-class Turns(TaggedGame):
-    """A game that has the members of PettingZoo's turn-based API."""
-
-    agent_selection = "left"
-
-    def agent_iter(self) -> list[str]:
-        return self.agents
-
-    def last(self) -> None:
-        """Return what the selected agent observes."""
-
-
-@pytest.mark.parametrize("way", ["first", "second", "check_env"])
-def test_the_turn_based_api_is_rejected_with_the_conversion_to_use(way: str) -> None:
-    message = r"Turns.* has PettingZoo's turn-based \(AEC\) API, .* needs the parallel one, .*aec_to_parallel"
-    if way == "check_env":
-        (finding, *_) = check_env(lambda: Turns(0))
-        assert finding.level == "error"
-        assert "turn-based (AEC) API" in finding.what
-        return
-    factories = [lambda: Turns(0)] if way == "first" else [lambda: TaggedGame(0), lambda: Turns(1)]
-    with pytest.raises(ConfigError, match=message):
-        make_envs(factories)
-
-
-def test_a_wrapper_may_turn_the_turn_based_api_into_the_parallel_one() -> None:
-    class Parallel(TaggedGame):
-        def __init__(self, game: Turns) -> None:
-            super().__init__(game.game)
-
-    def parallel(env: Any) -> Any:
-        return Parallel(env)
-
-    assert make_envs(lambda: Turns(0), wrappers=[parallel]).agents == ("left", "right", "third")
-
-
 @pytest.mark.parametrize("random", [False, True])
 def test_an_agent_without_a_legal_action_is_named_with_the_remedy(random: bool) -> None:
     class Waiting(TaggedGame):
@@ -555,7 +516,7 @@ def test_an_agent_without_a_legal_action_is_named_with_the_remedy(random: bool) 
     with pytest.raises(
         NoLegalActionError,
         match=r"env 1 allows no action: its action_mask is all False, at episode 0 step 0 of agent 'right' in game 0"
-        r".* take turns, as after turn_based_aec_to_parallel, a wrapper must let those who wait take an action",
+        r".* take turns, give make_envs the game with PettingZoo's turn-based API, not one that turn_based_aec_to_par",
     ) as caught:
         Collector(policy, envs).collect(n_step=4, random=random)
     assert caught.value.env_id == 1

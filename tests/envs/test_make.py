@@ -110,7 +110,7 @@ def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
         ([], {}, r"needs an id, a factory, .* got \[\]"),
         (["CartPole-v1"], {}, "needs an id, a factory, a list of factories"),
         ([ScriptedEnv, ScriptedEnv], {"n": 3}, "n is 3, but 2 factories were given: leave n out"),
-        (lambda: 5, {}, "the factory must return a gymnasium.Env, or a parallel environment .*, got 5"),
+        (lambda: 5, {}, "the factory must return a gymnasium.Env, or a game of several agents .*, got 5"),
         (ScriptedEnv, {"n": 0}, "make_envs.n must be a whole number >= 1, got 0"),
         (ScriptedEnv, {"n": True}, "make_envs.n must be a whole number >= 1, got True"),
         (ScriptedEnv, {"stack": 0, "seed": -1}, r"stack must be .* got 0\nmake_envs.seed must be .* got -1"),

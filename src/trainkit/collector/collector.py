@@ -667,14 +667,15 @@ class Collector:
 
     def _drop_failed_episodes(self, failed: Mapping[int, EnvError]) -> None:
         """End the open episodes of environments that failed, and record that new episodes start."""
-        env_ids = np.array(sorted(failed))
+        env_ids = self.envs.restarts.failed_rows
         self._end_open_episodes(env_ids, drop=self.envs.restarts.drops)
         self._episodes.start(env_ids)
         self._starts[env_ids] = True
-        self._tally.n_faulty_episodes += len(env_ids)
+        self._tally.n_faulty_episodes += len(failed)
         self._to_begin = np.union1d(self._to_begin, env_ids)
         if self.events is not None:
-            self.events.failed(failed)
+            n_agents = self.envs.n_agents
+            self.events.failed({env_id: failed[env_id - env_id % n_agents] for env_id in env_ids.tolist()})
 
     def _begin_episodes(self) -> None:
         """Deliver the events of a completed step, and start the episodes that follow it.

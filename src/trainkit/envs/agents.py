@@ -1,14 +1,9 @@
-"""Games of several agents that share one policy: a row for each agent of each game.
-
-A game is a PettingZoo-style parallel environment, identified by its members: `possible_agents`, `agents` (now in it),
-`observation_space(agent)`, `action_space(agent)`, `reset(seed=, options=) -> (obs, infos)` and `step(actions)`, which
-returns observations, rewards, terminated, truncated and infos, each a dict by agent.
-"""
+"""The backend of games of several agents, whatever runs them: a row for each agent of each game."""
 
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.core import tree
 from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, ConfigError
 from trainkit.core.spaces import check_spaces, flat_actions, structure_of
@@ -28,11 +24,12 @@ from trainkit.envs.backends import (
     ListInfos,
     Options,
     RawStep,
+    Runner,
     Seeds,
+    Take,
     Work,
 )
-from trainkit.envs.ownership import claim_environment, free_environments
-from trainkit.envs.recovery import fingerprint
+from trainkit.envs.games import ByAgent, GameAnswer
 from trainkit.envs.validation import RowReader
 
 _log = logging.getLogger(__name__)
@@ -41,199 +38,221 @@ Entry = tuple[int, Any, dict[str, Any]]  # (row, first observation, info) of an 
 _NAMES = ("observations", "rewards", "terminated", "truncated", "infos")  # of a step's five dicts
 
 
-def is_game(env: object) -> bool:
-    """Return whether this is an environment of several agents that act at the same time."""
-    methods = ("observation_space", "action_space", "reset", "step")
-    return hasattr(env, "possible_agents") and all(callable(getattr(env, name, None)) for name in methods)
-
-
-def check_parallel(env: object) -> None:
-    """Raise a ConfigError for PettingZoo's turn-based API (AEC), whose members look like those of its parallel one."""
-    if is_game(env) and hasattr(env, "agent_iter") and hasattr(env, "last"):
-        raise ConfigError(
-            f"make_envs: {env!r} has PettingZoo's turn-based (AEC) API, in which one agent acts at a time, but "
-            "trainkit needs the parallel one, in which all act in each step: take the package's parallel_env, or where "
-            'all act before the game moves on, pettingzoo.utils.conversions.aec_to_parallel(env). See "Games of turns" '
-            "in docs/multi_agent.md"
-        )
-
-
 class GamesBackend:
-    """Step games one by one, in this process; row `game * number of agents + agent` is one agent of one game.
+    """Games of several agents; row `game * number of agents + agent` is one agent of one game.
 
-    An agent's episode ends when it is terminated or truncated, or is no longer among the game's `agents`. It then waits
-    for the next game, unless the game observes it again. A game is over when no agent in it has an observation to act
-    on. The reward of an agent in a step in which it does not act is in `RawStep.late_rewards`.
+    An agent's row is open from its action until it is observed again or its episode ends; the rewards in between are
+    summed. Its episode ends when it is terminated or truncated, is no longer among the game's `agents` (parallel API),
+    or with the game. It then waits for the next game, unless the game observes it again. A game is over when no agent
+    in it has an observation to act on. The reward of an agent without an open row is in `RawStep.late_rewards`.
+
+    Args:
+        runner: of the games, each in the form of `games.py`; closed if they are rejected.
     """
 
-    takes_options = True
-    seeds_episodes = True
+    takes_options = seeds_episodes = True
 
-    def __init__(self, factories: Sequence[Callable[[], Any]]) -> None:
-        self.games: list[Any] = []
-        with contextlib.ExitStack() as made:
-            made.callback(self.close)  # those made before one was rejected
-            for factory in factories:
-                self._append(factory())
-            self._names = list(self.games[0].possible_agents)
-            self.agents = tuple(map(str, self._names))
-            self.n = len(self.games) * len(self.agents)
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(runner.close)
+            spaces = self._spaces()
+            self.agents, self._is_parallel = spaces[0].names, spaces[0].is_parallel
+            self.n = len(runner.spaces) * len(self.agents)
             self.observation_space, action_space = self._common_spaces()
             check_spaces(self.observation_space, action_space)
             self.action_space = flat_actions(action_space)
             self._structure = structure_of(self.action_space)
             self._reader = RowReader(self.observation_space)
-            self._plays = np.zeros(self.n, np.bool_)  # [N], whether the agent is in its game
-            self._has_warned = False  # of a reward for an agent that did not act
-            made.pop_all()
+            unfinished.pop_all()
+        self._awaits = np.zeros(self.n, np.bool_)  # [N], whether the agent is observed and to act
+        self._is_open = np.zeros(self.n, np.bool_)  # [N], whether it has acted and its row is not complete
+        self._is_sent = np.zeros(self.n, np.bool_)  # [N], whether its action is in flight
+        self._gain = np.zeros(self.n, np.float64)  # [N], the rewards of open rows so far
+        self._seen: Obs = self._reader.empty(self.n)  # [N, ...], what it observed last; not in parallel games
+        self._index = {name: agent for agent, name in enumerate(self.agents)}
+        self._has_warned = False  # of a reward for an agent without an open row
 
     @property
     def in_flight(self) -> Ids:
-        return np.zeros(0, np.intp)
+        return np.flatnonzero(self._is_sent)
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
-        return self._reset(np.arange(self.n), seeds, options)
+        return self.begin(np.arange(self.n), seeds, options)
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
-        return self._reset(env_ids, seeds, options)
+        """Reset games, and return the rows of all their agents that are to act."""
+        entries: list[Entry] = []
+        by_game = list(self._by_game(env_ids))
+        games = np.array([game for game, _ in by_game])
+        with self._failures_by_row(env_ids):
+            take = self.runner.reset(games, [seeds[rows.start] for _, rows in by_game], options)
+        failures: dict[int, Failure] = {}
+        for index, (game, rows) in enumerate(by_game):
+            for flags in (self._awaits, self._is_open, self._is_sent):
+                flags[self._rows_of(game)] = False
+            first = int(env_ids[rows.start])
+            try:
+                entries += self._first_entries(game, first, self._taken(take, index, game, first))
+            except Failure as failure:
+                failures[first] = failure.without_frames()
+        return self._begun(entries, failures)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
-        if work is not None:
-            work()
-        n_rows = len(env_ids)
-        next_obs = self._reader.empty(n_rows)
-        reward = np.zeros(n_rows, np.float64)
-        terminated, truncated, over = np.zeros((3, n_rows), np.bool_)
-        infos: list[dict[str, Any]] = []
-        joined: list[Entry] = []
-        late: dict[int, float] = {}
-        for game, rows in self._by_game(env_ids):
-            here = env_ids[rows].tolist()
-            answers = self._step_game(game, here, action[rows])
-            obs, rewards, ends, cuts, agent_infos = answers
-            present = set(self.games[game].agents)
-            for row, env_id in zip(range(rows.start, rows.stop), here, strict=True):
-                name = self._names[env_id % len(self._names)]
-                missing = [what for what, own in zip(_NAMES[:4], answers, strict=False) if name not in own]
-                if missing:
-                    raise Failure(
-                        env_id,
-                        f"acted, but step returned no {', '.join(missing)} for it: return them for all who acted, "
-                        "and its last observation where it is gone",
-                        BadEnvDataError,
-                    )
-                try:
-                    self._reader.write(next_obs, row, obs[name])
-                    reward[row] = self._reader.reward(rewards[name])
-                    terminated[row] = self._reader.flag("terminated", ends[name])
-                    # The future of an agent that is gone without a flag is not observed.
-                    truncated[row] = self._reader.flag("truncated", cuts[name]) or (
-                        name not in present and not terminated[row]
-                    )
-                except MISREAD as error:
-                    raise Failure(env_id, str(error), BadEnvDataError) from None
-                infos.append(agent_infos.get(name, {}))
-            if len(rewards) > len(here):
-                late |= self._late_rewards(game, here, rewards)
-            self._plays[here] = ~(terminated[rows] | truncated[rows])
-            joined += self._joining(game, here, present, answers)
-            over[rows] = not self._plays[self._rows_of(game)].any()
-        begun = self._begun(joined) if joined else None
-        step = RawStep(env_ids, next_obs, reward, terminated, truncated, over, ListInfos(infos), begun)
-        return step._replace(late_rewards=late) if late else step
+        each = action if self._structure is None else list(map(self._structure.unpack, action))
+        moves: list[dict[int, Any]] = []
+        by_game = list(self._by_game(env_ids))
+        for game, rows in by_game:
+            here = env_ids[rows]
+            n_awaiting = np.count_nonzero(self._awaits[self._rows_of(game)])
+            assert len(here) == n_awaiting, (
+                f"{len(here)} of {n_awaiting} agents act: all who are in a game act together"
+            )
+            agents = (here % len(self.agents)).tolist()
+            moves.append(dict(zip(agents, each[rows.start : rows.stop], strict=True)))
+        self._awaits[env_ids], self._is_open[env_ids], self._is_sent[env_ids] = False, True, True
+        self._gain[env_ids] = 0.0
+        games, take = self.runner.step(moves, np.array([game for game, _ in by_game], np.intp), work)
+        n_open = sum(int(np.count_nonzero(self._is_open[self._rows_of(game)])) for game in games.tolist())
+        read = _RowsRead(self._reader.empty(n_open))
+        for index, game in enumerate(games.tolist()):
+            own, n_before = self._rows_of(game), len(read.env_ids)
+            first = own.start + int(self._is_sent[own].argmax())
+            self._is_sent[own] = False
+            try:
+                self._read_game(game, first, self._taken(take, index, game, first), read)
+            except Failure as failure:
+                read.forget_after(n_before)
+                read.failures[own.start] = failure.without_frames()
+        return self._raw_step(read, env_ids)
 
     def rebuild(self, env_id: int) -> None:
-        raise NotImplementedError("make_envs allows no restart of games")
+        game = env_id // len(self.agents)
+        spaces = self.runner.rebuild(game)
+        if (spaces.observation_space, spaces.action_space) != self._first_spaces:
+            raise ConfigError(f"make_envs: game {game} has other spaces than when it was made first: make it the same")
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
         """Call a method once per game; all rows of a game get its result."""
-        answers: dict[int, Any] = {}
-        for env_id in env_ids.tolist():
-            game = env_id // len(self._names)
-            if game not in answers:
-                try:
-                    found = getattr(self.games[game], name)
-                    answers[game] = found(*args) if callable(found) else found
-                except Exception as error:
-                    raise Failure(env_id, f"raised {type(error).__name__} in {name}: {error}") from error
-        return [answers[env_id // len(self._names)] for env_id in env_ids.tolist()]
+        games = env_ids // len(self.agents)
+        with self._failures_by_row(env_ids):
+            results = self.runner.call(name, args, np.unique(games))
+        return [results[index] for index in np.searchsorted(np.unique(games), games).tolist()]
 
     def fingerprints(self) -> list[Fingerprint]:
         """Return the fingerprints of the games."""
-        return [fingerprint(game) for game in self.games]
+        return self.runner.fingerprints()
 
     def close(self) -> None:
-        self.detach()
-        for game in self.games:
-            close = getattr(game, "close", None)
-            if close is not None:
-                close()
+        self.runner.close()
 
     def detach(self) -> None:
-        free_environments(self.games, self)
+        self.runner.detach()
 
-    def _reset(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
-        """Reset games, and return the rows of all their agents."""
-        begun: list[Entry] = []
-        for game, rows in self._by_game(env_ids):
-            first = int(env_ids[rows.start])
-            try:
-                result = self.games[game].reset(
-                    seed=seeds[rows.start], options=None if options is None else dict(options)
-                )
-            except Exception as error:
-                raise Failure(first, f"raised {type(error).__name__} in reset: {error}") from error
-            try:
-                obs, infos = self._reader.unpack_reset(result)
-            except MISREAD as error:
-                raise Failure(first, str(error), BadEnvDataError) from None
-            self._plays[env_ids[rows]] = False
-            here = self._joining(game, [], set(self.games[game].agents), (obs, {}, {}, {}, infos))
-            if not here:
+    # ---- one game's answer ----
+
+    def _taken(self, take: Take, index: int, game: int, env_id: int) -> GameAnswer:
+        """Take a game's answer; a failure is that of a row."""
+        try:
+            answer: GameAnswer = take(index, game)
+        except Failure as failure:
+            own = Failure(env_id, failure.what, failure.kind)
+            raise own from failure.__cause__
+        return answer
+
+    def _read_game(self, game: int, first: int, answer: GameAnswer, read: "_RowsRead") -> None:
+        """Read one step of a game: the rows that it completes, the agents that are to act, the rewards of others.
+
+        Args:
+            game: its index.
+            first: the first row that acted, for errors.
+            answer: of the game.
+            read: receives what is read.
+        """
+        columns = self._five_dicts(first, answer)
+        obs, rewards, ends, cuts, infos = columns
+        present = set(map(str, answer.present))
+        late = self._add_rewards(game, first, rewards)
+        entries: list[Entry] = []
+        for agent, name in enumerate(self.agents):
+            env_id = game * len(self.agents) + agent
+            flags = self._flags(env_id, name, columns, present, answer) if self._is_open[env_id] else None
+            is_seen = name in obs and name in present and not ends.get(name) and not cuts.get(name)
+            if flags is not None and (name in obs or any(flags)):
+                self._complete(env_id, obs.get(name), flags, infos.get(name, {}), read)
+                self._awaits[env_id] = not any(flags) and is_seen
+            elif flags is None and is_seen and not (answer.terminated or answer.truncated):
+                entries.append((env_id, obs[name], infos.get(name, {})))
+                self._awaits[env_id] = True
+        own = self._rows_of(game)
+        is_over = not self._awaits[own].any()
+        if is_over:  # the future of an agent that is gone without a flag is not observed
+            for env_id in (np.flatnonzero(self._is_open[own]) + own.start).tolist():
+                self._complete(env_id, None, (False, True), {}, read)
+        read.over += [is_over] * (len(read.env_ids) - len(read.over))
+        read.entries += entries
+        read.late |= late
+
+    def _complete(
+        self, env_id: int, obs: Any, flags: tuple[bool, bool], info: dict[str, Any], read: "_RowsRead"
+    ) -> None:
+        """Complete an open row; without an observation, by the one that its agent saw last."""
+        seen = obs if obs is not None else tree.map_tree(lambda leaf: leaf[env_id], self._seen)
+        self._write(read.next_obs, len(read.env_ids), env_id, seen)
+        read.add(env_id, self._gain[env_id], flags, info)
+        self._is_open[env_id] = False
+
+    def _flags(
+        self, env_id: int, name: str, columns: tuple[dict[str, Any], ...], present: set[str], answer: GameAnswer
+    ) -> tuple[bool, bool]:
+        """Return whether an agent that has acted is terminated and truncated by this step."""
+        _, _, ends, cuts, _ = columns
+        if self._is_parallel:
+            missing = [what for what, own in zip(_NAMES[:4], columns, strict=False) if name not in own]
+            if missing:
                 raise Failure(
-                    first, "returned no observation from reset: an agent must be there to act", BadEnvDataError
+                    env_id,
+                    f"acted, but step returned no {', '.join(missing)} for it: return them for all who acted, "
+                    "and its last observation where it is gone",
+                    BadEnvDataError,
                 )
-            begun += here
-        return self._begun(begun)
-
-    def _step_game(self, game: int, here: list[int], action: NDArray[Any]) -> tuple[dict[Any, Any], ...]:
-        """Step one game and return its results, a dict by agent each."""
-        n_here = np.count_nonzero(self._plays[self._rows_of(game)])
-        assert len(here) == n_here, f"{len(here)} of {n_here} agents act: all who are in a game act together"
-        each = action if self._structure is None else map(self._structure.unpack, action)
-        actions = {self._names[env_id % len(self._names)]: one for env_id, one in zip(here, each, strict=True)}
         try:
-            result = self.games[game].step(actions)
-        except Exception as error:
-            raise Failure(here[0], f"raised {type(error).__name__} in step: {error}") from error
-        try:
-            answers = self._reader.unpack_step(result)
+            terminated = self._reader.flag("terminated", ends.get(name, False)) or answer.terminated
+            truncated = self._reader.flag("truncated", cuts.get(name, False)) or answer.truncated
         except MISREAD as error:
-            raise Failure(here[0], str(error), BadEnvDataError) from None
-        for what, own in zip(_NAMES, answers, strict=True):
-            if not isinstance(own, dict):
-                raise Failure(here[0], f"returned {what} {own!r} from step, not a dict by agent", BadEnvDataError)
-        return answers
+            raise Failure(env_id, str(error), BadEnvDataError) from None
+        # The future of an agent that is gone without a flag is not observed.
+        is_gone = self._is_parallel and name not in present and not terminated
+        return terminated, truncated or is_gone
 
-    def _late_rewards(self, game: int, here: list[int], rewards: dict[Any, Any]) -> dict[int, float]:
-        """Return rewards of agents that did not act, {row: reward}: they have left, or are not observed."""
-        acted = {self._names[env_id % len(self._names)] for env_id in here}
+    def _five_dicts(self, first: int, answer: GameAnswer) -> tuple[dict[str, Any], ...]:
+        """Return a step's dicts by agent."""
+        try:
+            columns = self._reader.unpack_step(answer.result)
+        except MISREAD as error:
+            raise Failure(first, str(error), BadEnvDataError) from None
+        for what, own in zip(_NAMES, columns, strict=True):
+            if not isinstance(own, dict):
+                raise Failure(first, f"returned {what} {own!r} from step, not a dict by agent", BadEnvDataError)
+        return tuple(map(_by_name, columns))
+
+    def _add_rewards(self, game: int, first: int, rewards: dict[str, Any]) -> dict[int, float]:
+        """Add rewards to the open rows; return those of agents without one, {row: reward}, such as those who left."""
         late: dict[int, float] = {}
         for name, gain in rewards.items():
-            if name in acted:
-                continue
-            if name not in self._names:
-                raise Failure(
-                    here[0], f"returned a reward for {name!r}, not one of its possible_agents", BadEnvDataError
-                )
-            env_id = game * len(self._names) + self._names.index(name)
+            if name not in self._index:
+                raise Failure(first, f"returned a reward for {name!r}, not one of its possible_agents", BadEnvDataError)
+            env_id = game * len(self.agents) + self._index[name]
             try:
                 value = self._reader.reward(gain)
             except MISREAD as error:
-                raise Failure(here[0], f"{error}, for agent {name!r}", BadEnvDataError) from None
-            if not math.isfinite(value):
-                raise Failure(here[0], f"returned reward {value} for agent {name!r}", BadEnvDataError)
-            if value != 0.0:
+                whose = (env_id, "") if self._is_open[env_id] else (first, f", for agent {name!r}")
+                raise Failure(whose[0], f"{error}{whose[1]}", BadEnvDataError) from None
+            if self._is_open[env_id]:
+                self._gain[env_id] += value
+            elif not math.isfinite(value):
+                raise Failure(first, f"returned reward {value} for agent {name!r}", BadEnvDataError)
+            elif value != 0.0:
                 late[env_id] = value
         if late and not self._has_warned:
             self._has_warned = True
@@ -241,41 +260,99 @@ class GamesBackend:
             _log.warning(
                 "agent %r of game %d got reward %g in a step in which it did not act: it has left or is not observed; "
                 "the reward counts in the return, but belongs to no row, so that nothing is learned from it",
-                *(self._names[env_id % len(self._names)], game, value),
+                *(self.agents[env_id % len(self.agents)], game, value),
             )
         return late
 
-    def _joining(self, game: int, acted: list[int], present: set[Any], answers: Sequence[Any]) -> list[Entry]:
-        """List agents observed in a game that did not act: all at its reset, later those that join or return."""
-        obs, _, ends, cuts, infos = answers
+    def _first_entries(self, game: int, first: int, answer: GameAnswer) -> list[Entry]:
+        """Return the agents that a reset observes, each with its first observation."""
+        try:
+            obs, infos = self._reader.unpack_reset(answer.result)
+        except MISREAD as error:
+            raise Failure(first, str(error), BadEnvDataError) from None
+        if not isinstance(obs, dict):
+            raise Failure(first, f"returned observations {obs!r} from reset, not a dict by agent", BadEnvDataError)
+        obs, infos, present = _by_name(obs), _by_name(infos), set(map(str, answer.present))
         entries: list[Entry] = []
-        for agent, name in enumerate(self._names):
-            env_id = game * len(self._names) + agent
-            is_seen = name in obs and name in present and not ends.get(name) and not cuts.get(name)
-            if is_seen and env_id not in acted:
-                entries.append((env_id, obs[name], infos.get(name, {})))
-                self._plays[env_id] = True
+        for agent, name in enumerate(self.agents):
+            if name in obs and name in present:
+                entries.append((game * len(self.agents) + agent, obs[name], infos.get(name, {})))
+                self._awaits[entries[-1][0]] = True
+        if not entries:
+            raise Failure(first, "returned no observation from reset: an agent must be there to act", BadEnvDataError)
         return entries
 
-    def _begun(self, entries: list[Entry]) -> Begun:
+    # ---- arrays of rows ----
+
+    def _raw_step(self, read: "_RowsRead", env_ids: Ids) -> RawStep:
+        """Return what was read as arrays, in the order of the rows."""
+        begun = self._begun(read.entries, read.failures) if read.entries else None
+        completed = np.array(read.env_ids, np.intp)
+        flags = np.array(read.flags, np.bool_).reshape(len(completed), 2)
+        order = np.argsort(completed)  # a game that is over completes the rows that it did not mention last
+        step = RawStep(
+            env_ids=completed[order],
+            next_obs=tree.map_tree(lambda leaf: leaf[order], read.next_obs),
+            reward=np.array(read.reward, np.float64)[order],
+            terminated=flags[order, 0],
+            truncated=flags[order, 1],
+            over=np.array(read.over, np.bool_)[order],
+            infos=ListInfos([read.infos[row] for row in order.tolist()]),
+            begun=begun,
+            failures=read.failures,
+            late_rewards=read.late,
+        )
+        return step._replace(env_ids=env_ids) if np.array_equal(step.env_ids, env_ids) else step
+
+    def _write(self, rows: Obs, row: int, env_id: int, obs: Any) -> None:
+        """Copy an observation into its row, and keep it where a later row may need it."""
+        try:
+            self._reader.write(rows, row, obs)
+            if not self._is_parallel:
+                self._reader.write(self._seen, env_id, obs)
+        except MISREAD as error:
+            raise Failure(env_id, str(error), BadEnvDataError) from None
+
+    def _begun(self, entries: list[Entry], failures: dict[int, Failure]) -> Begun:
+        """Return the first observations of agents; what cannot be read is added to the failures of games."""
         obs: Obs = self._reader.empty(len(entries))
         for row, (env_id, first, _) in enumerate(entries):
             try:
-                self._reader.write(obs, row, first)
-            except MISREAD as error:
-                raise Failure(env_id, str(error), BadEnvDataError) from None
-        return Begun(np.array([entry[0] for entry in entries]), obs, ListInfos([entry[2] for entry in entries]))
+                self._write(obs, row, env_id, first)
+            except Failure as failure:
+                failures[env_id - env_id % len(self.agents)] = failure.without_frames()
+        env_ids = np.array([env_id for env_id, _, _ in entries], np.intp)
+        begun = Begun(env_ids, obs, ListInfos([info for _, _, info in entries]), failures)
+        return begun.without(whole_games(np.array(sorted(failures)), len(self.agents))) if failures else begun
 
     def _by_game(self, env_ids: Ids) -> Iterator[tuple[int, slice]]:
         """Yield (game, slice of its rows) for rows in ascending order."""
         at = 0
-        for game, rows in groupby((env_ids // len(self._names)).tolist()):
+        for game, rows in groupby((env_ids // len(self.agents)).tolist()):
             n_rows = len(list(rows))
             yield game, slice(at, at + n_rows)
             at += n_rows
 
     def _rows_of(self, game: int) -> slice:
-        return slice(game * len(self._names), (game + 1) * len(self._names))
+        return slice(game * len(self.agents), (game + 1) * len(self.agents))
+
+    # ---- spaces ----
+
+    def _spaces(self) -> list[ByAgent]:
+        """Return the observation spaces of all games; raise a ConfigError if their agents are not the same."""
+        found: list[ByAgent] = []
+        for game, own in enumerate(self.runner.spaces):
+            space = own.observation_space
+            if not isinstance(space, ByAgent):
+                raise ConfigError(f"make_envs: env 0 is a game of several agents, env {game} is not, got {space}")
+            found.append(space)
+            names, first = list(space.names), list(found[0].names)
+            if not names or names != first or len(set(names)) < len(names):
+                raise ConfigError(
+                    f"make_envs: game {game} has possible_agents {names}, game 0 has {first}: there must be some, of "
+                    "different names, the same in every game"
+                )
+        return found
 
     def _common_spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
         """Return the spaces that all agents share.
@@ -283,31 +360,72 @@ class GamesBackend:
         Raises:
             ConfigError: an agent has others.
         """
+        self._first_spaces = self.runner.spaces[0].observation_space, self.runner.spaces[0].action_space
         first: tuple[gym.Space[Any], gym.Space[Any]] | None = None
-        for index, game in enumerate(self.games):
-            for name in self._names:
-                here = game.observation_space(name), game.action_space(name)
+        for game, own in enumerate(self.runner.spaces):
+            assert isinstance(own.observation_space, ByAgent), "`_spaces` has checked it"
+            assert isinstance(own.action_space, ByAgent), "`_spaces` has checked it"
+            pairs = zip(own.observation_space.spaces, own.action_space.spaces, strict=True)
+            for name, here in zip(self.agents, pairs, strict=True):
                 first = here if first is None else first
                 if here != first:
                     raise ConfigError(
-                        f"make_envs: agent {name!r} of game {index} has spaces {here}, agent {self._names[0]!r} has "
+                        f"make_envs: agent {name!r} of game {game} has spaces {here}, agent {self.agents[0]!r} has "
                         f"{first}: agents that share a policy need equal ones; pad what differs in a wrapper"
                     )
         assert first is not None, "games have agents"
         return first
 
-    def _append(self, game: Any) -> None:
-        index = len(self.games)
-        if not is_game(game):
-            raise ConfigError(f"make_envs: env 0 is a game of several agents, env {index} is not, got {game!r}")
-        claim_environment(game, self, index)
-        self.games.append(game)
-        names, first = list(game.possible_agents), list(self.games[0].possible_agents)
-        if not names or names != first or len(set(map(str, names))) < len(names):
-            raise ConfigError(
-                f"make_envs: game {index} has possible_agents {names}, game 0 has {first}: there must be some, of "
-                "different names, the same in every game"
-            )
+    @contextlib.contextmanager
+    def _failures_by_row(self, env_ids: Ids) -> Iterator[None]:
+        """Name, in a failure of a game, the first of these rows that belongs to it."""
+        try:
+            yield
+        except Failure as failure:
+            if failure.env_id is None:
+                raise
+            rows = env_ids[env_ids // len(self.agents) == failure.env_id]
+            raise Failure(int(rows[0]), failure.what, failure.kind) from failure.__cause__
+
+
+class _RowsRead:
+    """The rows that a vector step completes, game by game.
+
+    Attributes:
+        next_obs: with space for all open rows.
+        env_ids: of the rows so far; `reward`, `flags`, `over` and `infos` are of the same rows.
+        entries: agents whose episodes start within the step.
+        late: rewards of agents without an open row.
+        failures: of games, by their first row.
+    """
+
+    def __init__(self, next_obs: Obs) -> None:
+        self.next_obs = next_obs
+        self.env_ids: list[int] = []
+        self.reward: list[float] = []
+        self.flags: list[tuple[bool, bool]] = []
+        self.over: list[bool] = []
+        self.infos: list[dict[str, Any]] = []
+        self.entries: list[Entry] = []
+        self.late: dict[int, float] = {}
+        self.failures: dict[int, Failure] = {}
+
+    def add(self, env_id: int, reward: float, flags: tuple[bool, bool], info: dict[str, Any]) -> None:
+        """Add a row, whose observation is written already."""
+        self.env_ids.append(env_id)
+        self.reward.append(float(reward))
+        self.flags.append(flags)
+        self.infos.append(info)
+
+    def forget_after(self, n_rows: int) -> None:
+        """Forget the rows of a game that failed."""
+        for column in (self.env_ids, self.reward, self.flags, self.over, self.infos):
+            del column[n_rows:]
+
+
+def _by_name(own: dict[Any, Any]) -> dict[str, Any]:
+    """Return a dict by the names of agents, which some games number."""
+    return own if all(type(key) is str for key in own) else {str(key): value for key, value in own.items()}
 
 
 def whole_games(env_ids: Ids, n_agents: int) -> Ids:

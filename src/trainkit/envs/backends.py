@@ -113,11 +113,11 @@ class Begun(NamedTuple):
     env_ids: Ids  # [K], where they did
     obs: Obs  # [K, ...]
     infos: Infos  # of K rows
-    failures: Failures = _NONE  # where they could not
+    failures: Failures = _NONE  # where they could not; of a game, by its first row
 
-    def without(self, env_id: int) -> "Begun":
-        """Return the infos of all rows but one."""
-        keep = self.env_ids != env_id
+    def without(self, env_ids: Ids) -> "Begun":
+        """Return all rows but those of these environments."""
+        keep = ~np.isin(self.env_ids, env_ids)
         obs = tree.map_tree(lambda leaf: leaf[keep], self.obs)
         return self._replace(env_ids=self.env_ids[keep], obs=obs, infos=self.infos.rows(keep))
 
@@ -133,12 +133,12 @@ class RawStep(NamedTuple):
     over: NDArray[np.bool_]  # [K], whose game ended; of a single agent, its episode
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
-    failures: Failures = _NONE  # of those that failed
+    failures: Failures = _NONE  # of those that failed; of a game, by its first row
     late_rewards: Mapping[int, float] = _NO_REWARDS  # of agents that did not act, by row
 
-    def without(self, env_id: int) -> "RawStep":
-        """Return the infos of all rows but one."""
-        keep = self.env_ids != env_id
+    def without(self, env_ids: Ids) -> "RawStep":
+        """Return all rows but those of these environments."""
+        keep = ~np.isin(self.env_ids, env_ids)
         return self._replace(
             env_ids=self.env_ids[keep],
             next_obs=tree.map_tree(lambda leaf: leaf[keep], self.next_obs),
@@ -147,6 +147,7 @@ class RawStep(NamedTuple):
             truncated=self.truncated[keep],
             over=self.over[keep],
             infos=self.infos.rows(keep),
+            begun=None if self.begun is None else self.begun.without(env_ids),
         )
 
 

@@ -96,6 +96,7 @@ class Envs:
         self.stack = stack
         self.max_episode_steps, self.soft_horizon = max_episode_steps, soft_horizon
         self.restarts = Restarts() if restarts is None else restarts
+        self.restarts.n_agents = self.n_agents
         self._actions = ActionValidator(backend.action_space)
         self.action_space: gym.Space[Any] = self._actions.space
         self._validator = StepValidator(
@@ -227,7 +228,7 @@ class Envs:
         self._current.n_steps[env_ids] += 1
         raw, (frame, lives) = self._checked(raw, self._validator.check_step, self._lives, describe)
         if self.restarts.failed:
-            has_worked = ~np.isin(env_ids, list(self.restarts.failed))
+            has_worked = ~np.isin(env_ids, self.restarts.failed_rows)
             self._played.add(action[has_worked], env_ids[has_worked])
         else:
             self._played.add(action, env_ids)
@@ -414,10 +415,9 @@ class Envs:
         """Begin the next episode of environments [K], and rebuild those that failed."""
         self._current.begin(env_ids)
         self._played.begin(env_ids, options)
-        failed = [env_id for env_id in env_ids.tolist() if env_id in self.restarts.failed]
-        working = np.setdiff1d(env_ids, failed) if failed else env_ids
+        working = np.setdiff1d(env_ids, self.restarts.failed_rows) if self.restarts.failed else env_ids
         if len(working):
-            self._start_working(working, options, is_reset=is_reset and not failed)
+            self._start_working(working, options, is_reset=is_reset and len(working) == self.n)
         for env_id in list(self.restarts.failed):
             self._rebuild(env_id, options)
 
@@ -461,19 +461,19 @@ class Envs:
 
     def _rebuild(self, env_id: int, options: Options) -> None:
         """Rebuild an environment and start an episode in it, with as many attempts as necessary and allowed."""
-        failed = self.restarts.failed
+        failed, rows = self.restarts.failed, np.arange(env_id, env_id + self.n_agents)
         while env_id in failed:
             self.restarts.begin_restart(env_id, failed[env_id])
             before = failed.pop(env_id)
             try:
                 self._backend.rebuild(env_id)
-                self._start_working(np.array([env_id]), options, is_reset=False)
+                self._start_working(rows, options, is_reset=False)
             except EnvError as error:
                 failed[env_id] = error
             except BaseException:  # Ctrl-C: it is not whole yet
                 failed[env_id] = before
                 raise
-            self.episodes[env_id] += env_id in failed  # another seed, should this one cause the error
+            self.episodes[rows] += env_id in failed  # another seed, should this one cause the error
 
     def explain_no_action(self, error: NoLegalActionError) -> NoLegalActionError:
         """Return an error that names the agent and the remedy if agents share games, else the given error."""
@@ -482,8 +482,8 @@ class Envs:
         where = self._current.describe(error.env_id)
         return NoLegalActionError(
             f"env {error.env_id} allows no action: its action_mask is all False, at {where}. "
-            "All agents that are observed act in each step: where they take turns, as after "
-            "turn_based_aec_to_parallel, a wrapper must let those who wait take an action that has no effect",
+            "All agents that are observed act in each step: where they take turns, give make_envs the game with "
+            "PettingZoo's turn-based API, not one that turn_based_aec_to_parallel has converted",
             env_id=error.env_id,
         )
 

@@ -15,7 +15,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
 from trainkit.core.extras import import_extra, install_command
 from trainkit.core.spaces import array_specs, check_space, flat_actions, space_bounds, structure_of
-from trainkit.envs.agents import check_parallel, is_game
+from trainkit.envs.games import is_game, space_of
 
 Space = gym.Space[Any]
 Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
@@ -72,7 +72,6 @@ class EnvOptions:
             env = self._construct(spec, context)
             for wrapper in self.wrappers:
                 env = wrapper(env)
-            check_parallel(env)  # only now: a wrapper may convert one API to the other
             if self.observation_space is not None or self.action_space is not None:
                 wrapper_class = _GameWithSpaces if is_game(env) else _EnvWithSpaces
                 env = wrapper_class(env, self.observation_space, self.action_space)
@@ -109,8 +108,8 @@ class EnvOptions:
         env = factory(*([context] if accepts_context(factory, self.env_kwargs) else ()), **self.env_kwargs)
         if not isinstance(env, gym.Env) and not is_game(env):
             raise ConfigError(
-                "make_envs: the factory must return a gymnasium.Env, or a parallel environment of several agents, "
-                f"got {env!r}"
+                "make_envs: the factory must return a gymnasium.Env, or a game of several agents with PettingZoo's or "
+                f"RLlib's API, got {env!r}"
             )
         if self.max_episode_steps is None:
             return env
@@ -215,7 +214,7 @@ class NestedActions(gym.ActionWrapper[Any, Any, Any]):
 def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """Return an environment whose actions are flat rows; games, and those without nested actions, are unchanged."""
     space: object = getattr(env, "action_space", None)  # a method, of a game
-    return NestedActions(env) if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) else env
+    return NestedActions(env) if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) and not is_game(env) else env
 
 
 # ---- ids and class paths ----
@@ -341,8 +340,9 @@ class _GameWithSpaces:
 
     def observation_space(self, agent: Any) -> Any:
         """Return the given space, checked against the agent's own."""
-        return replaced_observation_space(self._game.observation_space(agent), self._observation_space)
+        own = space_of(self._game, "observation_space", agent)
+        return replaced_observation_space(own, self._observation_space)
 
     def action_space(self, agent: Any) -> Any:
         """Return the given space, checked against the agent's own."""
-        return replaced_action_space(self._game.action_space(agent), self._action_space)
+        return replaced_action_space(space_of(self._game, "action_space", agent), self._action_space)

@@ -16,8 +16,8 @@ from gymnasium.vector import VectorEnv
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
-from trainkit.envs.agents import GamesBackend, is_game
-from trainkit.envs.backends import Backend
+from trainkit.envs.agents import GamesBackend
+from trainkit.envs.backends import Backend, Runner
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import (
     EnvOptions,
@@ -29,9 +29,9 @@ from trainkit.envs.factories import (
     is_class_path,
     replaced_action_space,
     replaced_observation_space,
-    single_agent,
     with_package,
 )
+from trainkit.envs.games import ByAgent, driver_of, is_game
 from trainkit.envs.process import ProcessRunner
 from trainkit.envs.processors import Processed, Processor
 from trainkit.envs.recovery import Restarts
@@ -258,8 +258,6 @@ def _build(
     with contextlib.ExitStack() as unfinished:
         if not isinstance(spec, VectorEnv):
             unfinished.enter_context(contextlib.closing(driver))
-        if isinstance(driver, GamesBackend) and restarts.are_enabled:
-            raise ConfigError('make_envs.on_error "restart" is for environments of one agent: use "raise"')
         if isinstance(driver, GamesBackend) and options["soft_horizon"] is not None:
             raise ConfigError("make_envs.soft_horizon is for environments of one agent: use max_episode_steps")
         limit = single.max_episode_steps
@@ -307,8 +305,9 @@ def _driver(
                 action_space=replaced_action_space(spec.single_action_space, single.action_space),
             )
         else:
-            factories = single.factories(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
-            driver = _sync_backend(factories) if backend == "sync" else _process_backend(factories, process)
+            made = single.factories(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
+            factories = [functools.partial(_make_driven, make) for make in made]
+            driver = _rows_of(SyncRunner(factories) if backend == "sync" else _processes(factories, process))
         unfinished.pop_all()
     return driver
 
@@ -326,22 +325,23 @@ def _listed(spec: str | Callable[..., Any] | Sequence[Callable[..., Any]], n: in
     return list(spec)
 
 
-def _sync_backend(factories: Sequence[Callable[[], Any]]) -> SingleBackend | GamesBackend:
-    """Make environments, of one agent or of several each, that are stepped in this process."""
-    made = [factories[0]()]
-    if is_game(made[0]):
-        return GamesBackend([lambda: made.pop() if made else factories[0](), *factories[1:]])
-    return SingleBackend(SyncRunner([lambda: made.pop() if made else factories[0](), *factories[1:]]))
+def _make_driven(make: Callable[[], Any]) -> Any:
+    """Make an environment, or a game in the form that runners drive."""
+    env = make()
+    return driver_of(env) if is_game(env) else env
 
 
-def _process_backend(factories: Sequence[Callable[[], Any]], process: ProcessOptions) -> SingleBackend:
+def _rows_of(runner: Runner) -> SingleBackend | GamesBackend:
+    """Return the backend that reads the rows of what a runner runs: environments of one agent or games."""
+    return (GamesBackend if isinstance(runner.spaces[0].observation_space, ByAgent) else SingleBackend)(runner)
+
+
+def _processes(factories: Sequence[Callable[[], Any]], process: ProcessOptions) -> ProcessRunner:
     """Start a process for each environment."""
-    rule = 'make_envs.backend "async" is for environments of one agent'
-    made = [functools.partial(single_agent, make, rule, 'use "sync"') for make in factories]
     variables = process.environment_variables
     if variables:
-        made = [functools.partial(_with_variables, variables, make) for make in made]
-    return SingleBackend(ProcessRunner(made, process.step_timeout_s, process.wait_num))
+        factories = [functools.partial(_with_variables, variables, make) for make in factories]
+    return ProcessRunner(factories, process.step_timeout_s, process.wait_num)
 
 
 def _with_variables(variables: Mapping[str, str], make: Callable[[], Any]) -> Any:

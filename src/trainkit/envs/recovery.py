@@ -41,6 +41,7 @@ class Restarts:
     Attributes:
         are_enabled: whether failed environments are rebuilt.
         drops: whether rows of an episode that was broken off are removed.
+        n_agents: rows per environment: a game of several is restarted as a whole, and named by its first row.
         failed: environments that failed and are not rebuilt yet, with the error.
     """
 
@@ -49,18 +50,26 @@ class Restarts:
     ) -> None:
         self.are_enabled = max_restarts is not None
         self.drops = failed_episodes == "drop"
+        self.n_agents = 1
         self.failed: dict[int, EnvError] = {}
         self._max, self._delay_s = max_restarts or 0, delay_s
         self._in_a_row: dict[int, int] = {}  # by environment
         self._remade: list[int] = []  # since `take_remade`
         self._n_failed_resets = 0  # since `take_failed_resets`
 
-    def mark_failed(self, error: EnvError) -> int:
-        """Mark an environment for rebuilding and return its id; raise the error if rebuilding is not allowed."""
+    def mark_failed(self, error: EnvError) -> Ids:
+        """Mark an environment for rebuilding and return its rows; raise the error if rebuilding is not allowed."""
         if error.env_id is None or not self.are_enabled:
             raise error
-        self.failed[error.env_id] = error
-        return error.env_id
+        first = error.env_id - error.env_id % self.n_agents
+        self.failed[first] = error
+        return np.arange(first, first + self.n_agents)
+
+    @property
+    def failed_rows(self) -> Ids:
+        """The rows of the environments that failed, ascending."""
+        first: Ids = np.array(sorted(self.failed), np.intp)
+        return (first[:, None] + np.arange(self.n_agents)).ravel()
 
     def take_remade(self) -> list[int]:
         """Return the environments restarted since the last call, one entry per restart."""
@@ -79,7 +88,7 @@ class Restarts:
     def reset_counts(self, env_ids: Iterable[int]) -> None:
         """Reset the counts of environments whose episodes ended normally."""
         for env_id in env_ids:
-            self._in_a_row.pop(env_id, None)
+            self._in_a_row.pop(env_id - env_id % self.n_agents, None)
 
     def begin_restart(self, env_id: int, error: EnvError) -> None:
         """Count a restart and wait for its delay.

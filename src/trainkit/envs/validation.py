@@ -141,9 +141,7 @@ class RowReader:
                 failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
         over = terminated | truncated
         raw = RawStep(env_ids, next_obs, reward, terminated, truncated, over, ListInfos(infos), None, failures)
-        for env_id in failures:
-            raw = raw.without(env_id)
-        return raw
+        return raw.without(np.array(sorted(failures))) if failures else raw
 
     def read_resets(self, env_ids: Ids, take: Take) -> Begun:
         """Read the results of resets of single environments [K]."""
@@ -159,9 +157,7 @@ class RowReader:
             except MISREAD as error:
                 failures[env_id] = Failure(env_id, str(error), BadEnvDataError)
         begun = Begun(env_ids, obs, ListInfos(infos), failures)
-        for env_id in failures:
-            begun = begun.without(env_id)
-        return begun
+        return begun.without(np.array(sorted(failures))) if failures else begun
 
     def empty(self, n_rows: int) -> Obs:
         """Return arrays for K observations."""

@@ -1,0 +1,269 @@
+"""Games of turns and dict games: rows against those that a slow reference derives from the list of moves."""
+
+import copy
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.doubles import Ledger, Still
+from tests.helpers.turns import Elimination, Meetings, TicTacToe
+from trainkit.buffer import ReplayBuffer
+from trainkit.collector import Collector
+from trainkit.core.data import ACTION_MASK, Horizon
+from trainkit.core.errors import EnvError
+from trainkit.envs import Envs, make_envs
+from trainkit.policy import RandomPolicy
+
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+
+
+def games_of(envs: Envs) -> list[Any]:
+    backend: Any = envs._backend
+    return [driver.game for driver in backend.runner.envs]
+
+
+def random_player(envs: Envs, seed: int = 0) -> RandomPolicy:
+    return RandomPolicy(envs.action_space, seed=seed)
+
+
+# ---- tic-tac-toe: the truth from the list of moves ----
+
+Row = tuple[list[int], list[int], int, float, list[int], bool, bool]
+
+
+def true_rows(moves: list[tuple[int, list[int], int]], winner: int | None) -> dict[int, list[Row]]:
+    """Derive the rows of both players from the moves of a game that is over."""
+    rows: dict[int, list[Row]] = {0: [], 1: []}
+    last = list(moves[-1][1])
+    last[moves[-1][2]] = (1, -1)[moves[-1][0]]
+    for player in (0, 1):
+        sign = (1, -1)[player]
+        own = [index for index, move in enumerate(moves) if move[0] == player]
+        for index, following in zip(own, [*own[1:], None], strict=True):
+            until = len(moves) if following is None else following
+            gain = 0.0
+            for mover, _, square in moves[index:until]:
+                gain += 0.5 if mover == player else square / 16
+            if following is None and winner is not None:
+                gain += 100.0 if winner == player else -100.0
+            after = last if following is None else moves[following][1]
+            board = [sign * square for square in moves[index][1]]
+            mask = [int(square == 0) for square in board]
+            then = [sign * square for square in after]
+            rows[player].append((board, mask, moves[index][2], gain, then, following is None, False))
+    return rows
+
+
+def stored_rows(ledger: Ledger) -> dict[int, list[Row]]:
+    rows = ledger.rows()
+    found: dict[int, list[Row]] = defaultdict(list)
+    columns = [rows.obs["board"], rows.obs[ACTION_MASK], rows.action, rows.reward, rows.next_obs["board"]]
+    columns += [rows.terminated, rows.truncated]
+    for env_id, *row in zip(rows.env_ids.tolist(), *(column.tolist() for column in columns), strict=True):
+        found[env_id].append(tuple(row))  # type: ignore[arg-type]  # in the order of a Row
+    return found
+
+
+def assert_is_true(found: dict[int, list[Row]], logs: list[Any]) -> int:
+    """Compare the rows of all finished games; return how many there are."""
+    n_rows = 0
+    for game, log in enumerate(logs):
+        for player in (0, 1):
+            true = [row for moves, winner in log[:-1] for row in true_rows(moves, winner)[player]]
+            rows = found[2 * game + player]
+            assert len(rows[: len(true)]) == len(true)
+            for row, expected in zip(rows, true, strict=False):
+                assert row[3] == pytest.approx(expected[3], abs=1e-9)
+                assert row[:3] + row[4:] == expected[:3] + expected[4:]
+            n_rows += len(true)
+    return n_rows
+
+
+def test_rows_of_tictactoe_are_those_derived_from_the_moves() -> None:
+    envs, ledger = make_envs(TicTacToe, 3), Ledger()
+    assert envs.agents == ("cross", "nought")
+    collector = Collector(random_player(envs), envs, ledger)
+    for n_step in (1, 2, 50, 400):
+        collector.collect(n_step=n_step)
+    logs = [game.log for game in games_of(envs)]
+    assert assert_is_true(stored_rows(ledger), logs) > 300
+    assert {winner for log in logs for _, winner in log[:-1]} == {0, 1, None}
+
+
+def test_statistics_of_a_game_of_turns_count_its_moves_and_all_rewards() -> None:
+    envs = make_envs(TicTacToe, 2)
+    stats = Collector(random_player(envs), envs).collect(n_episode=20)
+    finished = [one for game in games_of(envs) for one in game.log]
+    assert stats.n_episode == len(finished) == 20
+    assert sorted(stats.episode_lengths) == sorted(len(moves) for moves, _ in finished)
+    for player, name in enumerate(envs.agents):
+        true = [sum(row[3] for row in true_rows(*one)[player]) for one in finished]
+        if name == "nought":  # paid by the first move, before it has a row
+            true = [total + moves[0][2] / 16 for total, (moves, _) in zip(true, finished, strict=True)]
+        assert stats.agents[name].mean == pytest.approx(np.mean(true))
+        assert stats.agents[name].min == pytest.approx(min(true))
+
+
+def test_n_step_windows_follow_an_agents_own_moves() -> None:
+    envs, buffer = make_envs(TicTacToe), ReplayBuffer(5_000, seed=0)
+    Collector(random_player(envs), envs, buffer).collect(n_step=200)
+    (log,) = (game.log for game in games_of(envs))
+    batch = buffer.sample(None, horizon=Horizon(2, gamma=0.5), columns=("env_id",))
+    expected = defaultdict(list)
+    for moves, winner in log[:-1]:
+        for player, rows in true_rows(moves, winner).items():
+            for index, row in enumerate(rows):
+                later = rows[index + 1][3] if index + 1 < len(rows) else 0.0
+                discount = 0.25 if index + 2 < len(rows) else 0.0
+                expected[player, tuple(row[0]), row[2]].append((row[3] + 0.5 * later, discount))
+    n_found = 0
+    for player, board, action, reward, discount in zip(
+        batch.extras["env_id"].tolist(), batch.obs["board"].tolist(), batch.action.tolist(),
+        batch.reward.tolist(), batch.discount.tolist(), strict=True,
+    ):  # fmt: skip
+        near = expected[player, tuple(board), action]
+        n_found += any(abs(total - reward) < 1e-4 and own == discount for total, own in near)
+    assert n_found >= sum(map(len, expected.values())) - 2
+
+
+@forks
+@pytest.mark.parametrize("wait_num", [None, 1])
+def test_games_in_processes_have_the_same_rows(wait_num: int | None) -> None:
+    envs, ledger = make_envs(TicTacToe, 2, backend="async", wait_num=wait_num), Ledger()
+    Collector(random_player(envs), envs, ledger).collect(n_step=120)
+    logs = copy.deepcopy(envs.call("log")[::2])
+    assert assert_is_true(stored_rows(ledger), logs) > 50
+    envs.close()
+
+
+def test_an_agent_that_is_out_ends_first_and_all_others_with_the_game() -> None:
+    envs, ledger = make_envs(Elimination), Ledger()
+    stats = Collector(Still(1), envs, ledger).collect(n_episode=1)
+    rows = ledger.rows()
+    # The moves are a b c a b c, then b is out: a c.
+    true = {
+        0: [(1 + 2e1 + 2e2, 0, 3), (1e3 + 2e4 + 2e5, 3, 6), (1e6 + 2e7, 6, 8)],
+        1: [(1e1 + 2e2 + 2e3, 1, 4), (1e4 + 2e5, 4, 6)],
+        2: [(1e2 + 2e3 + 2e4, 2, 5), (1e5 + 2e6, 5, 7), (1e7, 7, 8)],
+    }
+    for agent, own in true.items():
+        here = rows.env_ids == agent
+        assert rows.reward[here].tolist() == [gain for gain, _, _ in own]
+        assert rows.obs[here].tolist() == [[agent, before] for _, before, _ in own]
+        assert rows.next_obs[here].tolist() == [[agent, after] for _, _, after in own]
+        assert rows.terminated[here].tolist() == [False] * (len(own) - 1) + [agent == 1]
+        assert rows.truncated[here].tolist() == [False] * (len(own) - 1) + [agent != 1]
+    early = {"a": 0.0, "b": 2.0, "c": 2.0 + 2e1}  # paid before the first move: in the return, and in no row
+    assert {name: own.mean for name, own in stats.agents.items()} == {
+        name: sum(gain for gain, _, _ in true[agent]) + early[name] for agent, name in enumerate("abc")
+    }
+    assert stats.episode_lengths == (8,)
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_rows_of_a_dict_game_run_from_observation_to_observation(is_truncated: bool) -> None:
+    envs, ledger = make_envs(partial(Meetings, is_truncated=is_truncated)), Ledger()
+    assert envs.agents == ("0", "1", "2")
+    stats = Collector(Still(2), envs, ledger).collect(n_episode=1)
+    rows, n_all = ledger.rows(), 111_111.0
+    true = {
+        0: [(1.0, 0, 1), (10.0, 1, 2), (100.0, 2, 3), (11_000.0, 3, 5), (100_000.0, 5, 6)],
+        1: [(111.0, 0, 3), (111_000.0, 3, 3)],  # not observed at the end: its last observation stands for it
+        2: [(11.0, 0, 2)],
+    }
+    for agent, own in true.items():
+        here = rows.env_ids == agent
+        assert rows.reward[here].tolist() == [gain for gain, _, _ in own]
+        assert rows.obs[here].tolist() == [[agent, before] for _, before, _ in own]
+        assert rows.next_obs[here].tolist() == [[agent, after] for _, _, after in own]
+        ends = [False] * (len(own) - 1) + [True]
+        assert rows.terminated[here].tolist() == (ends if agent == 2 or not is_truncated else [False] * len(own))
+        assert rows.truncated[here].tolist() == (ends if agent != 2 and is_truncated else [False] * len(own))
+    assert {name: own.mean for name, own in stats.agents.items()} == {"0": n_all, "1": n_all, "2": n_all}
+    (game,) = games_of(envs)
+    assert game.actions == [{0: 2, 1: 2, 2: 2}, {0: 2}, {0: 2}, {0: 2, 1: 2}, {}, {0: 2}]
+
+
+# ---- resuming, failures ----
+
+
+class Stateless(Still):
+    """Act by the board alone."""
+
+    def act(self, obs: Any, *, env_ids: Any = None, **options: Any) -> Any:
+        output = super().act(obs, env_ids=env_ids)
+        legal = obs[ACTION_MASK] != 0
+        places = obs["board"].astype(int) @ np.arange(1, 10) % 7
+        action = [np.flatnonzero(row)[place % row.sum()] for row, place in zip(legal, places, strict=True)]
+        return output._replace(action=np.array(action, np.int64))
+
+
+@pytest.mark.parametrize("n_step", [1, 3, 4, 14, 50])
+def test_open_rows_continue_where_they_were_saved(n_step: int) -> None:
+    def made() -> tuple[Collector, Ledger]:
+        return Collector(Stateless(), make_envs(TicTacToe, 3, seed=1), ledger := Ledger()), ledger
+
+    (straight, all_rows), (resumed, new_rows) = made(), made()
+    straight.collect(n_step=n_step)
+    state, n_before = copy.deepcopy(straight.state_dict()), len(all_rows)
+    resumed.load_state_dict(state)
+    assert not resumed._needs_reset
+    stats = [collector.collect(n_step=40) for collector in (straight, resumed)]
+    mine, theirs = new_rows.rows(), all_rows.rows()
+    for name in ("reward", "terminated", "truncated", "env_ids", "action"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name)[n_before:])
+    np.testing.assert_array_equal(mine.obs["board"], theirs.obs["board"][n_before:])
+    assert stats[0].agents == stats[1].agents
+
+
+class Breaking(TicTacToe):
+    """Tic-tac-toe that breaks at the fourth move of its second game, and returns a wrong board in its fourth."""
+
+    made: list["Breaking"] = []  # noqa: RUF012  # the games of one test
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self)
+
+    def step(self, action: Any) -> None:
+        if len(self.made) == 1 and len(self.log) == 2 and len(self.moves) == 3:
+            raise OSError("the board fell")
+        super().step(action)
+
+    def observe(self, agent: str) -> Any:
+        seen = super().observe(agent)
+        if len(self.made) == 2 and len(self.log) == 2 and len(self.moves) == 3:
+            seen["board"] = np.zeros(8, np.int8)
+        return seen
+
+
+def test_a_game_that_fails_is_replaced_and_its_rows_are_dropped() -> None:
+    Breaking.made = []
+    buffer = ReplayBuffer(1_000, seed=0)
+    envs = make_envs([Breaking, TicTacToe], on_error="restart", restart_delay_s=0.0)
+    collector = Collector(random_player(envs), envs, buffer)
+    stats = collector.collect(n_step=100)
+    assert (stats.n_env_restarts, stats.n_faulty_episodes) == (2, 2)
+    assert len(Breaking.made) == 3
+    whole = [len(true_rows(*one)[player]) for game in Breaking.made for one in game.log[:1] for player in (0, 1)]
+    batch = buffer.sample(None, horizon=Horizon(), columns=("env_id", "terminated"))
+    own = batch.extras["env_id"] < 2
+    assert own.sum() >= sum(whole[:4])  # the games that were over
+    assert batch.extras["terminated"][own].sum() >= 4
+    Breaking.made = []
+    envs = make_envs([TicTacToe, Breaking])
+    with pytest.raises(EnvError, match=r"env [23] raised OSError in step: the board fell, at .* in game 1"):
+        Collector(random_player(envs), envs).collect(n_step=100)
+
+
+def test_a_game_that_never_lets_an_ended_agent_go_is_named() -> None:
+    class Haunted(TicTacToe):
+        def take_out_dead(self, action: Any) -> bool:
+            return self.terminations[self.agent_selection]
+
+    envs = make_envs(Haunted)
+    with pytest.raises(EnvError, match=r"agent 'cross' has ended, but step\(None\) does not remove it from agents"):
+        Collector(random_player(envs), envs).collect(n_step=50)
