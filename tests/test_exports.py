@@ -33,8 +33,8 @@ NAMESPACES = {
     """,
     "collector": "Collector Episode EpisodeEvents",
     "datasets": """
-        Estimate HasActionProbability HasActionValues direct_method doubly_robust from_minari importance_sampling
-        load_dataset to_minari weighted_importance_sampling
+        Estimate HasActionProbability HasActionValues StreamedDataset direct_method doubly_robust from_minari
+        importance_sampling load_dataset stream_dataset to_minari weighted_importance_sampling
     """,
     "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Precision TensorBatch TorchOptimizer",
     "envs": """

@@ -221,6 +221,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "inspect_checkpoint": Call(tk.trainer.inspect_checkpoint, {"path": checkpoint}),
         "list": Call(tk.zoo.list, {}),
         "load_dataset": Call(tk.load_dataset, {"path": saved}),
+        "stream_dataset": Call(tk.datasets.stream_dataset, {"path": saved}),
         "load_policy": Call(tk.load_policy, {"path": checkpoint, "device": "cpu"}),
         "make_envs": Call(tk.make_envs, {"spec": Walk, "n": 2}),
         "presets.dqn": Call(tk.presets.dqn, preset),

@@ -134,6 +134,11 @@ class ReplayBuffer(HasSpaces):
         """The spec of a row, None before the buffer is bound."""
         return None if self._bound is None else self._bound.spec
 
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the draws."""
+        return self._rng
+
     def seed(self, root: int) -> None:
         """Restart the buffer's random stream from a root seed."""
         self._rng = seeding.generator(root, "buffer")
@@ -608,9 +613,14 @@ class ReplayBuffer(HasSpaces):
         if buffer.capacity < len(ends):
             raise ConfigError(f"{cls.__name__}.capacity {buffer.capacity} cannot hold the {len(ends)} rows given")
         buffer.bind(spec)
-        buffer._storage.fill(ends, blocks)
-        buffer._sampler.touch(np.arange(len(ends)))
+        buffer.refill(ends, blocks)
         return buffer
+
+    def refill(self, ends: NDArray[np.bool_], blocks: Iterable[Block]) -> None:
+        """Replace all rows by T others of one environment, in the same memory; see `from_blocks`."""
+        self.clear()
+        self._storage.fill(ends, blocks)
+        self._sampler.touch(np.arange(len(ends)))
 
     def episodes(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes whose first row is still stored, environment by environment, oldest first."""

@@ -165,6 +165,7 @@ class Storage:
 
     def fill(self, ends: NDArray[np.bool_], blocks: Iterable[Block]) -> None:
         """Write T rows of one environment into empty storage; `ends` [T] marks each episode's last row."""
+        first = self.serial
         n_steps, records = len(ends), self.records
         last = np.flatnonzero(ends)
         starts = np.concatenate([[0], last + 1])
@@ -190,9 +191,9 @@ class Storage:
             records.episode[start:end] = episode
             start, n_ended = end, n_ended + n_ends
         assert start == n_steps, "blocks have as many rows as `ends`"
-        records.stamp[:n_steps] = np.arange(n_steps)
+        records.stamp[:n_steps] = np.arange(first, first + n_steps)
         records.final[last] = finals
-        self.serial = n_steps
+        self.serial = first + n_steps
         self.rings.set_cursors(np.array([n_steps]))
         self.rings.count[0] = self.rings.n_live = n_steps
         self.open_steps[0] = n_steps - starts[-1]

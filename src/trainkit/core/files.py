@@ -315,6 +315,14 @@ class StoredArray:
                     flat[begin : begin + len(items)] = items
             _check_end(content)
 
+    def skip_to(self, row: int) -> None:
+        """Let `read_rows` continue with this row, which is at or after those read so far."""
+        if self._is_fortran:
+            self._n_read = row
+        while self._n_read < row:
+            row_bytes = self.nbytes // max(1, len(self))
+            self.read_rows(min(row - self._n_read, max(1, CHUNK_BYTES // max(1, row_bytes))))
+
     def read_rows(self, n_rows: int) -> NDArray[Any]:
         """Return the next rows [n_rows, ...], starting with the first; reading the last row verifies the content."""
         begin, self._n_read = self._n_read, self._n_read + n_rows

@@ -361,11 +361,8 @@ class Recorder(Protocol):
         ...
 
 
-@runtime_checkable
-class Buffer(RowStore, Seedable, Protocol):
-    """A buffer as an off-policy trainer uses it."""
-
-    capacity: int
+class SampledStore(Store, Seedable, Protocol):
+    """Rows as updates read them."""
 
     @property
     def prioritized(self) -> bool:
@@ -381,6 +378,13 @@ class Buffer(RowStore, Seedable, Protocol):
     def update_priorities(self, slots: NDArray[np.int64], priority: NDArray[Any]) -> None:
         """Write the priorities [K] of rows; rows that are no longer stored are ignored."""
         ...
+
+
+@runtime_checkable
+class Buffer(SampledStore, RowStore, Protocol):
+    """A buffer as an off-policy trainer uses it."""
+
+    capacity: int
 
 
 @runtime_checkable
@@ -413,8 +417,8 @@ class SequenceBuffer(Buffer, Protocol):
 
 
 @runtime_checkable
-class Dataset(Buffer, Protocol):
-    """A buffer as an offline trainer uses it: it reads all rows once before training."""
+class Dataset(SampledStore, Protocol):
+    """A buffer or streamed files as an offline trainer uses them: it reads all rows once before training."""
 
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Iterate once over all rows, `n_rows` at a time."""

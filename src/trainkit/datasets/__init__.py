@@ -11,16 +11,19 @@ from trainkit.datasets.off_policy_evaluation import (
     importance_sampling,
     weighted_importance_sampling,
 )
+from trainkit.datasets.streaming import StreamedDataset, stream_dataset
 
 __all__ = [
     "Estimate",
     "HasActionProbability",
     "HasActionValues",
+    "StreamedDataset",
     "direct_method",
     "doubly_robust",
     "from_minari",
     "importance_sampling",
     "load_dataset",
+    "stream_dataset",
     "to_minari",
     "weighted_importance_sampling",
 ]

@@ -13,7 +13,8 @@ An HDF5 file has the same arrays as datasets, `meta` as the bytes of the JSON.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +27,14 @@ from numpy.typing import NDArray
 from trainkit.buffer.recorded import Block, BlockCheck, block_ranges
 from trainkit.core import files, tree
 from trainkit.core.checkpoint import versions
-from trainkit.core.data import ArraySpec, Obs, RecordedEpisode
+from trainkit.core.data import ArraySpec, Obs, RecordedEpisode, RowSpec
 from trainkit.core.errors import CheckpointError
 from trainkit.core.files import MAX_TEXT_BYTES, check_declared, decoding, open_npz, parse_json
 from trainkit.core.spaces import Spaces, array_specs, check_spaces, stacked_space
 from trainkit.datasets.hdf5 import SUFFIXES, hdf5_bytes, open_hdf5
 
 FORMAT = 1
+ANY_SIZE = sys.maxsize  # `max_bytes` of a file that is read in parts
 _KIND = "trainkit dataset"
 _STACK_BYTES = 5  # times the bytes of one stack: the bounds of its space, and the extra rows of a ring
 _FLOAT, _INTEGER, _FLAG = (ArraySpec(shape=(), dtype=np.dtype(kind)) for kind in (np.float64, np.int64, np.bool_))
@@ -54,6 +56,11 @@ class Header:
         """The spaces as a policy sees them, stacked."""
         observation_space = stacked_space(self.observation_space, self.stack)
         return Spaces(observation_space=observation_space, action_space=self.action_space)
+
+    def row_spec(self, stack: int) -> RowSpec:
+        """Return the spec of the rows in a buffer that stacks this many frames."""
+        obs = array_specs(self.observation_space, stack)
+        return RowSpec(n_envs=1, obs=obs, action=array_specs(self.action_space), extras=self.extras)
 
     def differences(self, other: "Header") -> list[str]:
         """Describe how the rows of another dataset differ in shape or type; the environment may differ."""
@@ -121,16 +128,22 @@ def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode],
         files.save_new_arrays(path, columns, compress=compress)
 
 
-def read_shard(path: Path, *, max_bytes: int | None = None) -> Shard:
+def read_shard(path: Path, *, max_bytes: int | None = None, in_parts: bool = False) -> Shard:
     """Read the headers of one file and how its episodes end.
+
+    Args:
+        path: of the file.
+        max_bytes: largest size of its columns; None is half of the free memory.
+        in_parts: whether rows will be read in parts: then only what is read here must not be larger.
 
     Raises:
         CheckpointError: it is missing, damaged, no dataset, of a newer format, does not hold what it says, or declares
             more than `max_bytes`.
     """
-    with _open_columns(path, max_bytes) as columns:
+    with _open_columns(path, ANY_SIZE if in_parts else max_bytes) as columns:
         meta = _read_meta(path, columns)
         with decoding(path, "a dataset", remedy="it does not hold what it says: record it again"):
+            check_declared(path, sum(columns[name].nbytes for name in _PER_EPISODE), max_bytes)
             header = _header(path, meta, max_bytes)
             _check_ends(columns)
             ends = {name: np.asarray(columns[name]) for name in _PER_EPISODE}
@@ -140,38 +153,53 @@ def read_shard(path: Path, *, max_bytes: int | None = None) -> Shard:
             return shard
 
 
-def shard_blocks(shard: Shard) -> Iterator[Block]:
-    """Read all rows of a file in order, block by block, and validate them.
+def shard_blocks(shard: Shard, ranges: Iterable[tuple[int, int]] | None = None) -> Iterator[Block]:
+    """Read rows of a file in order, block by block, and validate them.
+
+    Args:
+        shard: of the file.
+        ranges: (first, end) of the episodes to read, ascending; None reads all.
 
     Raises:
         CheckpointError: a value cannot be learned from, or the file is damaged.
     """
-    header, path = shard.header, shard.path
-    ends, last = shard.ends, np.cumsum(shard.length) - 1  # [T], [E]
-    terminated, truncated = np.zeros((2, len(ends)), np.bool_)
-    terminated[last], truncated[last] = shard.terminated, shard.truncated
-    check = BlockCheck(str(path), header.action_space, CheckpointError)
+    rows = np.concatenate([[0], np.cumsum(shard.length)]).tolist()  # [E + 1], where each episode begins
+    with _open_columns(shard.path, ANY_SIZE) as columns:  # `read_shard` has checked it
+        for first, end in [(0, len(shard.length))] if ranges is None else ranges:
+            for name in ("action", "reward", *map(_extra, shard.header.extras)):
+                columns[name].skip_to(rows[first])
+            for path, _ in tree.named_leaves(array_specs(shard.header.observation_space)):
+                columns[_dotted("obs", path)].skip_to(rows[first] + first)  # with the final ones before
+            yield from _read_episodes(shard, columns, first, end, rows[first])
+
+
+def _read_episodes(shard: Shard, columns: Mapping[str, Any], first: int, end: int, first_row: int) -> Iterator[Block]:
+    """Read the episodes [first, end) from columns whose next row is that of the first one."""
+    header, length = shard.header, shard.length[first:end]
+    last = np.cumsum(length) - 1  # [E]
+    ends, terminated, truncated = np.zeros((3, last[-1] + 1), np.bool_)  # [T] each
+    ends[last], terminated[last], truncated[last] = True, shard.terminated[first:end], shard.truncated[first:end]
+    check = BlockCheck(str(shard.path), header.action_space, CheckpointError)
     specs = array_specs(header.observation_space)
-    with _open_columns(path, None) as columns:
-        for begin, end in block_ranges(len(ends), _frame_bytes(header.observation_space)):
-            ends_here = ends[begin:end]
-            n_before: NDArray[np.int64] = np.cumsum(ends_here) - ends_here  # [K], final observations before each row
-            is_step = np.zeros(end - begin + int(ends_here.sum()), np.bool_)
-            is_step[np.arange(end - begin) + n_before] = True
-            leaves = iter([columns[_dotted("obs", one)].read_rows(len(is_step)) for one, _ in tree.named_leaves(specs)])
-            frames = _filled(specs, leaves)
-            block = Block(
-                obs=tree.map_tree(lambda leaf: leaf[is_step], frames),  # noqa: B023 - called at once
-                action=columns["action"].read_rows(end - begin),
-                reward=columns["reward"].read_rows(end - begin),
-                terminated=terminated[begin:end],
-                truncated=truncated[begin:end],
-                last_rows=np.flatnonzero(ends_here),
-                last_obs=tree.map_tree(lambda leaf: leaf[~is_step], frames),  # noqa: B023 - called at once
-                extras={name: columns[_extra(name)].read_rows(end - begin) for name in header.extras},
-            )
-            check.block(block, begin)
-            yield block
+    for begin, stop in block_ranges(len(ends), _frame_bytes(header.observation_space)):
+        ends_here = ends[begin:stop]
+        n_before: NDArray[np.int64] = np.cumsum(ends_here) - ends_here  # [K], final observations before each row
+        is_step = np.zeros(stop - begin + int(ends_here.sum()), np.bool_)
+        is_step[np.arange(stop - begin) + n_before] = True
+        leaves = iter([columns[_dotted("obs", one)].read_rows(len(is_step)) for one, _ in tree.named_leaves(specs)])
+        frames = _filled(specs, leaves)
+        block = Block(
+            obs=tree.map_tree(lambda leaf: leaf[is_step], frames),  # noqa: B023 - called at once
+            action=columns["action"].read_rows(stop - begin),
+            reward=columns["reward"].read_rows(stop - begin),
+            terminated=terminated[begin:stop],
+            truncated=truncated[begin:stop],
+            last_rows=np.flatnonzero(ends_here),
+            last_obs=tree.map_tree(lambda leaf: leaf[~is_step], frames),  # noqa: B023 - called at once
+            extras={name: columns[_extra(name)].read_rows(stop - begin) for name in header.extras},
+        )
+        check.block(block, first_row + begin)
+        yield block
 
 
 @contextmanager

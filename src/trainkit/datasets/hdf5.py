@@ -48,6 +48,10 @@ class H5Column:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return self._read(rows)
 
+    def skip_to(self, row: int) -> None:
+        """Let `read_rows` continue with this row."""
+        self._n_read = row
+
     def read_rows(self, n_rows: int) -> NDArray[Any]:
         """Return the next rows [n_rows, ...], starting with the first."""
         begin, self._n_read = self._n_read, self._n_read + n_rows

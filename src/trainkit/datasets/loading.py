@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.replay import ReplayBuffer
-from trainkit.core.data import RowSpec
 from trainkit.core.errors import CheckpointError, ConfigError, SpaceMismatchError, reject_unknown
 from trainkit.core.files import check_declared, decoding
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, options_of
-from trainkit.core.spaces import Spaces, array_specs
-from trainkit.datasets.format import Header, read_shard, shard_blocks
+from trainkit.core.spaces import Spaces
+from trainkit.datasets.format import Header, Shard, read_shard, shard_blocks
 from trainkit.datasets.hdf5 import SUFFIXES, H5Column, open_hdf5
 from trainkit.datasets.minari import is_minari, is_minari_id, open_minari
 
@@ -57,21 +56,39 @@ def load_dataset(
     reject_unknown("load_dataset", options, [*known, *options_of(into.from_blocks)])
     if isinstance(path, str | Path) and (is_minari(path) or is_minari_id(path)):
         with open_minari(path, max_bytes) as episodes:
-            _check_joined(_other_spaces(Path(path), episodes.header, envs))
+            check_spaces_of(Path(path), episodes.header, envs)
             return _buffer(into, episodes.header, episodes.ends, episodes.blocks(), options)
-    found = _files(path)
+    found = find_files(path)
     if len(found) == 1 and is_tianshou(found[0], max_bytes):
         return load_tianshou(
             found[0], into=into, max_bytes=max_bytes, **({} if envs is None else {"spaces": envs}), **options
         )
-    shards = [read_shard(file, max_bytes=max_bytes) for file in found]
-    first, header = found[0], shards[0].header
-    problems = [f"{one.path}: {text}, as in {first}" for one in shards[1:] for text in header.differences(one.header)]
-    _check_joined([*problems, *_other_spaces(first, header, envs)])
+    shards = read_shards(found, envs, max_bytes)
     if len(shards) > 1:
         check_declared(f"load_dataset: {len(shards)} files", sum(shard.n_bytes for shard in shards), max_bytes)
     ends = np.concatenate([shard.ends for shard in shards])
-    return _buffer(into, header, ends, chain.from_iterable(map(shard_blocks, shards)), options)
+    return _buffer(into, shards[0].header, ends, chain.from_iterable(map(shard_blocks, shards)), options)
+
+
+def read_shards(
+    paths: Sequence[Path], envs: EnvSpaces | None, max_bytes: int | None, *, in_parts: bool = False
+) -> list[Shard]:
+    """Read the headers of files, as `read_shard` does, and check that they match each other and environments.
+
+    Raises:
+        CheckpointError: as `read_shard`.
+        SpaceMismatchError: they do not match.
+    """
+    shards = [read_shard(path, max_bytes=max_bytes, in_parts=in_parts) for path in paths]
+    first, header = paths[0], shards[0].header
+    problems = [f"{one.path}: {text}, as in {first}" for one in shards[1:] for text in header.differences(one.header)]
+    _check_joined([*problems, *_other_spaces(first, header, envs)])
+    return shards
+
+
+def check_spaces_of(path: Path, header: Header, envs: EnvSpaces | None) -> None:
+    """Raise a `SpaceMismatchError` if a dataset does not match environments."""
+    _check_joined(_other_spaces(path, header, envs))
 
 
 @checked
@@ -121,16 +138,10 @@ def _buffer(
 ) -> ReplayBuffer:
     """Make a buffer of recorded episodes, one row per step."""
     given = {"stack": header.stack, "spaces": header.spaces, **options}
-    spec = RowSpec(
-        n_envs=1,
-        obs=array_specs(header.observation_space, given["stack"]),
-        action=array_specs(header.action_space),
-        extras=header.extras,
-    )
-    return into.from_blocks(spec, ends, blocks, **given)
+    return into.from_blocks(header.row_spec(given["stack"]), ends, blocks, **given)
 
 
-def _files(path: Paths) -> list[Path]:
+def find_files(path: Paths) -> list[Path]:
     """Return the files of a path, folder, glob or list of these, sorted by name.
 
     Raises:
@@ -145,7 +156,7 @@ def _files(path: Paths) -> list[Path]:
         else:
             return [single]  # reading it reports what is wrong
     else:
-        found = [file for one in path for file in _files(one)]
+        found = [file for one in path for file in find_files(one)]
     files = sorted({file.resolve(): file for file in found}.values())
     if not files:
         raise ConfigError(f"load_dataset found no file in {path!r}: name files, a folder or a glob of DatasetWriter's")

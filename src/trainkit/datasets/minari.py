@@ -65,7 +65,7 @@ class MinariEpisodes:
 
     Attributes:
         header: what all episodes share.
-        ends: which rows are their episode's last [T].
+        length: steps of each episode [E].
     """
 
     def __init__(
@@ -94,20 +94,33 @@ class MinariEpisodes:
         if not lengths:
             raise ConfigError(f"{source} has no episode")
         check_declared(source, n_bytes, max_bytes)
-        self.ends = np.zeros(sum(lengths), np.bool_)
-        self.ends[np.cumsum(lengths) - 1] = True
+        self.length = np.array(lengths)
 
-    def blocks(self) -> Iterator[Block]:
-        """Read all rows in order, block by block, in the types of the spaces, and validate them.
+    @property
+    def ends(self) -> NDArray[np.bool_]:
+        """Which rows are their episode's last [T]."""
+        ends = np.zeros(self.length.sum(), np.bool_)
+        ends[np.cumsum(self.length) - 1] = True
+        return ends
+
+    def blocks(self, ranges: Iterable[tuple[int, int]] | None = None) -> Iterator[Block]:
+        """Read rows in order, block by block, in the types of the spaces, and validate them.
+
+        Args:
+            ranges: (first, end) of the episodes to read, ascending, by their position; None reads all.
 
         Raises:
             ConfigError: an episode continues after it ended.
             CheckpointError: a value cannot be learned from, or the file is damaged.
         """
         first = 0
+        wanted = None if ranges is None else {position for pair in ranges for position in range(*pair)}
         with decoding(self._source, "episodes"):
-            for one in self._episodes():
+            for position, one in enumerate(self._episodes()):
                 n_steps = len(one.reward)
+                if wanted is not None and position not in wanted:
+                    first += n_steps
+                    continue
                 for begin, end in block_ranges(n_steps, row_bytes((one.obs, one.action, one.reward))):
                     block = self._block(one, begin, end, n_steps, first + begin)
                     self._check.block(block, first + begin)

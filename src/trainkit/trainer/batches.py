@@ -9,13 +9,13 @@ import numpy as np
 from trainkit.core import tree
 from trainkit.core.data import SequenceBatch, TransitionBatch
 from trainkit.core.errors import Checks
-from trainkit.core.protocols import Buffer, Learner, SequenceBuffer
+from trainkit.core.protocols import Learner, SampledStore, SequenceBuffer
 
 Batch = TransitionBatch | SequenceBatch
 _TREES = "obs", "next_obs", "observations"  # fields that are trees
 
 
-def draw_batch(policy: Learner, buffer: Buffer, batch_size: int | None, *, step: int) -> Batch:
+def draw_batch(policy: Learner, buffer: SampledStore, batch_size: int | None, *, step: int) -> Batch:
     """Sample rows, of a recurrent policy sequences; None samples every row once."""
     sequences, horizon, columns = policy.sequences, policy.horizon, policy.columns
     if sequences is None:
@@ -29,7 +29,7 @@ def draw_batch(policy: Learner, buffer: Buffer, batch_size: int | None, *, step:
 
 
 def check_sequences(
-    checks: Checks, policy: Learner, buffer: Buffer, batch_size: int | None, per_round: int = 1
+    checks: Checks, policy: Learner, buffer: SampledStore, batch_size: int | None, per_round: int = 1
 ) -> None:
     """Note a problem if a recurrent policy cannot learn from this buffer in this way."""
     if policy.sequences is None:
