@@ -1,7 +1,7 @@
 """Checking an environment before training: errors, suspicious behavior and advice."""
 
 import contextlib
-import functools
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionErr
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_spaces, legal_actions, masked_space, random_actions
 from trainkit.envs.backends import MISREAD
+from trainkit.envs.check_game import advice_on_processes, check_game
 from trainkit.envs.factories import (
     EnvContext,
     EnvOptions,
     ValidateEnv,
     is_class_path,
     run_validation,
-    single_agent,
     with_flat_actions,
     with_package,
 )
+from trainkit.envs.games import Game, is_game
 from trainkit.envs.ownership import check_free
 from trainkit.envs.validation import DISCRETE, ActionValidator, Ranges, RowReader
 
 Level = Literal["error", "warning", "note"]
 LEVELS: list[Level] = ["error", "warning", "note"]
-_MIN_ASYNC_MS = 0.5  # per step; a message between processes costs about a tenth of that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Finding:
 
 @checked
 def check_env(
-    env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]],
+    env: str | gym.Env[Any, Any] | Callable[..., Any] | Game,
     *,
     n_steps: int = 1_000,
     seed: int = 0,
@@ -62,10 +62,10 @@ def check_env(
     env_kwargs: dict[str, Any] | None = None,
     validate_env: ValidateEnv | None = None,
 ) -> list[Finding]:
-    """Play an environment at random and return the findings, errors first; without an error training can start.
+    """Play an environment or game at random and return the findings, errors first; without one training can start.
 
     Args:
-        env: an id, a factory or class, "module.Class", or an environment, which is left open.
+        env: an id, a factory or class, "module.Class", or an environment or game of several agents, which is left open.
         n_steps: of an episode, at most; one is played twice.
         seed: of the episode and its actions.
         mask_key: as in `make_envs`.
@@ -80,16 +80,23 @@ def check_env(
         checks.integer("seed", seed, low=0)
         can_validate = validate_env is None or callable(validate_env)
         checks.require(can_validate, f".validate_env must be a function of an environment, got {validate_env!r}")
-    if isinstance(env, gym.Env):
+    given: Any = env
+    is_made = isinstance(env, gym.Env) or (is_game(env) and not inspect.isclass(env))
+    if is_made:
         check_free(env, "check_env")
     check = _Check(mask_key)
     with contextlib.suppress(_StopError), contextlib.ExitStack() as made:
-        if not isinstance(env, gym.Env):
-            env = check.make(env, env_kwargs or {})
-            made.callback(check.close, env)
-        env = check.check_spaces(env, validate_env)
-        check.play_twice(env, n_steps, seed)
-        check.check_rendering(env)
+        if not is_made:
+            given = check.make(env, env_kwargs or {})
+            made.callback(check.close, given)
+        check.check_by_user(given, validate_env)
+        if is_game(given):
+            for finding in check_game(given, n_steps=n_steps, seed=seed, mask_key=mask_key):
+                check.find(*finding)
+        else:
+            single = check.check_spaces(given)
+            check.play_twice(single, n_steps, seed)
+        check.check_rendering(given)
     return sorted(check.findings, key=lambda finding: LEVELS.index(finding.level))
 
 
@@ -118,7 +125,7 @@ class _Check:
         self._discrete: Ranges
         self._step_seconds, self._n_steps = 0.0, 0
 
-    def make(self, spec: Any, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    def make(self, spec: Any, env_kwargs: dict[str, Any]) -> Any:
         """Make the environment without gymnasium's own checks, which would repeat the warnings."""
         try:
             if isinstance(spec, str):
@@ -128,26 +135,25 @@ class _Check:
             elif not callable(spec):
                 raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
             context = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)
-            return single_agent(
-                functools.partial(EnvOptions(env_kwargs=env_kwargs).make, spec, context),
-                "check_env checks environments of one agent",
-                "pettingzoo.test.parallel_api_test checks those",
-            )
+            return EnvOptions(env_kwargs=env_kwargs).make(spec, context)
         except (ConfigError, EnvError) as error:
             self._stop(f"it cannot be made: {error}", "fix its constructor, or the arguments")
 
-    def close(self, env: gym.Env[Any, Any]) -> None:
+    def close(self, env: Any) -> None:
         """Close an environment that was made here."""
         with contextlib.suppress(_StopError), self._raised_in("close"):
-            env.close()
+            getattr(env, "close", lambda: None)()
 
-    def check_spaces(self, env: gym.Env[Any, Any], validate_env: ValidateEnv | None) -> gym.Env[Any, Any]:
-        """Check the user's validation function and the spaces; return the environment with flat actions."""
+    def check_by_user(self, env: Any, validate_env: ValidateEnv | None) -> None:
+        """Call the user's validation function."""
         try:
             if validate_env is not None:
                 run_validation(validate_env, env, "the environment")
         except ConfigError as error:
-            self._find("error", str(error).partition(".")[2], "correct the environment, or the function")
+            self.find("error", str(error).partition(".")[2], "correct the environment, or the function")
+
+    def check_spaces(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        """Check the spaces; return the environment with flat actions."""
         try:
             env = with_flat_actions(env)
         except ConfigError as error:
@@ -163,7 +169,7 @@ class _Check:
             wrapper = "TransformAction" if str(error).startswith("the action") else "FlattenObservation"
             self._stop(str(error), f"gymnasium.wrappers.{wrapper}, or a wrapper of your own")
         if isinstance(action_space, gym.spaces.Box) and not action_space.is_bounded():
-            self._find("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
+            self.find("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
         self._space, self._discrete = space, Ranges(space, *DISCRETE)
         self._reader, self._actions = RowReader(space, warn=self._find_cast), ActionValidator(action_space)
         return env
@@ -173,31 +179,27 @@ class _Check:
         first, second = list(self._play(env, n_steps, seed)), list(self._play(env, n_steps, seed))
         if not _are_equal(first[0], second[0]):
             advice = "call super().reset(seed=seed), draw from np_random"
-            self._find("warning", "two resets with the same seed differ", advice)
+            self.find("warning", "two resets with the same seed differ", advice)
         elif len(first) != len(second) or not all(map(_are_equal, first, second)):
             advice = "draw from self.np_random alone"
-            self._find("warning", "two episodes with the same seed and actions differ", advice)
+            self.find("warning", "two episodes with the same seed and actions differ", advice)
         last = first[-1]
         if not (last.terminated or last.truncated):
             advice = "let it terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit"
-            self._find("warning", f"no episode ended within {n_steps} steps", advice)
+            self.find("warning", f"no episode ended within {n_steps} steps", advice)
         if last.terminated and last.truncated:
-            self._find("note", "a step both terminated and truncated", "terminated wins: nothing is bootstrapped")
+            self.find("note", "a step both terminated and truncated", "terminated wins: nothing is bootstrapped")
         step_ms = 1e3 * self._step_seconds / self._n_steps
-        if step_ms > _MIN_ASYNC_MS:
-            advice = 'make_envs(backend="async"): a process each is worth it'
-        else:
-            advice = 'make_envs(backend="sync"): other processes would cost more than they save'
-        self._find("note", f"it makes {1e3 / step_ms:,.0f} steps per second", advice)
+        self.find("note", f"it makes {1e3 / step_ms:,.0f} steps per second", advice_on_processes(step_ms))
 
-    def check_rendering(self, env: gym.Env[Any, Any]) -> None:
+    def check_rendering(self, env: Any) -> None:
         """Check whether videos can be recorded."""
-        modes = env.metadata.get("render_modes") or []
+        modes = getattr(env, "metadata", {}).get("render_modes") or []
         if "rgb_array" not in modes:
-            self._find("note", f"it renders {modes or 'nothing'}, no arrays", "for videos, add the mode rgb_array")
-        elif env.render_mode != "rgb_array":
+            self.find("note", f"it renders {modes or 'nothing'}, no arrays", "for videos, add the mode rgb_array")
+        elif getattr(env, "render_mode", None) != "rgb_array":
             advice = 'for videos, make_envs(..., env_kwargs={"render_mode": "rgb_array"})'
-            self._find("note", f"its render_mode is {env.render_mode!r}", advice)
+            self.find("note", f"its render_mode is {getattr(env, 'render_mode', None)!r}", advice)
 
     # ---- one episode ----
 
@@ -220,7 +222,7 @@ class _Check:
             self._step_seconds += time.perf_counter() - start
             self._n_steps += 1
             if not _are_equal(returned, before):
-                self._find("note", "it writes into observations it returned before", "copy them; trainkit copies too")
+                self.find("note", "it writes into observations it returned before", "copy them; trainkit copies too")
             with self._misread():
                 returned, gain, terminated, truncated, info = self._reader.unpack_step(step_result)
                 obs, reward = self._read_obs(returned), self._read_reward(gain)
@@ -234,7 +236,7 @@ class _Check:
                 if legal is not None and not legal.any():
                     what = f"it truncates an episode in an observation whose {ACTION_MASK} is all False"
                     advice = "return terminated=True there, or leave one action legal: its value is learned from"
-                    self._find("error", what, advice)
+                    self.find("error", what, advice)
                 return
 
     def _random_action(self, obs: Obs, rng: np.random.Generator) -> Any:
@@ -250,7 +252,7 @@ class _Check:
         if self._mask_key is None:
             if ACTION_MASK in info and not (isinstance(obs, dict) and ACTION_MASK in obs):
                 advice = f'make_envs(mask_key="{ACTION_MASK}"), or illegal actions will be taken'
-                self._find("warning", f"its info has {ACTION_MASK!r}, which is not read", advice)
+                self.find("warning", f"its info has {ACTION_MASK!r}, which is not read", advice)
             return obs
         mask = np.asarray(info.get(self._mask_key))
         n_actions = int(getattr(self._actions.space, "n", 0))
@@ -266,45 +268,46 @@ class _Check:
         for path, leaf in tree.named_leaves(rows):
             if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                 advice = "fix the environment: training would stop there"
-                self._find("error", f"{_observation(path)} has nan or infinity", advice)
+                self.find("error", f"{_observation(path)} has nan or infinity", advice)
                 return rows
         outside = self._discrete.outside(rows)
         if outside is not None:
             name, space, values, _ = outside
             advice = "correct the environment or its space: training would stop there"
-            self._find("error", f"{name} {values[0]} is outside {space}", advice)
+            self.find("error", f"{name} {values[0]} is outside {space}", advice)
         elif not self._space.contains(tree.map_tree(lambda leaf: np.asarray(leaf[0]), rows)):
             advice = "widen the bounds: networks scale by them"
-            self._find("warning", "an observation is outside its space's bounds", advice)
+            self.find("warning", "an observation is outside its space's bounds", advice)
         return rows
 
     def _read_reward(self, gain: Any) -> float:
         reward = self._reader.reward(gain)
         if isinstance(gain, np.ndarray):
-            self._find("note", f"rewards are arrays {gain.dtype} {gain.shape}", "return a float")
+            self.find("note", f"rewards are arrays {gain.dtype} {gain.shape}", "return a float")
         if not np.isfinite(reward):
-            self._find("error", f"a reward was {reward}", "fix the environment: training would stop there")
+            self.find("error", f"a reward was {reward}", "fix the environment: training would stop there")
         return reward
 
     def _read_flag(self, name: str, value: Any) -> bool:
         if not isinstance(value, (bool, np.bool_)):
-            self._find("note", f"{name} is a {type(value).__name__}", "return a bool")
+            self.find("note", f"{name} is a {type(value).__name__}", "return a bool")
         return self._reader.flag(name, value)
 
     # ---- findings ----
 
-    def _find(self, level: Level, what: str, advice: str) -> None:
+    def find(self, level: Level, what: str, advice: str) -> None:
+        """Record a finding, once."""
         finding = Finding(level=level, what=what, advice=advice)
         if finding not in self.findings:
             self.findings.append(finding)
 
     def _stop(self, what: str, advice: str) -> NoReturn:
         """Record an error after which nothing more can be checked."""
-        self._find("error", what, advice)
+        self.find("error", what, advice)
         raise _StopError
 
     def _find_cast(self, text: str, path: str, given: Any, wanted: Any) -> None:
-        self._find("note", text % (path, given, wanted), f"return {wanted}, or say {given} in the space")
+        self.find("note", text % (path, given, wanted), f"return {wanted}, or say {given} in the space")
 
     @contextlib.contextmanager
     def _raised_in(self, where: str) -> Iterator[None]:

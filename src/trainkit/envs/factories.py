@@ -118,14 +118,6 @@ class EnvOptions:
         return gym.wrappers.TimeLimit(env, self.max_episode_steps)
 
 
-def single_agent(make: Callable[[], Any], rule: str, advice: str) -> gym.Env[Any, Any]:
-    """Make an environment; raise a ConfigError if it is a game of several agents."""
-    env: gym.Env[Any, Any] = make()
-    if is_game(env):
-        raise ConfigError(f"{rule}, and {env!r} is a game of several: {advice}")
-    return env
-
-
 def run_validation(validate_env: ValidateEnv, env: Any, name: str) -> None:
     """Raise a ConfigError if the user's function raises, or returns False, for an environment."""
     try:

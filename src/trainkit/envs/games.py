@@ -8,7 +8,7 @@ No package is imported: a game is recognized by its members.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 
@@ -41,6 +41,16 @@ class GameAnswer(NamedTuple):
     present: Sequence[Any]  # the agents that are in the game; those of them that are observed act next
     terminated: bool = False  # whether the game ended, for all
     truncated: bool = False
+
+
+class Game(Protocol):
+    """What every game of several agents has."""
+
+    possible_agents: Any
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any: ...
+
+    def step(self, action: Any, /) -> Any: ...
 
 
 class _Game:
@@ -116,8 +126,12 @@ class TurnsGame(_Game):
     def step(self, actions: Mapping[int, Any]) -> GameAnswer:
         """Make the move of one agent, {index: action}."""
         for action in actions.values():  # one: the agent that was observed last
-            self.game.step(action)
+            self.move(action)
         return self._next_turn()
+
+    def move(self, action: Any) -> None:
+        """Make a move of the agent whose turn it is."""
+        self.game.step(action)
 
     def _next_turn(self) -> GameAnswer:
         """Observe the agents that end, which make no further move, up to the one that is to move."""
