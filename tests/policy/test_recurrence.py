@@ -312,3 +312,95 @@ def test_wrong_uses_are_named() -> None:
         tk.OffpolicyTrainer(policy, collector, max_epoch=1, step_per_epoch=9, batch_size=2, updates_per_round=4)
     assert memory_of(flat.network) is None
     collector.close()
+
+
+# ---- on-policy ----
+
+
+def rolled_out(kind: Any, **options: Any) -> tuple[Any, Any, tk.Collector]:
+    """Return a recurrent actor-critic and its second rollout, whose first rows continue episodes."""
+    envs = tk.make_envs([lambda: gym.wrappers.TimeLimit(Counting(True), 7)] * 3, seed=1)
+    policy = kind.for_envs(envs, hidden=(8,), sequences=tk.Sequences(5, 0), max_grad_norm=None, seed=2, **options)
+    collector = tk.Collector(policy, envs, tk.RolloutBuffer())
+    collector.collect(n_step=30)
+    list(policy.learn(collector.buffer.read(policy.horizon, policy.columns), step=0))
+    policy.read_metrics()
+    collector.buffer.clear()
+    collector.collect(n_step=39)
+    return policy, collector.buffer.read(policy.horizon, policy.columns), collector
+
+
+def loss_by_hand(policy: Any, rollout: Any) -> Tensor:
+    """Return A2C's loss of a rollout: row by row, with gradients through 5 rows of an environment at most."""
+    total, n_rows = torch.zeros(()), 0
+    last = {int(row): index for index, row in enumerate(rollout.last_rows)}
+    n_envs = rollout.reward.shape[1]
+    for env in range(n_envs):
+        values, nexts, terms = [], [], []
+        state = torch.zeros(0)
+        for time in range(int(rollout.n_rows[env])):
+            if time % 5 == 0:
+                state = torch.from_numpy(rollout.extras["state"][time, env][None])
+            if rollout.extras["t"][time, env] == 0:
+                state = torch.zeros_like(state)
+            np.testing.assert_allclose(state.detach()[0], rollout.extras["state"][time, env], atol=1e-6)
+            features = {"x": torch.from_numpy(rollout.obs["x"][time, env][None, None])}
+            (numbers, value), state = policy.network.unroll(features, state)
+            legal = torch.from_numpy(rollout.obs["action_mask"][time, env][None] != 0)
+            action = torch.as_tensor(rollout.action[time, env])[None]
+            terms.append(
+                (policy.distribution.log_prob(numbers, action, legal), policy.distribution.entropy(numbers, legal))
+            )
+            values.append(value)
+            after = 0.0
+            if (position := time * n_envs + env) in last:
+                obs = torch.from_numpy(rollout.last_obs["x"][last[position]][None, None])
+                after = policy.network.unroll({"x": obs}, state.detach())[0].value.item()
+            nexts.append(after)
+        advantage = 0.0
+        for time in reversed(range(len(values))):
+            if not rollout.ended[time, env]:
+                nexts[time] = values[time + 1].item()
+            td = rollout.reward[time, env] + policy.horizon.gamma * nexts[time] - values[time].item()
+            advantage = td + (0.0 if rollout.ended[time, env] else policy.horizon.gamma * policy.lam * advantage)
+            log_prob, entropy = terms[time]
+            error = values[time] - (values[time].detach() + advantage)
+            total = total - log_prob * advantage + 0.5 * error.square() - 0.01 * entropy
+            n_rows += 1
+    return total.squeeze() / n_rows
+
+
+@pytest.mark.parametrize(
+    "options", [{"recurrent": "lstm"}, {"recurrent": "gru", "shared": True}], ids=["apart", "shared"]
+)
+def test_gradients_of_a_rollout_are_those_of_a_plain_loop(options: dict[str, Any]) -> None:
+    policy, rollout, collector = rolled_out(tk.A2CPolicy, **options)
+    assert rollout.n_rows.tolist() == [13, 13, 13]  # of 5, 5 and 3 rows
+    assert (rollout.extras["t"][0] > 0).any(), "an episode continues from the rollout before"
+    parameters = dict(policy.network.named_parameters())
+    loss = loss_by_hand(policy, rollout)
+    wanted = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    list(policy.learn(rollout, step=0))
+    np.testing.assert_allclose(policy.read_metrics()["loss"], loss.item(), rtol=1e-5)
+    largest = max(float(gradient.abs().max()) for gradient in wanted if gradient is not None)
+    for (name, parameter), gradient in zip(parameters.items(), wanted, strict=True):
+        assert parameter.grad is not None
+        np.testing.assert_allclose(parameter.grad, gradient, rtol=1e-5, atol=1e-5 * largest, err_msg=name)
+    collector.close()
+
+
+def test_the_first_ratio_of_a_rollout_is_one() -> None:
+    policy, rollout, collector = rolled_out(tk.PPOPolicy, recurrent="transformer")
+    next(iter(policy.learn(rollout, step=0, batch_size=20)))
+    metrics = policy.read_metrics()
+    assert abs(metrics["approx_kl"]) < 1e-9
+    assert metrics["clip_share"] == 0.0
+    collector.close()
+
+
+def test_wrong_uses_of_recurrent_actors_are_named() -> None:
+    envs = tk.make_envs("CartPole-v1", 2)
+    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network has no memory"):
+        tk.PPOPolicy.for_envs(envs, sequences=tk.Sequences(8, 0))
+    with pytest.raises(tk.ConfigError, match="sequences must have burn_in=0 and stored states"):
+        tk.PPOPolicy.for_envs(envs, recurrent="lstm", sequences=tk.Sequences(8, 4))

@@ -103,6 +103,14 @@ PARTS: dict[str, dict[str, Any]] = {
         "noisy": True,
         "n_step": 3,
     },
+    "drqn": {"backup": tk.DoubleBackup, "exploration": tk.EpsilonGreedy},
+    "r2d2": {
+        "backup": tk.DoubleBackup,
+        "buffer": tk.PrioritizedReplayBuffer,
+        "exploration": tk.EpsilonGreedy,
+        "dueling": True,
+        "n_step": 5,
+    },
 }
 
 
@@ -414,7 +422,8 @@ def test_a_value_part_is_checked(options: Any, message: str) -> None:
 @pytest.mark.parametrize("domain", ["classic", "grid", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: presets.QPreset, domain: Any) -> None:
-    assert set(preset.settings(domain)) == set(presets.dqn.settings())
+    own = {"recurrent", "sequence_length", "burn_in", "stored_state"} if preset.name in ("drqn", "r2d2") else set()
+    assert set(preset.settings(domain)) == set(presets.dqn.settings()) | own
     assert presets.settings(preset.name, domain) == preset.settings(domain)
 
 

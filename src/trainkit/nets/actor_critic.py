@@ -13,6 +13,7 @@ from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
 from trainkit.nets.encoders import Encoder, EncoderLike
 from trainkit.nets.layers import MLP, Activation, Norm, StackedNorm, activation_function
+from trainkit.nets.recurrent import Recurrent
 from trainkit.nets.weights import SeededModule, draw_orthogonal, draw_uniform
 
 
@@ -38,6 +39,7 @@ class ActorCriticNetwork(SeededModule):
         encoder: of each torso: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default tanh, of convolutions relu.
         norm: "layer" or "rms", before each activation; None for none.
+        recurrent: a memory behind each torso, see `Encoder`.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class ActorCriticNetwork(SeededModule):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
     ) -> None:
         _check_sizes("ActorCriticNetwork", width=width, hidden=hidden)
         super().__init__()
         how: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm, "default": torch.tanh}
+        how["recurrent"] = recurrent
         self.actor_torso = Encoder(shapes, hidden, **how)
         self.critic_torso = None if shared else Encoder(shapes, hidden, **how)
         self.actor = MLP([self.actor_torso.n_features, width])
@@ -69,6 +73,24 @@ class ActorCriticNetwork(SeededModule):
         x = self.actor_torso(features)
         y = x if self.critic_torso is None else self.critic_torso(features)
         return ActorCriticOutput(self.actor(x), self.critic(y).squeeze(1))
+
+    @property
+    def state_size(self) -> int:
+        """S, of the recurrent state: those of both torsos; 0 without a memory."""
+        memories = [torso.memory for torso in (self.actor_torso, self.critic_torso) if torso is not None]
+        return sum(memory.state_size for memory in memories if memory is not None)
+
+    def unroll(self, features: Any, state: Tensor, starts: Tensor | None = None) -> tuple[ActorCriticOutput, Tensor]:
+        """Return the outputs of T * B rows and the last states [B, S] of features [T, B, ...]; see `Memory`."""
+        if self.critic_torso is None:
+            x, state = self.actor_torso.unroll(features, state, starts)
+            y = x
+        else:
+            own, critics = state.split([state.shape[1] // 2] * 2, dim=1)  # of equal torsos
+            x, own = self.actor_torso.unroll(features, own, starts)
+            y, critics = self.critic_torso.unroll(features, critics, starts)
+            state = torch.cat([own, critics], dim=1)
+        return ActorCriticOutput(self.actor(x.flatten(0, 1)), self.critic(y.flatten(0, 1)).squeeze(1)), state
 
     def _initialize(self, generator: torch.Generator) -> None:
         draw_orthogonal(self, generator, gain=2**0.5)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.data import POLICY_ACTION, ActOutput, Obs
-from trainkit.core.errors import DivergedError, SpaceMismatchError, check_flag
+from trainkit.core.data import POLICY_ACTION, STATE, ActOutput, Obs
+from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError, check_flag
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.engine.device import CPU, to_device
@@ -23,6 +23,7 @@ from trainkit.policy.base import Policy
 from trainkit.policy.checks import forward_on
 from trainkit.policy.exploration import one_hot
 from trainkit.policy.noise import EnvIds, Noise, NoiseSequences, Starts
+from trainkit.policy.recurrence import CarriedState
 from trainkit.policy.statistics import ActionStd
 
 
@@ -39,9 +40,13 @@ class ActorPolicy(Policy):
     distribution: Distribution
     _action_std: ActionStd | None = None  # of sampled actions, where they are reported
     _noise_sequences: NoiseSequences | None = None
+    _state_size = 0  # of the recurrent state
 
-    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the parameters [B, width] of the distribution, and further outputs by name."""
+    def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the parameters [B, width] of the distribution, and further outputs by name.
+
+        With states [B, S] the next ones are among these.
+        """
         raise NotImplementedError
 
     def act(
@@ -65,7 +70,13 @@ class ActorPolicy(Policy):
         n_rows = len(tree.first_leaf(obs))
         correlated = self._correlated_noise(n_rows, env_ids, starts) if explore else None
         draw = partial(self.distribution.draw_noise, n_rows, self.generator) if explore else None
-        results = self._engine.call("act", self._act, (obs, correlated, None), draw=draw)
+        if self.sequences is None:
+            results = self._engine.call("act", self._act, (obs, correlated, None), draw=draw)
+        else:
+            carried = CarriedState(state, self._state_size, n_rows, starts, env_ids)
+            results = self._engine.call("act", self._act, (obs, correlated, carried.rows, None), draw=draw)
+            state = carried.after(results[STATE])
+            results[STATE] = carried.rows  # stored is the state before the step
         outputs = results["outputs"]
         if explore and self._action_std is not None:
             self._action_std.add(outputs)
@@ -84,6 +95,8 @@ class ActorPolicy(Policy):
             (actions [K, ...] in the units of the space, columns of `extras_spec`), which nothing has checked: of a row
             that is not finite, or whose mask allows no action, log_prob or value is not finite.
         """
+        if self.sequences is not None:
+            raise ConfigError(f"{type(self).__name__}.act_on_device has no recurrent state: collect with a Collector")
         self.enter(training=False)
         draw = partial(self.distribution.draw_noise, len(tree.first_leaf(obs)), self.generator) if explore else None
         with torch.no_grad():
@@ -104,13 +117,14 @@ class ActorPolicy(Policy):
     def _act(self, given: Any) -> dict[str, Tensor]:
         """Act on raw observations with noise on the device; actions of a Box are in policy units.
 
-        The noise is [K, N] or None; correlated noise [K, D] replaces its last columns, a normal distribution's.
+        The noise is [K, N] or None; correlated noise [K, D] replaces its last columns, a normal distribution's. Of a
+        recurrent policy the states [K, S] are given before the noise.
         """
-        obs, correlated, noise = given
+        obs, correlated, *states, noise = given
         if correlated is not None:
             noise = torch.cat([noise[:, : -correlated.shape[1]], correlated], dim=1)
         legal, family = legal_mask(obs), self.distribution
-        outputs, others = self._actor(self.preprocess(obs))
+        outputs, others = self._actor(self.preprocess(obs), *states)
         action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
         return {"action": action, "outputs": outputs, **others}
 

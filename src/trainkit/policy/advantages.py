@@ -69,8 +69,14 @@ def discounted_returns(
     return gae(reward, zero, follows, terminated, truncated, gamma=gamma, lam=1.0)
 
 
-def normalized(advantage: Tensor) -> Tensor:
-    """Return advantages [..., B] with mean 0 and population standard deviation 1 over B; 0 if all are equal."""
+def normalized(advantage: Tensor, share: Tensor | None = None) -> Tensor:
+    """Return advantages [..., B] with mean 0 and population standard deviation 1 over B; 0 if all are equal.
+
+    With `share` [B], whose mean is 1, rows count that much.
+    """
+    if share is not None:
+        distance = advantage - (share * advantage).mean()
+        return distance / ((share * distance.square()).mean().sqrt() + 1e-8)
     deviation, mean = torch.std_mean(advantage, dim=-1, correction=0, keepdim=True)
     return (advantage - mean) / (deviation + 1e-8)
 
@@ -112,6 +118,7 @@ class RolloutRows(NamedTuple):
     extras: dict[str, Tensor] = {}  # noqa: RUF012  # {column: [B, ...]}, those that the policy's `columns` names
     inputs: Any = {}  # noqa: RUF012  # what the policy's `loss_inputs` returned
     weight: Tensor | None = None  # rows have equal weights
+    memory: Any = None  # of a recurrent policy, whose rows are those of sequences [L * S]: see `RolloutSequences`
 
     @property
     def obs(self) -> Any:

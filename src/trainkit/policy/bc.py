@@ -132,7 +132,7 @@ class BCPolicy(ActorPolicy):
         defaults = parts_for(envs, preprocess, max_grad_norm=max_grad_norm, optimizer=spec)
         return cls(network, **defaults | {"distribution": distribution} | parts)
 
-    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         return self._outputs(features), {}
 
     # ---- learning ----

@@ -1,6 +1,7 @@
 """`OnpolicyPolicy`, the base class of learners from rollouts."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -10,7 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.data import POLICY_ACTION, ArraySpec, Horizon, Rollout, Transition, TransitionBatch
+from trainkit.core.data import (
+    POLICY_ACTION,
+    STATE,
+    ArraySpec,
+    Horizon,
+    Rollout,
+    Sequences,
+    Transition,
+    TransitionBatch,
+)
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -19,16 +29,18 @@ from trainkit.engine.gradient_step import Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.action_scale import ActionBound, action_scale_for
-from trainkit.nets.actor_critic import ActorCriticNetwork
+from trainkit.nets.actor_critic import ActorCriticNetwork, ActorCriticOutput
 from trainkit.nets.distributions import Distribution, distribution_for
 from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
+from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.actor import ActorPolicy
-from trainkit.policy.advantages import RolloutRows, TensorRollout, gae
+from trainkit.policy.advantages import RolloutRows, TensorRollout, gae, normalized
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
+from trainkit.policy.recurrence import RolloutSequences, rollout_layout
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.update_result import UpdateResult
 
@@ -59,6 +71,8 @@ class OnpolicyPolicy(ActorPolicy):
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
         action_space: of one environment.
+        sequences: how many rows of an environment a network with a memory passes over at once, in `length`; without
+            burn-in, as the states that rows are stored with are of today's network. Default: 16.
         options: observation_space, preprocess, horizon (gamma, and the rule of rewards), device, seed, engine,
             precision and auxiliary (on the features of the actor's torso, which `shared` makes the critic's too), as
             in `Policy`.
@@ -80,10 +94,13 @@ class OnpolicyPolicy(ActorPolicy):
         optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
+        sequences: Sequences | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
+        self._state_size = network.state_size if isinstance(network, ActorCriticNetwork) else 0
         with Checks(type(self).__name__) as checks:
             checks.number("lam", lam, low=0, high=1)
+            self._check_recurrence(checks, sequences, options.get("auxiliary"))
             horizon = options.get("horizon")
             if horizon is not None:
                 one_step = horizon.n_step == 1
@@ -95,11 +112,16 @@ class OnpolicyPolicy(ActorPolicy):
         self._extras_spec = dict(_STORED)
         if self.action_scale is not None:
             self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self.action_scale.low.shape, dtype=_FLOAT32)
+        if self._state_size:
+            self.sequences = Sequences(16, 0) if sequences is None else sequences
+            self.columns = (*type(self).columns, STATE, "t")
+            self._extras_spec[STATE] = ArraySpec(shape=(self._state_size,), dtype=_FLOAT32)
         self.network = network
         self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
-        self.add_gradient_step("model", self, default, clip, loss=self.loss, **how)
+        loss = self.loss if self.sequences is None else self._sequence_loss
+        self.add_gradient_step("model", self, default, clip, loss=loss, **how)
         self._action_std = ActionStd(self.distribution)
         self.exploration = exploration
         self.eval()
@@ -116,6 +138,7 @@ class OnpolicyPolicy(ActorPolicy):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
         normalize_obs: bool = False,
         action_bound_method: ActionBound = "clip",
         log_std: float | None = None,
@@ -131,8 +154,8 @@ class OnpolicyPolicy(ActorPolicy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, shared, encoder, activation, norm: as in `ActorCriticNetwork`; layers default to (64, 64) with tanh
-                in a torso each, for images to (512,) and for grids to (128,) with relu in a shared one.
+            hidden, shared, encoder, activation, norm, recurrent: as in `ActorCriticNetwork`; layers default to (64, 64)
+                with tanh in a torso each, for images to (512,) and for grids to (128,) with relu in a shared one.
             normalize_obs: as `normalize` in `Preprocess`.
             action_bound_method: how actions of a Box are kept within the bounds: "clip" them, or squash them by
                 "tanh", which needs finite bounds.
@@ -154,6 +177,7 @@ class OnpolicyPolicy(ActorPolicy):
             how: dict[str, Any] = {"action_bound_method": action_bound_method, "log_std": log_std}
             distribution = distribution_for(envs.action_space, **how)
         of_layers: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm}
+        of_layers["recurrent"] = recurrent
         network = _default_network(preprocess, distribution.width, hidden, shared, **of_layers)
         defaults = parts_for(
             envs,
@@ -166,9 +190,13 @@ class OnpolicyPolicy(ActorPolicy):
 
     # ---- acting ----
 
-    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs, value = self.network(features)
-        return outputs, {"value": value}
+    def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        if state is None:
+            outputs, value = self.network(features)
+            return outputs, {"value": value}
+        network: Any = self.network
+        (outputs, value), after = network.unroll(tree.map_tree(lambda leaf: leaf.unsqueeze(0), features), state)
+        return outputs, {"value": value, STATE: after}
 
     def _act(self, given: Any) -> dict[str, Tensor]:
         results = super()._act(given)
@@ -208,21 +236,50 @@ class OnpolicyPolicy(ActorPolicy):
     def _updates(
         self, rollout: Rollout | TensorRollout, step: int, batch_size: int | None, repeat: int
     ) -> Iterator[UpdateResult]:
-        rows = self._rows(rollout)
-        n_rows = len(rollout)
+        rows, positions = self._rows(rollout)
+        n_rows, n_envs = len(rollout), rollout.reward.shape[1]
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
-            order = torch.randperm(n_rows, generator=self.generator, device=self.device)
-            shuffled = rows.at(order)
-            if self.normalize_advantage:
-                shuffled = shuffled.normalized_in(n_batches)
-            if self.device == CPU:
-                shuffled = shuffled.in_arrays()
-            for batch in shuffled.split(n_batches):
+            batches = self._batches(rows, n_batches)
+            if self.sequences is not None:
+                batches = self._batches_of_sequences(rows, positions, n_envs, n_batches)
+            for batch in batches:
                 result, metrics = self._learning.update(tuple(batch), len(batch.action), step=step)
                 yield result
                 if self._should_stop(metrics):
                     return
+
+    def _batches(self, rows: RolloutRows, n_batches: int) -> Iterator[RolloutRows]:
+        """Yield batches of rows in a new order."""
+        order = torch.randperm(len(rows.action), generator=self.generator, device=self.device)
+        shuffled = rows.at(order)
+        if self.normalize_advantage:
+            shuffled = shuffled.normalized_in(n_batches)
+        if self.device == CPU:
+            shuffled = shuffled.in_arrays()
+        yield from shuffled.split(n_batches)
+
+    def _batches_of_sequences(
+        self, rows: RolloutRows, positions: NDArray[np.int64], n_envs: int, n_batches: int
+    ) -> Iterator[RolloutRows]:
+        """Yield batches of sequences in a new order, see `RolloutSequences`."""
+        assert self.sequences is not None, "the policy is recurrent"
+        index, n_rows = (
+            to_device(column, self.device) for column in rollout_layout(positions, n_envs, self.sequences.length)
+        )
+        order = torch.randperm(len(n_rows), generator=self.generator, device=self.device)
+        step = torch.arange(len(index), device=self.device).unsqueeze(1)
+        for own in order.tensor_split(min(n_batches, len(order))):
+            column, last = torch.arange(len(own), device=self.device), n_rows[own] - 1
+            valid = step <= last
+            batch = rows.at(index[:, own].flatten())
+            share = valid * (valid.numel() / valid.sum())
+            if self.normalize_advantage:
+                batch = batch._replace(advantage=normalized(batch.advantage, share.flatten()))
+            state, starts = rows.extras[STATE][index[0, own]], valid & (rows.extras["t"][index[:, own]] == 0)
+            source = (torch.minimum(step, last) * len(own) + column).flatten()
+            batch = batch._replace(memory=tuple(RolloutSequences(state, starts, source, share.flatten())))
+            yield batch.in_arrays() if self.device == CPU else batch
 
     def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
         """Return the values of the loss's schedules."""
@@ -233,15 +290,15 @@ class OnpolicyPolicy(ActorPolicy):
         columns, inputs = given
         return RolloutRows(*columns)._replace(inputs=inputs)
 
-    def _rows(self, rollout: Rollout | TensorRollout) -> RolloutRows:
-        """Return the rows of a rollout with their advantages."""
+    def _rows(self, rollout: Rollout | TensorRollout) -> tuple[RolloutRows, NDArray[np.int64]]:
+        """Return the rows of a rollout with their advantages, and their positions t * N + n."""
         if isinstance(rollout, Rollout):
             rollout = self._on_device(rollout)
         reward, value, terminated, ended = rollout.reward, rollout.value, rollout.terminated, rollout.ended
         with torch.no_grad():
             next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
             if len(rollout.last_rows):
-                last = self._values(rollout.last_obs)
+                last = self._values(*self._before_last(rollout))
                 legal = legal_mask(rollout.last_obs)
                 if legal is not None:
                     last = last * legal.any(dim=1)  # without a legal action the episode is over
@@ -250,7 +307,19 @@ class OnpolicyPolicy(ActorPolicy):
             features = self.preprocess(rollout.obs)
         value, legal, action = rollout.by_row(value), legal_mask(rollout.obs), rollout.action
         extras = {name: rollout.extras[name] for name in self.columns}
-        return RolloutRows(features, legal, action, rollout.log_prob, value, advantage, advantage + value, extras)
+        positions = np.arange(len(rollout)) if rollout.positions is None else rollout.positions.cpu().numpy()
+        columns = features, legal, action, rollout.log_prob, value, advantage, advantage + value, extras
+        return RolloutRows(*columns), positions
+
+    def _before_last(self, rollout: TensorRollout) -> tuple[Any, ...]:
+        """Return the observations to bootstrap from [E, ...]; of a recurrent policy those before, and states, too."""
+        if self.sequences is None:
+            return (rollout.last_obs,)
+        rows = rollout.last_rows
+        if rollout.positions is not None:
+            rows = torch.searchsorted(rollout.positions, rows)
+        before = tree.map_tree(lambda leaf: leaf[rows], rollout.obs)
+        return rollout.last_obs, before, rollout.extras[STATE][rows]
 
     def _on_device(self, rollout: Rollout) -> TensorRollout:
         """Send a rollout to the device by one copy, without positions that have no row."""
@@ -281,22 +350,54 @@ class OnpolicyPolicy(ActorPolicy):
         }
         return TensorRollout(**to_device(arrays, self.device))
 
-    def _values(self, obs: Any) -> Tensor:
-        """Return the values [K] of raw observations on the device, without gradients."""
+    def _values(self, *given: Any) -> Tensor:
+        """Return the values [K] of raw observations on the device, without gradients; see `_before_last`."""
         if self.device != CPU:
             with torch.no_grad():
-                return self._value_of(obs)["value"]
-        arrays = tree.map_tree(np.asarray, obs)
+                return self._value_of(given)["value"]
+        arrays = tree.map_tree(np.asarray, given)
         return torch.from_numpy(self._engine.call("values", self._value_of, arrays)["value"])
 
-    def _value_of(self, obs: Any) -> dict[str, Tensor]:
-        return {"value": self.network(self.preprocess(obs))[1]}
+    def _value_of(self, given: Any) -> dict[str, Tensor]:
+        if self.sequences is None:
+            return {"value": self.network(self.preprocess(given[0]))[1]}
+        obs, before, state = given
+        two = tree.map_tree(lambda *leaves: torch.stack(leaves), self.preprocess(before), self.preprocess(obs))
+        network: Any = self.network
+        return {"value": network.unroll(two, state)[0].value[len(state) :]}
 
     def _advantages(
         self, reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor
     ) -> Tensor:
         """Estimate advantages [T, N]."""
         return gae(reward, value, next_value, terminated, ended, gamma=self.horizon.gamma, lam=self.lam)
+
+    def _check_recurrence(self, checks: Checks, sequences: Sequences | None, auxiliary: object) -> None:
+        """Note options that do not go with a network that has a memory, or that has none."""
+        if not self._state_size:
+            rule = ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out"
+            checks.require(sequences is None, rule)
+            return
+        if sequences is not None:
+            has_none = sequences.burn_in == 0 and sequences.stored_state
+            checks.require(has_none, f".sequences must have burn_in=0 and stored states, got {sequences}")
+        checks.require(auxiliary is None, ".auxiliary is for networks without a memory: leave one of the two out")
+
+    def evaluated(self, rows: RolloutRows) -> ActorCriticOutput:
+        """Return the network's outputs for B rows, of a recurrent policy those of sequences, for losses."""
+        if rows.memory is None:
+            outputs: ActorCriticOutput = self.network(rows.features)
+            return outputs
+        memory = RolloutSequences(*rows.memory)
+        network: Any = self.network
+        features = tree.map_tree(lambda leaf: leaf.unflatten(0, memory.starts.shape), rows.features)
+        (numbers, value), _ = network.unroll(features, memory.state, memory.starts)
+        return ActorCriticOutput(numbers[memory.source], value[memory.source])
+
+    def _sequence_loss(self, rows: RolloutRows) -> Loss:
+        """Return the loss of a recurrent policy, whose mean is that over rows."""
+        loss = self.loss(rows)
+        return replace(loss, per_row=loss.per_row * RolloutSequences(*rows.memory).share)
 
     def loss(self, rows: RolloutRows) -> Loss:
         """Return the loss of B rows."""

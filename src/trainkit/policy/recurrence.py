@@ -172,6 +172,37 @@ class Recalled:
         return prediction
 
 
+class RolloutSequences(NamedTuple):
+    """S sequences of L rows of a rollout, each of one environment; episodes may start within one."""
+
+    state: Any  # [S, size], before the first rows
+    starts: Any  # [L, S], where the state is reset
+    source: Any  # [L * S], the row whose outputs count, which where there is none is the last one before
+    share: Any  # [L * S], what a row's loss is multiplied by: 0 where there is none, so that the mean is over rows
+
+
+def rollout_layout(
+    positions: NDArray[np.int64], n_envs: int, length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Divide the rows of each environment into sequences of `length`, the last of which may be shorter.
+
+    Args:
+        positions: of the rows [B], t * N + n, ascending.
+        n_envs: N.
+        length: L.
+
+    Returns:
+        The indices of rows [L, S], where there is none of the last one before, and the number of rows [S].
+    """
+    env = positions % n_envs
+    order = np.argsort(env, kind="stable")  # environment by environment, in the order of time
+    counts = np.bincount(env, minlength=n_envs)
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)  # in the environment
+    (first,) = np.nonzero(rank % length == 0)
+    n_rows = np.diff(first, append=len(order))
+    return order[first + np.minimum(np.arange(length)[:, None], n_rows - 1)], n_rows
+
+
 def sequence_columns(batch: SequenceBatch, sequences: Sequences) -> Any:
     """Return the columns of a batch for `sequence_rows`."""
     wanted = (sequences.n_before, sequences.n_before + sequences.length)

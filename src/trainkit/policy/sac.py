@@ -181,7 +181,7 @@ class SACPolicy(ActorPolicy):
         learned = self._modules["learnt_temperature"]
         return learned if isinstance(learned, LogTemperature) else None
 
-    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         return self.actor(features), {}
 
     def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
