@@ -32,7 +32,22 @@ def test_settings_that_differ_within_a_preset_are_in_the_label(tmp_path: Path) -
         make_run(tmp_path / "2", preset="dqn", settings={"gamma": "0.9"}),
         make_run(tmp_path / "3", preset="ppo", settings={"lr": "3"}),
     ]
-    assert list(grouped(runs)) == ["dqn lr=1", "dqn lr=default", "ppo"]
+    assert list(grouped(runs)) == ["dqn lr=1", "dqn", "ppo"]
+
+
+def test_a_setting_that_a_run_was_not_given_has_the_value_of_its_table(tmp_path: Path) -> None:
+    table = {"lr": {"part": "Linear", "of": {"start": 0.001, "end": 0.0, "share": 1.0}}, "hidden": [64, 64], "tau": 1}
+    runs = [
+        make_run(tmp_path / str(number), preset="dqn", settings=own, complete=table)
+        for number, own in enumerate([{}, {"lr": "2e-3"}, {"lr": "linear:1e-3,0.0"}, {"hidden": "(8,)"}])
+    ]
+    assert {label: [run.path.name for run in own] for label, own in grouped(runs).items()} == {
+        "hidden=64,64 lr=linear:0.001,0.0": ["0", "2"],  # equal settings, one of them given
+        "hidden=64,64 lr=0.002": ["1"],
+        "hidden=8 lr=linear:0.001,0.0": ["3"],
+    }
+    damaged = make_run(tmp_path / "5", preset="dqn", settings={}, complete={"lr": {"part": "os.system", "of": {}}})
+    assert list(grouped([damaged, runs[1]])) == ["dqn", "lr=0.002"]
 
 
 def test_the_only_preset_is_left_out_where_settings_tell_its_runs_apart(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from trainkit.core.errors import ConfigError
+from trainkit.core.files import decoding
 from trainkit.core.setting_texts import format_for_shell, parse_value
+from trainkit.core.signatures import from_plain
 from trainkit.loggers.runs import RunFolder
 
 _MOST = 3  # settings in a label, if fewer do not distinguish the groups
 _LONGEST_VALUE, _LONGEST_MAKER = 18, 32  # characters
+_UNKNOWN = ""  # text of a setting that is not known
 
 Settings = dict[str, str]  # {name: text}
 
@@ -18,11 +23,16 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
 
     The label has the preset, if there are several, and the settings that differ between its runs. Of more than three
     it has enough to distinguish the groups, and the number of the others: "lr=0.001 +2". Long values are shortened.
-    Runs that the shell did not make are distinguished by their folders: `mine/seed1` and `mine/seed2` are of `mine`.
+    A setting that a run was not given has the value of its preset's table, if the run's config.json has it; else it is
+    left out. Runs that the shell did not make are distinguished by their folders: `mine/seed1` and `mine/seed2` are of
+    `mine`.
     """
-    groups: dict[str, list[tuple[Settings, list[RunFolder]]]] = {}  # {preset or folder: what its groups set}
+    given: dict[str, set[str]] = {}  # {preset or folder: names of settings that any of its runs was given}
     for run in runs:
-        settings = dict(_flat(run.config.get("settings", {})))
+        given.setdefault(_maker(run), set()).update(run.config.get("settings", {}))
+    groups: dict[str, list[tuple[Settings, list[RunFolder]]]] = {}  # {preset or folder: settings of its groups}
+    for run in runs:
+        settings = _effective(run, given[_maker(run)])
         own = groups.setdefault(_maker(run), [])
         same = next((members for theirs, members in own if theirs == settings), None)
         if same is None:
@@ -41,13 +51,18 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
 def _differences(groups: Sequence[Settings]) -> list[list[str]]:
     """Return the words `name=value` that distinguish each group from the others."""
     names = sorted({name for settings in groups for name in settings})
-    texts = {name: [settings.get(name, "default") for settings in groups] for name in names}
+    texts = {name: [settings.get(name, _UNKNOWN) for settings in groups] for name in names}
     apart = {name: own for name, own in texts.items() if len({*own}) > 1}
     chosen = [*apart] if len(apart) <= _MOST else _distinguishing(apart)
-    columns = [[f"{_last(name, chosen)}={text}" for text in _shortened(apart[name], _LONGEST_VALUE)] for name in chosen]
+    columns = [
+        [text and f"{_last(name, chosen)}={text}" for text in _shortened(apart[name], _LONGEST_VALUE)]
+        for name in chosen
+    ]
     if len(chosen) < len(apart):
         columns.append([f"+{len(apart) - len(chosen)}"] * len(groups))
-    return [list(words) for words in zip(*columns, strict=True)] if columns else [[] for _ in groups]
+    return (
+        [[word for word in words if word] for words in zip(*columns, strict=True)] if columns else [[] for _ in groups]
+    )
 
 
 def _distinguishing(apart: Mapping[str, Sequence[str]]) -> list[str]:
@@ -62,6 +77,16 @@ def _distinguishing(apart: Mapping[str, Sequence[str]]) -> list[str]:
         left = [name for name in apart if name not in chosen]
         chosen.append(max(left, key=lambda name: (n_distinct(name), -max(map(len, apart[name])))))
     return chosen
+
+
+def _effective(run: RunFolder, names: set[str]) -> Settings:
+    """Return the texts of settings: as the run was given them, else as its preset's table had them."""
+    settings, table = run.config.get("settings", {}), run.config.get("complete", {})
+    left: dict[str, Any] = {}
+    for name in table.keys() & names - settings.keys():
+        with suppress(ConfigError), decoding(run.path, "a setting", error=ConfigError):
+            left[name] = from_plain(table[name])
+    return dict(_flat({**left, **settings}))
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
