@@ -424,8 +424,8 @@ def test_agents_of_a_game_act_together() -> None:
     ("factories", "message"),
     [
         (
-            [partial(Scripted, spaces={"b": gym.spaces.Discrete(2)})],
-            "agent 'b' of game 0 has spaces .*Discrete.*, agent 'a'",
+            [Scripted, partial(Scripted, spaces={"b": gym.spaces.Discrete(2)})],
+            "agent 'b' of game 1 has spaces .*Discrete.*, in game 0 it has .*Box.*: they must be equal",
         ),
         ([Scripted, lambda: named(["a"])], r"game 1 has possible_agents \['a'\], game 0 has \['a', 'b'\]"),
         ([lambda: named([])], r"game 0 has possible_agents \[\]"),

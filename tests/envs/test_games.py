@@ -3,17 +3,20 @@
 import copy
 from collections import defaultdict
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from tests.helpers.doubles import Ledger, Still
-from tests.helpers.turns import Elimination, Meetings, TicTacToe
+from tests.helpers.turns import Elimination, Interview, Meetings, TicTacToe
 from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector
+from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon
-from trainkit.core.errors import EnvError
+from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
 from trainkit.envs import Envs, make_envs
 from trainkit.policy import RandomPolicy
 
@@ -267,3 +270,65 @@ def test_a_game_that_never_lets_an_ended_agent_go_is_named() -> None:
     envs = make_envs(Haunted)
     with pytest.raises(EnvError, match=r"agent 'cross' has ended, but step\(None\) does not remove it from agents"):
         Collector(random_player(envs), envs).collect(n_step=50)
+
+
+# ---- agents of different spaces ----
+
+
+def test_agents_of_different_spaces_have_parts_of_joint_rows() -> None:
+    envs, ledger = make_envs(Interview, 2, seed=0), Ledger()
+    assert envs.action_space == gym.spaces.Discrete(5)
+    Collector(random_player(envs), envs, ledger).collect(n_step=60)
+    rows = ledger.rows()
+    for agent, name in enumerate(envs.agents):
+        view = envs.agent_views[name]
+        here = rows.env_ids % 3 == agent
+        own, after = (view.obs(tree.map_tree(itemgetter(here), obs)) for obs in (rows.obs, rows.next_obs))
+        tags = own["question"][:, :2] if name == "answers" else own if name == "asks" else own[:, 0]
+        later = after["question"][:, :2] if name == "answers" else after if name == "asks" else after[:, 0]
+        assert (tags[:, 0] == agent).all()
+        np.testing.assert_array_equal(tags[:, 1] + 1, later[:, 1])
+        assert view.observation_space.contains({key: leaf[0] for key, leaf in own.items()} if agent == 1 else own[0])
+        others = {"asks", "answers", "listens"} - {name}
+        parts = {other: rows.obs[other]["question"] if other == "answers" else rows.obs[other] for other in others}
+        assert not any(leaf[here].any() for leaf in parts.values())
+        n_actions = (2, 3, 5)[agent]
+        assert rows.action[here].max() < n_actions == view.action_space.n  # type: ignore[attr-defined]  # Discrete
+        mask = rows.obs[ACTION_MASK][here]
+        assert not mask[:, n_actions:].any()
+        if name == "answers":
+            np.testing.assert_array_equal(own[ACTION_MASK], np.arange(3) == tags[:, 1:] % 3)
+            np.testing.assert_array_equal(rows.action[here], tags[:, 1] % 3)
+    (game, _) = games_of(envs)
+    assert {action for step in game.received for action in [step["listens"]]} <= set(range(7, 12))
+
+
+def test_boxes_of_different_widths_are_padded() -> None:
+    class Masterless(Interview):
+        def observation_space(self, agent: str) -> gym.Space[Any]:
+            return gym.spaces.Box(-1, 9, (2,), np.float32)
+
+        def see(self, agent: str) -> Any:
+            return np.array([self.possible_agents.index(agent), self.time], np.float32)
+
+    envs = make_envs(partial(Masterless, "box"))
+    assert envs.action_space.shape == (4,)
+    envs.reset()
+    joint = np.array([[0.25, 0.5, 9.0, 9.0], [-0.5, 9.0, 9.0, 9.0], [0.1, 0.2, 0.3, 2.0]], np.float32)
+    envs.step(joint, envs.ready)
+    (game,) = games_of(envs)
+    (received,) = game.received
+    np.testing.assert_array_equal(received["asks"], np.float32([0.25, 0.5]))
+    np.testing.assert_array_equal(received["answers"], np.float32([-0.5]))
+    np.testing.assert_array_equal(received["listens"], np.float32([[0.1, 0.2], [0.3, 1.0]]))
+    own = np.float32([[0.25, 0.5], [0.125, 0.75]])
+    np.testing.assert_array_equal(envs.agent_views["asks"].joint_action(own), [[0.25, 0.5, 0, 0], [0.125, 0.75, 0, 0]])
+
+
+def test_actions_of_another_kind_or_beyond_an_agents_own_are_rejected() -> None:
+    with pytest.raises(ConfigError, match="must be all Discrete or all of a Box; convert them in a wrapper"):
+        make_envs(partial(Interview, "mixed"))
+    envs = make_envs(Interview)
+    envs.reset()
+    with pytest.raises(BadEnvDataError, match=r"env 0 received action 4, and has 2 actions: use the action_mask"):
+        envs.step(np.array([4, 0, 4]), envs.ready)

@@ -188,3 +188,51 @@ class Meetings:
         ended = {2: self.time >= 2}
         flags = {"__all__": self.time == 6 and not self.is_truncated}, {"__all__": self.time == 6 and self.is_truncated}
         return self._see(seen), rewards, {**flags[0], **ended}, flags[1], {"__common__": {"weather": "wet"}}
+
+
+class Interview:
+    """A parallel game of agents with different spaces: one asks, one answers, one listens to both, for 4 steps.
+
+    Observations are [agent, step, ...] in arrays of different shapes. The one who answers has a mask that allows the
+    step's number modulo 3.
+    """
+
+    possible_agents = ("asks", "answers", "listens")
+
+    def __init__(self, kind: str = "discrete") -> None:
+        self.kind = kind
+        self.agents = list(self.possible_agents)
+        self.received: list[dict[str, Any]] = []
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        if agent == "answers":
+            question = gym.spaces.Box(-1, 9, (3,), np.float32)
+            return gym.spaces.Dict({"question": question, ACTION_MASK: gym.spaces.MultiBinary(3)})
+        shape = (2,) if agent == "asks" else (2, 2)
+        return gym.spaces.Box(-1, 9, shape, np.float32)
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        if self.kind == "box":
+            return gym.spaces.Box(-1, 1, {"asks": (2,), "answers": (1,), "listens": (2, 2)}[agent], np.float32)
+        if self.kind == "mixed" and agent == "asks":
+            return gym.spaces.Box(-1, 1, (1,), np.float32)
+        return gym.spaces.Discrete({"asks": 2, "answers": 3, "listens": 5}[agent], start=7 * (agent == "listens"))
+
+    def see(self, agent: str) -> Any:
+        here = [self.possible_agents.index(agent), self.time]
+        if agent == "answers":
+            mask = np.arange(3) == self.time % 3
+            return {"question": np.array([*here, 5], np.float32), ACTION_MASK: mask.astype(np.int8)}
+        return np.array(here if agent == "asks" else [here, here], np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.time, self.agents = 0, list(self.possible_agents)
+        return {agent: self.see(agent) for agent in self.agents}, {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.received.append(dict(actions))
+        self.time += 1
+        agents, is_over = self.agents, self.time == 4
+        self.agents = [] if is_over else agents
+        rewards, flags = dict.fromkeys(agents, 1.0), (dict.fromkeys(agents, is_over), dict.fromkeys(agents, False))
+        return {agent: self.see(agent) for agent in agents}, rewards, *flags, {}

@@ -3,18 +3,18 @@
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, ConfigError
-from trainkit.core.spaces import check_spaces, flat_actions, structure_of
+from trainkit.core.joint_spaces import AgentView, JointSpaces
+from trainkit.core.spaces import Spaces, check_spaces, flat_actions, structure_of
 from trainkit.envs.backends import (
     MISREAD,
     Begun,
@@ -56,14 +56,17 @@ class GamesBackend:
         self.runner = runner
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(runner.close)
-            spaces = self._spaces()
-            self.agents, self._is_parallel = spaces[0].names, spaces[0].is_parallel
+            self.agents, self._is_parallel, own = self._spaces_by_agent()
             self.n = len(runner.spaces) * len(self.agents)
-            self.observation_space, action_space = self._common_spaces()
-            check_spaces(self.observation_space, action_space)
-            self.action_space = flat_actions(action_space)
+            first = own[self.agents[0]]
+            is_joint = any(one != first for one in own.values())
+            self._joint = JointSpaces(own) if is_joint else None
+            common = first if self._joint is None else self._joint
+            check_spaces(common.observation_space, common.action_space)
+            self.observation_space, self.action_space = common.observation_space, flat_actions(common.action_space)
             self._structure = structure_of(self.action_space)
             self._reader = RowReader(self.observation_space)
+            self._own_readers = {name: RowReader(one.observation_space) for name, one in own.items() if is_joint}
             unfinished.pop_all()
         self._awaits = np.zeros(self.n, np.bool_)  # [N], whether the agent is observed and to act
         self._is_open = np.zeros(self.n, np.bool_)  # [N], whether it has acted and its row is not complete
@@ -99,7 +102,7 @@ class GamesBackend:
         return self._begun(entries, failures)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
-        each = action if self._structure is None else list(map(self._structure.unpack, action))
+        each = self._own_actions(action, env_ids)
         moves: list[dict[int, Any]] = []
         by_game = list(self._by_game(env_ids))
         for game, rows in by_game:
@@ -129,7 +132,8 @@ class GamesBackend:
     def rebuild(self, env_id: int) -> None:
         game = env_id // len(self.agents)
         spaces = self.runner.rebuild(game)
-        if (spaces.observation_space, spaces.action_space) != self._first_spaces:
+        first = self.runner.spaces[0]
+        if (spaces.observation_space, spaces.action_space) != (first.observation_space, first.action_space):
             raise ConfigError(f"make_envs: game {game} has other spaces than when it was made first: make it the same")
 
     def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
@@ -197,8 +201,10 @@ class GamesBackend:
         self, env_id: int, obs: Any, flags: tuple[bool, bool], info: dict[str, Any], read: "_RowsRead"
     ) -> None:
         """Complete an open row; without an observation, by the one that its agent saw last."""
-        seen = obs if obs is not None else tree.map_tree(lambda leaf: leaf[env_id], self._seen)
-        self._write(read.next_obs, len(read.env_ids), env_id, seen)
+        if obs is None:
+            self._copy_row(self._seen, env_id, read.next_obs, len(read.env_ids))
+        else:
+            self._write(read.next_obs, len(read.env_ids), env_id, obs)
         read.add(env_id, self._gain[env_id], flags, info)
         self._is_open[env_id] = False
 
@@ -307,11 +313,40 @@ class GamesBackend:
     def _write(self, rows: Obs, row: int, env_id: int, obs: Any) -> None:
         """Copy an observation into its row, and keep it where a later row may need it."""
         try:
-            self._reader.write(rows, row, obs)
+            self._write_own(rows, row, env_id, obs)
             if not self._is_parallel:
-                self._reader.write(self._seen, env_id, obs)
+                self._copy_row(rows, row, self._seen, env_id)
         except MISREAD as error:
             raise Failure(env_id, str(error), BadEnvDataError) from None
+
+    def _write_own(self, rows: Obs, row: int, env_id: int, obs: Any) -> None:
+        """Copy an observation, in the agent's own space, into a row."""
+        if self._joint is None:
+            self._reader.write(rows, row, obs)
+            return
+        name = self.agents[env_id % len(self.agents)]
+        own = self._own_readers[name].empty(1)
+        self._own_readers[name].write(own, 0, obs)
+        self._joint.write(rows, row, name, own)
+
+    @staticmethod
+    def _copy_row(source: Obs, index: int, rows: Obs, row: int) -> None:
+        """Copy a row that is read already."""
+        for leaf, own in zip(tree.leaves(rows), tree.leaves(source), strict=True):
+            leaf[row] = own[index]
+
+    def _own_actions(self, action: NDArray[Any], env_ids: Ids) -> Sequence[Any] | NDArray[Any]:
+        """Return the policy's actions [K, ...] as the agents take them."""
+        if self._joint is None:
+            return action if self._structure is None else list(map(self._structure.unpack, action))
+        own: list[Any] = []
+        for env_id, one in zip(env_ids.tolist(), action, strict=True):
+            name = self.agents[env_id % len(self.agents)]
+            try:
+                own.append(self._joint.views[name].own_action(one))
+            except ValueError as error:
+                raise Failure(env_id, str(error), BadEnvDataError) from None
+        return own
 
     def _begun(self, entries: list[Entry], failures: dict[int, Failure]) -> Begun:
         """Return the first observations of agents; what cannot be read is added to the failures of games."""
@@ -338,43 +373,42 @@ class GamesBackend:
 
     # ---- spaces ----
 
-    def _spaces(self) -> list[ByAgent]:
-        """Return the observation spaces of all games; raise a ConfigError if their agents are not the same."""
-        found: list[ByAgent] = []
-        for game, own in enumerate(self.runner.spaces):
-            space = own.observation_space
-            if not isinstance(space, ByAgent):
-                raise ConfigError(f"make_envs: env 0 is a game of several agents, env {game} is not, got {space}")
-            found.append(space)
-            names, first = list(space.names), list(found[0].names)
-            if not names or names != first or len(set(names)) < len(names):
-                raise ConfigError(
-                    f"make_envs: game {game} has possible_agents {names}, game 0 has {first}: there must be some, of "
-                    "different names, the same in every game"
-                )
-        return found
+    @property
+    def views(self) -> Mapping[str, AgentView]:
+        """How each agent sees the rows: whole, or its own part where agents have different spaces."""
+        if self._joint is not None:
+            return self._joint.views
+        own = Spaces(observation_space=self.observation_space, action_space=self.action_space)
+        return dict.fromkeys(self.agents, AgentView(own, None, None))
 
-    def _common_spaces(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
-        """Return the spaces that all agents share.
+    def _spaces_by_agent(self) -> tuple[tuple[str, ...], bool, dict[str, Spaces]]:
+        """Return the agents' names, whether the API is the parallel one, and the spaces of each agent.
 
         Raises:
-            ConfigError: an agent has others.
+            ConfigError: the agents or their spaces are not the same in all games.
         """
-        self._first_spaces = self.runner.spaces[0].observation_space, self.runner.spaces[0].action_space
-        first: tuple[gym.Space[Any], gym.Space[Any]] | None = None
-        for game, own in enumerate(self.runner.spaces):
-            assert isinstance(own.observation_space, ByAgent), "`_spaces` has checked it"
-            assert isinstance(own.action_space, ByAgent), "`_spaces` has checked it"
-            pairs = zip(own.observation_space.spaces, own.action_space.spaces, strict=True)
-            for name, here in zip(self.agents, pairs, strict=True):
-                first = here if first is None else first
-                if here != first:
+        first: ByAgent | None = None
+        own: dict[str, Spaces] = {}
+        for game, both in enumerate(self.runner.spaces):
+            space, actions = both.observation_space, both.action_space
+            if not isinstance(space, ByAgent) or not isinstance(actions, ByAgent):
+                raise ConfigError(f"make_envs: env 0 is a game of several agents, env {game} is not, got {space}")
+            first = space if first is None else first
+            names = list(space.names)
+            if not names or names != list(first.names) or len(set(names)) < len(names):
+                raise ConfigError(
+                    f"make_envs: game {game} has possible_agents {names}, game 0 has {list(first.names)}: there must "
+                    "be some, of different names, the same in every game"
+                )
+            for name, *pair in zip(names, space.spaces, actions.spaces, strict=True):
+                here = Spaces(observation_space=pair[0], action_space=pair[1])
+                if own.setdefault(name, here) != here:
                     raise ConfigError(
-                        f"make_envs: agent {name!r} of game {game} has spaces {here}, agent {self.agents[0]!r} has "
-                        f"{first}: agents that share a policy need equal ones; pad what differs in a wrapper"
+                        f"make_envs: agent {name!r} of game {game} has spaces {here}, in game 0 it has {own[name]}: "
+                        "they must be equal"
                     )
-        assert first is not None, "games have agents"
-        return first
+        assert first is not None, "there is a game"
+        return first.names, first.is_parallel, own
 
     @contextlib.contextmanager
     def _failures_by_row(self, env_ids: Ids) -> Iterator[None]:

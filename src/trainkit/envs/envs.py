@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
+from trainkit.core.joint_spaces import AgentView
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work
@@ -60,6 +61,8 @@ class Envs:
         n: number of environments; where agents share a game, of agents in all games, each by itself a row.
         agents: their names, the rows of a game in order; empty where an environment has one.
         n_agents: per game.
+        agent_views: {agent: its own part of `obs` and of an action}, where agents may have different spaces; empty
+            with processors, which transform the rows of all, and where an environment has one agent.
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         stack: frames per observation.
@@ -81,6 +84,7 @@ class Envs:
         seed: int | None = None,
         name: str = "custom",
         agents: Sequence[str] = (),
+        agent_views: Mapping[str, AgentView] | None = None,
         restarts: Restarts | None = None,
         max_episode_steps: int | None = None,
         soft_horizon: int | None = None,
@@ -89,6 +93,7 @@ class Envs:
         self.n = backend.n
         self.agents = tuple(agents)
         self.n_agents = max(1, len(self.agents))
+        self.agent_views: Mapping[str, AgentView] = agent_views or {}
         self.name = name
         self.made_with: dict[str, Any] = {}  # what a resumed run compares: arguments of make_envs, as text
         self.make_backend: Callable[[Mapping[str, Any]], Backend] | None = None

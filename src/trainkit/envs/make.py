@@ -265,6 +265,7 @@ def _build(
             Processed(driver, processors) if processors else driver,
             name=_name(spec),
             agents=driver.agents if isinstance(driver, GamesBackend) else (),
+            agent_views=driver.views if isinstance(driver, GamesBackend) and not processors else {},
             restarts=restarts,
             max_episode_steps=_registered_limit(spec) if limit is None else limit,
             **options,
