@@ -39,7 +39,7 @@ NAMESPACES = {
     "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Precision TensorBatch TorchOptimizer",
     "envs": """
         ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs PreviousStep
-        Processor TimeFeature check_env flat_actions make_envs
+        Processor TimeFeature check_env flat_actions group_agents make_envs
     """,
     "errors": """
         TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

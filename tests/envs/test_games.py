@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from tests.helpers.doubles import Ledger, Still
+from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward
 from tests.helpers.turns import Elimination, Interview, Meetings, TicTacToe
 from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
-from trainkit.envs import Envs, make_envs
+from trainkit.envs import Envs, group_agents, make_envs
 from trainkit.policy import RandomPolicy
 
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -123,12 +124,12 @@ def test_n_step_windows_follow_an_agents_own_moves() -> None:
                 discount = 0.25 if index + 2 < len(rows) else 0.0
                 expected[player, tuple(row[0]), row[2]].append((row[3] + 0.5 * later, discount))
     n_found = 0
-    for player, board, action, reward, discount in zip(
+    for player, board, action, total, discount in zip(
         batch.extras["env_id"].tolist(), batch.obs["board"].tolist(), batch.action.tolist(),
         batch.reward.tolist(), batch.discount.tolist(), strict=True,
     ):  # fmt: skip
         near = expected[player, tuple(board), action]
-        n_found += any(abs(total - reward) < 1e-4 and own == discount for total, own in near)
+        n_found += any(abs(true - total) < 1e-4 and own == discount for true, own in near)
     assert n_found >= sum(map(len, expected.values())) - 2
 
 
@@ -332,3 +333,50 @@ def test_actions_of_another_kind_or_beyond_an_agents_own_are_rejected() -> None:
     envs.reset()
     with pytest.raises(BadEnvDataError, match=r"env 0 received action 4, and has 2 actions: use the action_mask"):
         envs.step(np.array([4, 0, 4]), envs.ready)
+
+
+# ---- groups of agents ----
+
+
+def test_groups_and_single_agents_with_actions_of_different_kinds_are_rejected() -> None:
+    two: Any = group_agents({"team": ["c", "a"]})
+    with pytest.raises(ConfigError, match="must be all Discrete or all of a Box"):
+        make_envs(Elimination, wrappers=[two])
+
+
+def test_a_team_of_all_agents_is_one_row() -> None:
+    wrapper: Any = group_agents({"team": ["left", "right", "third"]})
+    envs, ledger = make_envs(partial(TaggedGame, 0), wrappers=[wrapper]), Ledger()
+    assert envs.agents == ("team",)
+    assert isinstance(envs.action_space, gym.spaces.MultiDiscrete)
+    assert envs.action_space.nvec.tolist() == [3, 3, 3]
+    stats = Collector(Still([0, 1, 2]), envs, ledger).collect(n_episode=len(PLANS))
+    (game,) = games_of(envs)
+    log = game._driver.game.log
+    rows, at = ledger.rows(), 0
+    for episode in range(len(PLANS)):
+        plan = plan_of(0, episode)
+        for step in range(length(0, episode)):
+            acting = [
+                agent
+                for agent, name in enumerate(AGENTS)
+                if any(start <= step < end for start, end, _ in plan.get(name, []))
+            ]
+            assert rows.reward[at] == sum(reward(0, agent, episode, step) for agent in acting)
+            assert [log[episode, agent, step] for agent in acting] == acting
+            seen = [rows.obs[agent][at].tolist()[:4] for agent in acting]
+            assert seen == [[0, agent, episode, step] for agent in acting]
+            is_last = step + 1 == length(0, episode)
+            ends = {how for stints in plan.values() for *_, how in stints[-1:]}
+            assert rows.terminated[at] == (is_last and ends <= {"terminated", "both"} and len(plan) == 3)
+            assert rows.truncated[at] == (is_last and not rows.terminated[at])
+            at += 1
+    assert at == len(rows.reward)
+    assert stats.episode_lengths == tuple(length(0, episode) for episode in range(len(PLANS)))
+
+
+def test_a_group_that_cannot_be_is_rejected() -> None:
+    for groups in ({"team": []}, {"team": ["a", "x"]}, {"one": ["a"], "two": ["a"]}, {"b": ["a", "c"]}):
+        wrapper: Any = group_agents(groups)
+        with pytest.raises(ConfigError, match=r"group_agents: group '\w+' has members .*, and the game has agents"):
+            make_envs(Elimination, wrappers=[wrapper])

@@ -2,6 +2,7 @@
 
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.spaces import ActionStructure, flat_actions
+from trainkit.envs.agent_groups import group_agents
 from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
@@ -31,5 +32,6 @@ __all__ = [
     "TimeFeature",
     "check_env",
     "flat_actions",
+    "group_agents",
     "make_envs",
 ]

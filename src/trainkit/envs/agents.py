@@ -29,7 +29,7 @@ from trainkit.envs.backends import (
     Take,
     Work,
 )
-from trainkit.envs.games import ByAgent, GameAnswer
+from trainkit.envs.games import ByAgent, GameAnswer, by_name
 from trainkit.envs.validation import RowReader
 
 _log = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class GamesBackend:
         for what, own in zip(_NAMES, columns, strict=True):
             if not isinstance(own, dict):
                 raise Failure(first, f"returned {what} {own!r} from step, not a dict by agent", BadEnvDataError)
-        return tuple(map(_by_name, columns))
+        return tuple(map(by_name, columns))
 
     def _add_rewards(self, game: int, first: int, rewards: dict[str, Any]) -> dict[int, float]:
         """Add rewards to the open rows; return those of agents without one, {row: reward}, such as those who left."""
@@ -278,7 +278,7 @@ class GamesBackend:
             raise Failure(first, str(error), BadEnvDataError) from None
         if not isinstance(obs, dict):
             raise Failure(first, f"returned observations {obs!r} from reset, not a dict by agent", BadEnvDataError)
-        obs, infos, present = _by_name(obs), _by_name(infos), set(map(str, answer.present))
+        obs, infos, present = by_name(obs), by_name(infos), set(map(str, answer.present))
         entries: list[Entry] = []
         for agent, name in enumerate(self.agents):
             if name in obs and name in present:
@@ -455,11 +455,6 @@ class _RowsRead:
         """Forget the rows of a game that failed."""
         for column in (self.env_ids, self.reward, self.flags, self.over, self.infos):
             del column[n_rows:]
-
-
-def _by_name(own: dict[Any, Any]) -> dict[str, Any]:
-    """Return a dict by the names of agents, which some games number."""
-    return own if all(type(key) is str for key in own) else {str(key): value for key, value in own.items()}
 
 
 def whole_games(env_ids: Ids, n_agents: int) -> Ids:

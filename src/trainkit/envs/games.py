@@ -150,10 +150,18 @@ class TurnsGame(_Game):
 
 
 class DictGame(_Game):
-    """A game with RLlib's API: agents that are observed act next, others wait for their next observation."""
+    """A game with RLlib's API: agents that are observed act next, others wait for their next observation.
+
+    It ends by `__all__`, or when the episodes of all agents have ended.
+    """
+
+    def __init__(self, game: Any) -> None:
+        super().__init__(game)
+        self._ended: set[Any] = set()  # agents that are not observed since their episodes ended
 
     def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> GameAnswer:
         """Reset the game."""
+        self._ended = set()
         result = self.game.reset(seed=None if seed is None else seed % _MAX_SEED, options=options)
         return GameAnswer(result, self._agents)
 
@@ -169,7 +177,9 @@ class DictGame(_Game):
             whole = GameAnswer(
                 (obs, rewards, ends, cuts, infos), self._agents, *(bool(own.get(_ALL, False)) for own in flags)
             )
-            is_over = whole.terminated or whole.truncated
+            flagged = {agent for own in (ends, cuts) for agent, flag in own.items() if flag}
+            self._ended = (self._ended | flagged) - (obs.keys() - flagged)
+            is_over = whole.terminated or whole.truncated or self._ended.issuperset(self._agents)
             if is_over or any(not (ends.get(agent) or cuts.get(agent)) for agent in obs):
                 return whole
             result = _joined(whole.result, self.game.step({}))
@@ -189,6 +199,11 @@ def _joined(before: tuple[dict[Any, Any], ...], result: Any) -> Any:
     columns = [{**old, **new} for old, new in zip(before, result, strict=True)]
     columns[1] = {**before[1], **sums}
     return tuple(columns)
+
+
+def by_name(own: dict[Any, Any]) -> dict[str, Any]:
+    """Return a dict by the names of agents, which some games number."""
+    return own if all(type(key) is str for key in own) else {str(key): value for key, value in own.items()}
 
 
 # ---- which API a game has ----
