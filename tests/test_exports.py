@@ -12,7 +12,8 @@ import trainkit
 # Add a name here when it becomes public; taking one away is a breaking change.
 TOP = """
     make_envs Envs check_env Collector
-    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer Horizon Sequences Transition TransitionBatch
+    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer MultiAgentBuffer MultiAgentPolicy
+    Horizon Sequences Transition TransitionBatch
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise SoftQ
@@ -24,8 +25,8 @@ TOP = """
 """.split()
 NAMESPACES = {
     "buffer": """
-        Buffer Dataset Horizon MinTree MixedBuffer PrioritizedReplayBuffer ReplayBuffer ReturnScale Rollout
-        RolloutBuffer RoundBuffer SequenceBatch Sequences SumTree Transition TransitionBatch buffer_from_config
+        Buffer Dataset Horizon MinTree MixedBuffer MultiAgentBuffer PrioritizedReplayBuffer ReplayBuffer ReturnScale
+        Rollout RolloutBuffer RoundBuffer SequenceBatch Sequences SumTree Transition TransitionBatch buffer_from_config
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogEpisodes LogInfo
@@ -58,7 +59,7 @@ NAMESPACES = {
     "policy": """
         A2CPolicy ActOutput BCPolicy Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
         DiscreteBCQPolicy DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
-        ImplicitQuantileValue MaxBackup MunchausenBackup Noise
+        ImplicitQuantileValue MaxBackup MultiAgentPolicy MunchausenBackup Noise GameEpisode
         PPOPolicy ParameterNoise Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
         UpdateResult Value discounted_returns gae load_policy
     """,

@@ -91,7 +91,7 @@ def assert_reports(stats: CollectStats, played: list[tuple[int, int]]) -> None:
     assert_is_about(stats.lengths, [length(*one) for one in played])
     for agent, name in enumerate(AGENTS):
         own = [row[agent] for row in returns if not np.isnan(row[agent])]
-        assert_is_about(stats.agents.get(name, Summary.of([])), own)
+        assert_is_about(stats.agents[name].returns if name in stats.agents else Summary.of([]), own)
 
 
 def assert_is_about(summary: Summary, numbers: list[Any]) -> None:
@@ -298,12 +298,16 @@ def test_agents_have_tags_and_environments_of_one_have_none() -> None:
     epoch = EpochStats(train=stats, test=CollectStats.merge([]), time=times)
     tags = scalars(epoch)
     left = [own for own in (returns_of(0, episode)[0] for episode in range(6)) if not np.isnan(own)]
-    assert tags["train/agents/left/mean"] == epoch["train/agents/left/mean"] == pytest.approx(np.mean(left))
-    assert epoch["train/agents/left/count"] == 5
-    assert epoch["train/agents/nobody/mean"] is None
+    assert (
+        tags["train/agents/left/returns/mean"]
+        == epoch["train/agents/left/returns/mean"]
+        == pytest.approx(np.mean(left))
+    )
+    assert epoch["train/agents/left/returns/count"] == 5
+    assert epoch["train/agents/nobody/returns/mean"] is None
     assert {tag.split("/")[2] for tag in tags if tag.startswith("train/agents")} == set(AGENTS)
     alone = Collector(Player(), made(1)[0]).collect(n_step=1)
-    assert alone.agents == {}
+    assert [(own.n_step, own.returns.is_empty) for own in alone.agents.values()] == [(1, True)] * 3
     single = make_envs("CartPole-v1")
     assert (single.agents, single.n_agents) == ((), 1)
 
@@ -550,7 +554,7 @@ def test_late_rewards_count_in_returns_and_in_no_row(processors: Any, caplog: py
         return own + sum(1000.0 * (step + 1) for step in range(length(0, episode)) if step not in acted)
 
     for agent, name in enumerate(AGENTS):
-        assert_is_about(stats.agents[name], [paid(episode, agent) for episode in range(n_games)])
+        assert_is_about(stats.agents[name].returns, [paid(episode, agent) for episode in range(n_games)])
     assert_is_about(stats.returns, [sum(paid(episode, agent) for agent in range(3)) for episode in range(n_games)])
     assert ledger.rows().reward.max() < 1000.0
     for agent, name in enumerate(AGENTS):

@@ -41,7 +41,7 @@ def test_means_are_over_updates_not_over_reports() -> None:
     interval.add_means({"loss": 5.0}, 1)
     interval.add_means({}, 0)
     assert interval.means() == {"loss": 2.0}  # (1 + 1 + 1 + 5) / 4
-    assert interval.n_updates == 4
+    assert interval.n_updates == {"": 4}
 
 
 def test_a_number_that_came_later_is_averaged_over_its_own_updates() -> None:

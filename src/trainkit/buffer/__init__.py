@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from trainkit.buffer.mixed import MixedBuffer
+from trainkit.buffer.multi_agent_buffer import MultiAgentBuffer
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_config
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
@@ -25,6 +26,7 @@ __all__ = [
     "Horizon",
     "MinTree",
     "MixedBuffer",
+    "MultiAgentBuffer",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "ReturnScale",

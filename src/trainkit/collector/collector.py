@@ -16,6 +16,7 @@ from trainkit.collector.columns import ExtraColumns
 from trainkit.collector.episodes import EpisodeQuota, Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
 from trainkit.collector.open_rows import OpenRows
+from trainkit.collector.policy_actor import actor_of
 from trainkit.core import seeding
 from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
@@ -142,12 +143,14 @@ class Collector:
         self._extra_columns = ExtraColumns("Collector", extra_columns, policy.extras_spec) if extra_columns else None
         policy.check_spaces(envs.observation_space, envs.action_space)
         self.policy = policy
+        self._actor = actor_of(policy, envs)
+        self._acts = self._actor.acts
         envs.ownership.claim(self)
         if buffer is not None:
             obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
             spec = RowSpec(n_envs=envs.n, obs=obs_specs, action=action_specs, extras=self.extras_spec)
             try:
-                buffer.bind(spec)
+                buffer.bind(self._actor.row_spec(spec))
             except BaseException:
                 envs.ownership.release(self)
                 raise
@@ -164,7 +167,7 @@ class Collector:
         self._rng = seeding.generator(envs.root, "collector")  # of random actions
         if seed is not None:
             self.seed(seed)
-        self._episodes = Episodes(envs.n, reward_metric, envs.agents, envs.soft_horizon)
+        self._episodes = self._new_episodes(reward_metric)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
         self._open_rows = OpenRows(envs.n)
@@ -188,6 +191,9 @@ class Collector:
         rows |= {"env_step": self.env_step, "n_episode": self.n_episode, "mean of the last returns": mean}
         return html_table(type(self).__name__, rows.items())
 
+    def _new_episodes(self, metric: RewardMetric | None) -> Episodes:
+        return Episodes(self.envs.n, metric, self.envs.agents, self.envs.soft_horizon, self._actor.last_players)
+
     @property
     def n_episode(self) -> int:
         """Total number of finished episodes."""
@@ -197,7 +203,7 @@ class Collector:
     def extras_spec(self) -> dict[str, ArraySpec]:
         """Columns stored with every row in addition to the usual ones: the policy's, and `extra_columns`."""
         own = {} if self._extra_columns is None else self._extra_columns.spec
-        return {**self.policy.extras_spec, **own}
+        return {**self._actor.extras_spec, **own}
 
     @property
     def collected_slots(self) -> NDArray[np.int64]:
@@ -274,7 +280,7 @@ class Collector:
         self.require_reset()
         self.env_step = self._n_left = 0
         self.is_interrupted, self._quota = False, None
-        self._episodes = Episodes(self.envs.n, self._episodes.metric, self.envs.agents, self.envs.soft_horizon)
+        self._episodes = self._new_episodes(self._episodes.metric)
         self._tally = Tally()
 
     def rebuild_envs(self, env_kwargs: Mapping[str, Any]) -> None:
@@ -423,7 +429,7 @@ class Collector:
         if options.render is not None:
             self._check_render_mode()
         self._options = options
-        self._tally = Tally()
+        self._tally = Tally(agent_steps=self._episodes.agent_steps, policy_steps=self._episodes.policy_steps)
         if self._std_reader is not None:
             self._std_reader.read_action_std()  # of actions outside of a collect
         self.envs.take_metrics()  # as above
@@ -486,7 +492,7 @@ class Collector:
         self.is_interrupted = False
         self._needs_reset |= self._quota is not None
         std = NO_VALUES if self._std_reader is None else self._std_reader.read_action_std()
-        return self._tally.stats(self._episodes.recent_returns, std)
+        return self._tally.stats(self._episodes.recent_returns, std, self._episodes.players(self._tally))
 
     def _show(self, due: float) -> float:
         """Wait until a time of `time.perf_counter`, render every environment, and return the current time."""
@@ -525,7 +531,7 @@ class Collector:
             if options.random or len(env_ids) == 0:  # 0 where every environment is being reset by its next step
                 output = self._act_at_random(obs, env_ids)
             else:
-                output = self.policy.act(
+                output = self._acts.act(
                     obs,
                     step=self.env_step if options.step is None else options.step,
                     explore=options.explore,
@@ -553,7 +559,8 @@ class Collector:
         space, n_rows = self.envs.action_space, len(env_ids)
         action = random_actions(space, obs, n_rows, self._rng, env_ids)
         names = self.policy.extras_spec if self._options.random else ()
-        return ActOutput(action, {name: random_probability(space, obs, n_rows) for name in names}, self._state)
+        extras = {name: random_probability(space, obs, n_rows) for name in names}
+        return ActOutput(action, {**extras, **self._actor.row_extras(env_ids)}, self._state)
 
     def _store_step(self, obs: Obs, acted: Ids, output: ActOutput, outcome: VectorStep) -> None:
         """Store the rows that a vector step completed, and count it."""
@@ -664,6 +671,7 @@ class Collector:
             (store.drop if drop else store.cut)(env_ids)
         if self._observes:
             self.policy.cut(env_ids)
+        self._episodes.close(env_ids)
 
     def _drop_failed_episodes(self, failed: Mapping[int, EnvError]) -> None:
         """End the open episodes of environments that failed, and record that new episodes start."""
@@ -740,6 +748,7 @@ class Collector:
             "state": self._state if isinstance(self._state, np.ndarray) else None,
             "has_state": self._state is not None and not isinstance(self._state, np.ndarray),
             "watch": [] if self.events is None else self.events.state_dict(),
+            "actor": self._actor.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -757,6 +766,7 @@ class Collector:
         self._tally = Tally.from_state(state["tally"])
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
+        self._actor.load_state_dict(state.get("actor", {}), with_running=not state["needs_reset"])  # older: none
         self._rng.bit_generator.state = state["rng"]
         self._open_rows.load_state_dict(state.get("open_rows", {}))
         self._needs_reset = True

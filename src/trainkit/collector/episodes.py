@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.errors import ConfigError
-from trainkit.core.stats import NO_VALUES, CollectStats, Summary
+from trainkit.core.stats import NO_VALUES, CollectStats, PlayerStats, Summary
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ _RECENT = 100  # episodes in `recent_returns`
 _NO_REWARDS: Mapping[int, float] = {}
 
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+LastPlayers = Callable[[], tuple[NDArray[np.int64], Mapping[int, str]]]
+Players = dict[str, dict[str, PlayerStats]]  # {"agents": {name: ...}, "policies": {name: ...}}
 
 
 @dataclass(kw_only=True)
@@ -47,6 +50,9 @@ class Tally:
     slots: list[NDArray[np.int64]] = field(default_factory=list)  # of the stored rows, step by step
     agent_returns: dict[str, list[float]] = field(default_factory=dict)  # {agent: of the games it took part in}
     processors: dict[str, Summary] = field(default_factory=dict)  # {name: what processors logged}
+    policy_returns: dict[str, list[float]] = field(default_factory=dict)
+    agent_steps: dict[str, int] = field(default_factory=dict)  # before this collect
+    policy_steps: dict[str, int] = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all counts and times."""
@@ -58,7 +64,9 @@ class Tally:
         logged = state.get("processors", {})  # older checkpoints have none
         return cls(**{**state, "processors": {name: Summary(**one) for name, one in logged.items()}})
 
-    def stats(self, recent_returns: Summary, action_std: Summary = NO_VALUES) -> CollectStats:
+    def stats(
+        self, recent_returns: Summary, action_std: Summary = NO_VALUES, players: "Players | None" = None
+    ) -> CollectStats:
         """Return the statistics of the collect."""
         other_seconds = self.seconds - self.act_seconds - self.env_seconds - self.store_seconds - self.render_seconds
         own_seconds = self.env_seconds - self.obs_seconds - self.action_seconds
@@ -88,9 +96,21 @@ class Tally:
             store_ms=per_step and self.store_seconds * per_step,
             other_ms=per_step and other_seconds * per_step,
             action_std=action_std,
-            agents={name: Summary.of(own) for name, own in self.agent_returns.items() if own},
             processors=dict(self.processors),
+            agents={} if players is None else players.get("agents", {}),
+            policies={} if players is None else players.get("policies", {}),
         )
+
+
+def _players(
+    steps: Mapping[str, int], before: Mapping[str, int], returns: Mapping[str, Sequence[float]]
+) -> dict[str, PlayerStats]:
+    """Return the statistics of agents or policies that did anything in a collect."""
+    players = {
+        name: PlayerStats(n_step=count - before.get(name, 0), returns=Summary.of(returns.get(name, ())))
+        for name, count in steps.items()
+    }
+    return {name: own for name, own in players.items() if own.n_step or own.returns.count}
 
 
 class Episodes:
@@ -102,6 +122,11 @@ class Episodes:
             reports them as they are, of agents their mean.
         agents: names of the rows of each game, in order; empty where an environment has one.
         soft_horizon: steps after which an episode is counted although it continues; of one agent only.
+        players: returns the numbers of the policies that acted last in all rows [N], -1 for none, and their names.
+
+    Attributes:
+        agent_steps: {agent: steps ever}, as the last collect counted them.
+        policy_steps: {policy: steps ever}.
     """
 
     def __init__(
@@ -110,8 +135,14 @@ class Episodes:
         reward_metric: RewardMetric | None,
         agents: Sequence[str] = (),
         soft_horizon: int | None = None,
+        players: LastPlayers | None = None,
     ) -> None:
         self._agents, self._n_agents = agents, max(1, len(agents))
+        self._players = players
+        self.agent_steps: dict[str, int] = {}
+        self.policy_steps: dict[str, int] = {}
+        self._closed_steps = np.zeros(n_envs, np.int64)  # [N], in the episodes that are over; where agents share games
+        self._closed_policy_steps: dict[str, int] = {}
         self._game_lengths = np.zeros(n_envs // self._n_agents, np.int64)  # so far; only where agents share games
         self._returns = np.zeros(n_envs, np.float64)  # [N], so far
         self._lengths = np.zeros(n_envs, np.int64)  # [N], so far
@@ -190,6 +221,7 @@ class Episodes:
         self._recent.extend(returns.tolist())
         self._recent_summary = None
         self.n_finished += len(firsts)
+        self.close(env_ids)
         self.start(env_ids, now, continues=continues)
         return played
 
@@ -199,7 +231,47 @@ class Episodes:
         by_agent: NDArray[np.float64] = np.where(took_part, returns, np.nan).reshape(-1, self._n_agents)
         for name, column in zip(self._agents, by_agent.T, strict=True):
             tally.agent_returns.setdefault(name, []).extend(column[~np.isnan(column)].tolist())
+        numbers, names = self._players_now()
+        for number, one in zip(numbers[env_ids].tolist(), by_agent.ravel().tolist(), strict=True):
+            if number in names and not math.isnan(one):
+                tally.policy_returns.setdefault(names[number], []).append(one)
         return by_agent
+
+    def _players_now(self) -> tuple[NDArray[np.int64], Mapping[int, str]]:
+        return (np.full(len(self._lengths), -1), {}) if self._players is None else self._players()
+
+    def players(self, tally: Tally) -> Players:
+        """Return the statistics of the agents and policies of a collect; empty where agents share no games."""
+        if not self._agents:
+            return {}
+        self._count_steps()
+        return {
+            "agents": _players(self.agent_steps, tally.agent_steps, tally.agent_returns),
+            "policies": _players(self.policy_steps, tally.policy_steps, tally.policy_returns),
+        }
+
+    def _count_steps(self) -> None:
+        """Count the steps of each agent and of each policy."""
+        by_agent = (self._closed_steps + self._lengths).reshape(-1, self._n_agents).sum(axis=0).tolist()
+        self.agent_steps = dict(zip(self._agents, by_agent, strict=True))
+        self.policy_steps = self._steps_of_policies(self._lengths)
+
+    def _steps_of_policies(self, lengths: NDArray[np.int64]) -> dict[str, int]:
+        """Return the steps of each policy in closed episodes, and in the last ones of rows with these lengths [N]."""
+        steps = dict(self._closed_policy_steps)
+        numbers, names = self._players_now()
+        for number, name in names.items():
+            steps[name] = steps.get(name, 0) + int(lengths[numbers == number].sum())
+        return steps
+
+    def close(self, env_ids: NDArray[np.intp]) -> None:
+        """Count the steps of episodes that are over, before others start."""
+        if self._agents:
+            lengths = np.zeros_like(self._lengths)
+            lengths[env_ids] = self._lengths[env_ids]
+            self._closed_steps += lengths
+            self._closed_policy_steps = self._steps_of_policies(lengths)
+            self._lengths[env_ids] = 0
 
     def start(self, env_ids: NDArray[np.intp], now: float | None = None, *, continues: bool = False) -> None:
         """Count from 0 in these environments."""
@@ -228,6 +300,10 @@ class Episodes:
             "game_lengths": self._game_lengths.copy(),
             "returns_since_reset": self._returns_since_reset.copy(),
             "seconds": time.perf_counter() - self._started,
+            "closed_steps": self._closed_steps.copy(),
+            "closed_policy_steps": dict(self._closed_policy_steps),
+            "agent_steps": self.agent_steps,
+            "policy_steps": self.policy_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -239,6 +315,9 @@ class Episodes:
         self._game_lengths[:] = state["game_lengths"]
         self._returns_since_reset[:] = state.get("returns_since_reset", state["returns"])  # older checkpoints have none
         self._started = time.perf_counter() - state["seconds"]
+        self._closed_steps[:] = state.get("closed_steps", 0)  # older checkpoints have none
+        self._closed_policy_steps = dict(state.get("closed_policy_steps", {}))
+        self.agent_steps, self.policy_steps = (dict(state.get(name, {})) for name in ("agent_steps", "policy_steps"))
 
     def have_returns(self, returns: NDArray[np.float64]) -> bool:
         """Return whether the current episodes have these returns [N] since their reset, to the last bit."""

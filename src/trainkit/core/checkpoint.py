@@ -54,7 +54,10 @@ def save_checkpoint(folder: str | Path, components: Mapping[str, Any], about: Ma
     folder = Path(folder)
     former = read_manifest(folder) if (folder / MANIFEST).exists() else None
     serial = 1 if former is None else former["serial"] + 1
-    names = {name: f"{name}-{serial}{_TORCH if _has_tensor(state) else _ARRAYS}" for name, state in components.items()}
+    names = {
+        name: f"{name.replace('/', '.')}-{serial}{_TORCH if _has_tensor(state) else _ARRAYS}"
+        for name, state in components.items()
+    }
     manifest = {
         "format": FORMAT,
         "serial": serial,

@@ -1,6 +1,7 @@
 """Protocols between packages: policies, buffers, loggers and environments as other packages use them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -97,7 +98,10 @@ class Seedable(Protocol):
 class Policy(Protocol):
     """A policy as a collector uses it."""
 
-    last_step: int  # the environment step of its last update
+    @property
+    def last_step(self) -> int:
+        """The environment step of its last update."""
+        ...
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -141,6 +145,73 @@ class Policy(Protocol):
     def load_streams_state(self, state: Mapping[str, Any]) -> None: ...
 
 
+class Games(EnvSpaces, Protocol):
+    """Environments whose rows are the agents of games, as policies that play them use them."""
+
+    n: int  # rows
+    agents: tuple[str, ...]  # the names of the rows of a game, in order; empty where an environment has one
+    name: str
+
+    @property
+    def episode_keys(self) -> NDArray[np.int64]:
+        """A number for the current episode of each row [N] that no other episode of the row has."""
+        ...
+
+    @property
+    def episodes(self) -> NDArray[np.int64]:
+        """The number of each row's current episode [N]."""
+        ...
+
+    def episode_seed(self, env_id: int) -> int:
+        """Return the seed of a row's current episode; the rows of a game share it."""
+        ...
+
+
+class Actor(Protocol):
+    """What acts in the environments of one collector, and which policy acts in each row."""
+
+    @property
+    def acts(self) -> Any:
+        """What has `act`, as in `Policy`."""
+        ...
+
+    @property
+    def extras_spec(self) -> Mapping[str, ArraySpec]:
+        """Columns that are returned with each action, to be stored."""
+        ...
+
+    def row_spec(self, spec: RowSpec) -> RowSpec:
+        """Return the spec of rows with which policy controls which of them; `spec` is that of the environments."""
+        ...
+
+    def row_extras(self, env_ids: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        """Return the columns of rows [K] that do not depend on their actions, for random ones."""
+        ...
+
+    def players(self, env_ids: NDArray[np.intp]) -> list[str]:
+        """Return the name of the policy that controls each of these rows [K] in their episodes; "" without a name."""
+        ...
+
+    def last_players(self) -> tuple[NDArray[np.int64], Mapping[int, str]]:
+        """Return the numbers of the policies that acted last in all rows [N], -1 for none, and their names."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any], *, with_running: bool) -> None:
+        """Restore a saved state; `with_running` says whether its episodes continue."""
+        ...
+
+
+@runtime_checkable
+class PlaysGames(Protocol):
+    """A policy of several policies: in each collector's games an actor says which one acts in each row."""
+
+    def actor_for(self, games: Games) -> Actor:
+        """Return the actor of a collector with these environments."""
+        ...
+
+
 @runtime_checkable
 class PredictsReturns(Protocol):
     """A policy that predicts the returns of its greedy actions."""
@@ -176,15 +247,14 @@ class UpdateResult(Protocol):
 class Trainee(Policy, Seedable, Protocol):
     """A policy as every trainer uses it."""
 
-    horizon: Horizon
+    @property
+    def n_updates(self) -> int: ...
 
     @property
-    def columns(self) -> Sequence[str]:
-        """The names of the columns that its updates read in `extras`; empty for most policies."""
+    def recipe(self) -> Mapping[str, Any] | None:
+        """How to make one like it, in plain values; None where that is not known."""
         ...
 
-    n_updates: int
-    recipe: Mapping[str, Any] | None  # how to make one like it, in plain values; None where that is not known
     observation_space: Space[Any] | None  # None until it is known
     action_space: Space[Any] | None
 
@@ -232,6 +302,13 @@ class Trainee(Policy, Seedable, Protocol):
 class Learner(Trainee, Protocol):
     """A policy as an off-policy trainer uses it."""
 
+    horizon: Horizon
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns that its updates read in `extras`; empty for most policies."""
+        ...
+
     @property
     def sequences(self) -> Sequences | None:
         """The sequences that it learns from; None for rows."""
@@ -267,11 +344,67 @@ class FitsReturns(Protocol):
 class RolloutLearner(Trainee, Protocol):
     """A policy as an on-policy trainer uses it."""
 
+    horizon: Horizon
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns that its updates read in `extras`; empty for most policies."""
+        ...
+
     def learn(self, rollout: Any, *, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
         """Learn from all rows `repeat` times, in batches; one item per update, taken when the iterator advances.
 
         `rollout` is a `Rollout`, or a `TensorRollout` of a simulator.
         """
+        ...
+
+
+class StepClock(Protocol):
+    """What counts the steps that schedules are evaluated at."""
+
+    @property
+    def env_step(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearningUnit:
+    """A policy that learns, the buffer that it learns from, and the clock of both.
+
+    Attributes:
+        name: of the policy; "" where there is one.
+    """
+
+    name: str
+    policy: Any
+    buffer: Any
+    clock: StepClock
+
+    @property
+    def prefix(self) -> str:
+        """The start of the unit's tags and keys, such as "main/"; empty where there is one."""
+        return f"{self.name}/" if self.name else ""
+
+
+@runtime_checkable
+class HasLearningUnits(Trainee, Protocol):
+    """A policy of several policies, of which any number learns."""
+
+    def learning_units(self, buffer: Any) -> list[LearningUnit]:
+        """Return the policies that learn now, each with its buffer of `buffer`."""
+        ...
+
+    @property
+    def members(self) -> Mapping[str, Trainee]:
+        """All policies that may learn, by the prefixes of their metrics."""
+        ...
+
+    @property
+    def recipes(self) -> Mapping[str, Mapping[str, Any] | None]:
+        """How each policy was made, by its name."""
+        ...
+
+    def components(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+        """Return the parts of a checkpoint by name, each with how its state is read and restored."""
         ...
 
 
@@ -312,6 +445,15 @@ class RowStore(Store, Protocol):
     def cut(self, env_ids: ArrayLike) -> None: ...
 
     def drop(self, env_ids: ArrayLike) -> int: ...
+
+
+class MultiAgentStore(RowStore, Protocol):
+    """A buffer of several policies' buffers."""
+
+    @property
+    def buffers(self) -> Mapping[str, Any]:
+        """The buffers by the names of policies."""
+        ...
 
 
 @runtime_checkable

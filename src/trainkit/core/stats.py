@@ -100,6 +100,34 @@ def per_second(count: int, seconds: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlayerStats:
+    """What one agent, or one policy, of games did in a collect."""
+
+    n_step: int = 0  # in which it acted
+    returns: Summary = NO_VALUES  # in the games that finished, of those that it took part in
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the returns."""
+        return self.returns.mean
+
+    @classmethod
+    def merge(cls, parts: "Iterable[PlayerStats]") -> "PlayerStats":
+        """Combine several collects into one."""
+        known = [*parts]
+        return cls(n_step=sum(part.n_step for part in known), returns=Summary.merge(part.returns for part in known))
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "PlayerStats":
+        """Return what `dataclasses.asdict` described; older checkpoints have the returns alone."""
+        return (
+            cls(n_step=plain["n_step"], returns=Summary(**plain["returns"]))
+            if "returns" in plain
+            else cls(returns=Summary(**plain))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectStats:
     """Statistics of one `collect`, or of all in an interval.
 
@@ -131,7 +159,8 @@ class CollectStats:
     render_ms: float | None = None
     episode_returns: tuple[float, ...] = ()  # of every episode finished, in order; these two are not logged
     episode_lengths: tuple[int, ...] = ()
-    agents: Mapping[str, Summary] = field(default_factory=dict)  # {name: returns}, where several share a game
+    agents: Mapping[str, PlayerStats] = field(default_factory=dict)  # by name, where several share a game
+    policies: Mapping[str, PlayerStats] = field(default_factory=dict)  # by name, where several play
     processors: Mapping[str, Summary] = field(default_factory=dict)  # {name: what they logged}
     # Of greedy evaluations, and of one alone:
     start_values: Summary = NO_VALUES  # returns that a Q-learner predicts at the episodes' starts
@@ -163,8 +192,9 @@ class CollectStats:
             read[name] = NO_VALUES if one is None else Summary(**one)
         for name in _LISTS:
             read[name] = tuple(read.get(name, ()))  # an older checkpoint has none
-        for group in _GROUPS:
-            read[group] = {name: Summary(**one) for name, one in read.get(group, {}).items()}  # as above
+        for group in _PLAYERS:  # an older checkpoint has no `policies`
+            read[group] = {name: PlayerStats.from_plain(one) for name, one in read.get(group, {}).items()}
+        read["processors"] = {name: Summary(**one) for name, one in read.get("processors", {}).items()}  # as above
         return cls(**read)
 
     @classmethod
@@ -183,11 +213,21 @@ class CollectStats:
             if name.endswith("_ms"):  # a mean per vector step
                 total = sum((getattr(part, name) or 0.0) * part.n_vector_step for part in parts)
                 merged[name] = total / steps if steps else None
-        merged |= {group: merge_groups([getattr(part, group) for part in parts]) for group in _GROUPS}
+        for group in _PLAYERS:
+            players = {name: None for part in parts for name in getattr(part, group)}
+            merged[group] = {
+                name: PlayerStats.merge(getattr(part, group)[name] for part in parts if name in getattr(part, group))
+                for name in players
+            }
         return cls(
             **merged | {"recent_returns": parts[-1].recent_returns},
             seconds=sum(part.seconds for part in parts),
+            processors=merge_groups([part.processors for part in parts]),
         )
+
+    def steps_of(self, policy: str) -> int:
+        """Return the number of steps in which a policy acted; "" is the only one."""
+        return self.policies[policy].n_step if policy in self.policies else 0 if policy else self.n_step
 
 
 def merge_groups(groups: "Sequence[Mapping[str, Summary]]") -> dict[str, Summary]:
@@ -197,8 +237,8 @@ def merge_groups(groups: "Sequence[Mapping[str, Summary]]") -> dict[str, Summary
     return {name: summary for name, summary in merged.items() if not summary.is_empty}
 
 
-_GROUPS = ("agents", "processors")  # summaries by name
 _LISTS = ("episode_returns", "episode_lengths")
+_PLAYERS = ("agents", "policies")
 _NO_NUMBERS = (*_LISTS, "warnings", "episodes")  # fields without a tag
 _PLAIN_NO_VALUES = asdict(NO_VALUES)
 _SUMMARIES = [item.name for item in fields(CollectStats) if item.type is Summary]
@@ -386,7 +426,7 @@ def is_tag(tag: str) -> bool:
     group, *names = tag.split("/")
     if group in ("update", "explore", "buffer", "custom", "system"):
         return len(names) > 0  # named by the policy or the user
-    if group in ("train", "test") and names and names[0] in _GROUPS:
+    if group in ("train", "test") and names and names[0] in (*_PLAYERS, "processors"):
         return True
     collected = {item.name: item.type is Summary for item in fields(CollectStats) if item.name not in _LISTS}
     if group in ("train", "test") and names and collected.get(names[0]):

@@ -152,6 +152,15 @@ class Envs:
         return self._backend.in_flight
 
     @property
+    def episode_keys(self) -> NDArray[np.int64]:
+        """A number for each environment's current episode [N] that no other episode of it has, here."""
+        return self._current.keys
+
+    def episode_seed(self, env_id: int) -> int:
+        """Return the seed of an environment's current episode; agents of a game share one."""
+        return self._current.seeds_of(np.array([env_id]))[0]
+
+    @property
     def frame_space(self) -> gym.Space[Any]:
         """The observation space of one environment as the buffer stores it: one frame, including the mask."""
         return self._validator.frame_space
@@ -195,8 +204,7 @@ class Envs:
         if self.ownership.thread != threading.get_ident():
             return self._without_owner(self.reset, seed=seed, options=options)
         if seed is not None:
-            self.seed(seed)
-            self.episodes[:] = -1
+            self._current.restart(seed)
         self._update_ready(ready=self.all_ids)
         self._unsent = None
         if self.obs is None:
@@ -365,8 +373,7 @@ class Envs:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the seeds of the episodes after those saved; a reset must follow."""
-        self.seed(state["root"])
-        self.episodes[:] = state["episodes"]
+        self._current.restart(state["root"], state["episodes"])
         if isinstance(self._backend, Processed):
             self._backend.load_state_dict(state.get("processors", []))
 
@@ -525,10 +532,22 @@ class CurrentEpisodes:
         self.number = np.full(n, -1, np.int64)
         self.n_steps = np.zeros(n, np.int64)
         self._agents = agents
+        self._n_restarts = 0  # of the numbers
 
     def seed(self, root: int) -> None:
         """Seed the episodes that begin from now on."""
         self.root, self.is_seeded = root, True
+
+    def restart(self, root: int, number: int | NDArray[np.int64] = -1) -> None:
+        """Seed the episodes after these numbers, which may have been counted before."""
+        self.seed(root)
+        self.number[:] = number
+        self._n_restarts += 1
+
+    @property
+    def keys(self) -> NDArray[np.int64]:
+        """A number for each environment's current episode [N] that no other has, despite restarts."""
+        return self.number + (self._n_restarts << 40)
 
     def begin(self, env_ids: Ids) -> None:
         """Count the next episode of these environments [K]."""

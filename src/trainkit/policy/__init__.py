@@ -11,6 +11,8 @@ from trainkit.policy.bc import BCPolicy
 from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
+from trainkit.policy.game_actor import GameEpisode
+from trainkit.policy.multi_agent_policy import MultiAgentPolicy
 from trainkit.policy.noise import ColoredNoise, Noise
 from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import load_policy
@@ -43,10 +45,12 @@ __all__ = [
     "EpsilonGreedy",
     "ExpectedValue",
     "Exploration",
+    "GameEpisode",
     "Greedy",
     "HLGaussValue",
     "ImplicitQuantileValue",
     "MaxBackup",
+    "MultiAgentPolicy",
     "MunchausenBackup",
     "Noise",
     "PPOPolicy",

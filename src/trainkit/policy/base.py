@@ -49,7 +49,15 @@ from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of
 from trainkit.policy.checks import check_same_spaces, read_observations
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.learning import Learning
-from trainkit.policy.persistence import KeyMap, action_units, as_array, check_action_units, describe, load_weights
+from trainkit.policy.persistence import (
+    KeyMap,
+    acting_state,
+    action_units,
+    as_array,
+    check_action_units,
+    describe,
+    load_weights,
+)
 from trainkit.policy.recurrence import sequence_columns
 from trainkit.policy.settings import settings_of
 from trainkit.policy.statistics import ObservedStatistics
@@ -672,9 +680,8 @@ class Policy(nn.Module):
             compact: save weights in half precision and no target networks, which become copies of the online ones: a
                 quarter of the size, and actions that can differ where two are nearly equal.
         """
-        weights = self._compact_weights() if compact else self.state_dict()
-        state = {"weights": weights, "n_updates": self.n_updates, "last_step": self.last_step}
-        return save_checkpoint(path, {"policy": state | action_units(self)}, describe(self))
+        state = acting_state(self) | ({"weights": self._compact_weights()} if compact else {})
+        return save_checkpoint(path, {"policy": state}, describe(self))
 
     def _compact_weights(self) -> dict[str, Tensor]:
         """Return the weights in half precision, buffers unchanged, without target networks."""

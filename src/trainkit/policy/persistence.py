@@ -78,6 +78,12 @@ def describe(policy: Any) -> dict[str, Any]:
     return {"settings": {"policy": type(policy).__name__}, "spaces": plain, "policy": policy.recipe}
 
 
+def acting_state(policy: Any) -> dict[str, Any]:
+    """Return everything that acting needs, as `load_policy` reads it."""
+    counters = {"n_updates": policy.n_updates, "last_step": policy.last_step}
+    return {"weights": policy.state_dict(), **counters, **action_units(policy)}
+
+
 # ---- units of actions ----
 
 
@@ -242,6 +248,7 @@ _LEARNING_OPTIONS = (
 def load_policy(
     path: str | Path,
     *,
+    name: str | None = None,
     policy: P | None = None,
     device: str = "auto",
     max_bytes: int | None = None,
@@ -251,6 +258,7 @@ def load_policy(
 
     Args:
         path: of the folder.
+        name: of the policy, where the checkpoint has those of a `MultiAgentPolicy`.
         policy: a new policy to load the weights into, for those that `for_envs` did not make, or made of parts that
             are not trainkit's, such as a network of yours.
         device: as in `Policy`; not used with `policy`.
@@ -264,12 +272,13 @@ def load_policy(
     found = find_checkpoints(path)
     if not found:
         raise CheckpointError(f"{path} holds no readable checkpoint: name a folder that a run or a policy was saved to")
-    state = load_checkpoint(found[0], ["policy"], max_bytes=max_bytes).get("policy")
+    component = _component(found[0], name)
+    state = load_checkpoint(found[0], [component], max_bytes=max_bytes).get(component)
     if state is None:
         raise CheckpointError(f"{found[0]} was saved without a policy: name another checkpoint")
     if policy is not None and arguments:
         raise ConfigError(f"load_policy was given both policy and {', '.join(arguments)}: give one")
-    loaded: Any = _made(found[0], device, state, arguments) if policy is None else policy
+    loaded: Any = _made(found[0], name, device, state, arguments) if policy is None else policy
     with decoding(found[0], "a policy"):
         counters = [state[name] for name in ("n_updates", "last_step")]
         if any(type(count) is not int or count < 0 for count in counters):
@@ -283,6 +292,19 @@ def load_policy(
     return loaded
 
 
+def _component(folder: Path, name: str | None) -> str:
+    """Return the component of a checkpoint that has a policy; raise for a name that it does not have."""
+    names = [own.removeprefix("policy/") for own in read_manifest(folder)["components"] if own.startswith("policy/")]
+    if name is None and names:
+        raise CheckpointError(
+            f"{folder} has the policies {names}: load one by its name, load_policy(..., name={names[0]!r})"
+        )
+    if name is not None and name not in names:
+        known = f"only {names}" if names else "but one policy without a name"
+        raise CheckpointError(f"{folder} has no policy {name!r}, {known}{did_you_mean(name, names)}")
+    return "policy" if name is None else f"policy/{name}"
+
+
 def _before_scaling(options: Mapping[str, Any], action_space: Space[Any]) -> dict[str, Any]:
     """Return the current arguments of a policy that was saved before actions were scaled."""
     now = {name: value for name, value in options.items() if name != "squash"}
@@ -291,10 +313,10 @@ def _before_scaling(options: Mapping[str, Any], action_space: Space[Any]) -> dic
     return now | ({"action_scaling": False} if isinstance(action_space, spaces.Box) else {})
 
 
-def _made(folder: Path, device: str, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Make a policy by the recipe of the saved one, whose state is `state`, and arguments that override it."""
     manifest = read_manifest(folder)
-    recipe = manifest.get("policy")
+    recipe = manifest.get("policy") if name is None else manifest.get("policies", {}).get(name)
     give = f"make one like it and give it: load_policy({str(folder)!r}, policy=...)"
     kind = None if recipe is None else _exported_policies().get(str(recipe.get("class")))
     if recipe is None or kind is None:
@@ -315,7 +337,7 @@ def _made(folder: Path, device: str, state: Mapping[str, Any], arguments: Mappin
         if unknown:
             _log.warning("%s cannot say what %s of its policy was: made without", folder, ", ".join(unknown))
         own_spaces = Spaces.from_plain([manifest["spaces"]["observation_space"], manifest["spaces"]["action_space"]])
-        n_saved = manifest["components"]["policy"]["bytes"]  # at least the number of weights
+        n_saved = manifest["components"][_component(folder, name)]["bytes"]  # at least the number of weights
         with _AllocationLimit(str(folder), _MAX_RATIO * n_saved + _FREE_ELEMENTS):
             try:
                 plain = {name: own for name, own in recipe["arguments"].items() if name not in ("compile", *arguments)}

@@ -32,6 +32,7 @@ from trainkit.trainer.compatibility import check_parts, fill_seeds
 from trainkit.trainer.diagnosis import Diagnosis
 from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
+from trainkit.trainer.learning_units import components_of, learning_units
 from trainkit.trainer.metrics import Metrics, Reduce, Stopwatch
 from trainkit.trainer.options import Options
 from trainkit.trainer.progress import Progress
@@ -133,6 +134,7 @@ class Trainer(Generic[TraineeT]):
     recipe: Mapping[str, Any] | None = None
 
     policy: TraineeT
+    learning: str = ""  # the name of the policy that learns from the batch of `on_train_batch`; "" of an only one
     stop_reason: str | None  # None while the run continues
     _result: EpochResult | None  # of an epoch that is over and not yielded yet
     _epoch_report: EpochStats | None  # of an epoch that is over, until it is written
@@ -199,9 +201,11 @@ class Trainer(Generic[TraineeT]):
     def _prepare_parts(self) -> None:
         """Check that the parts fit together, then apply the options that concern them."""
         collectors = {"train_collector": self.train_collector, "test_collector": self.test_collector}
-        check_parts(type(self).__name__, self.policy, self.learns_by, collectors, self.buffer)
-        if isinstance(self.policy, HasBatchMemory) and isinstance(self.buffer, UsesBatchMemory):
-            self.buffer.use_batch_memory(self.policy.batch_memory)
+        units = learning_units(self.policy, self.buffer, self)
+        check_parts(type(self).__name__, self.policy, self.learns_by, collectors, units)
+        for unit in units:
+            if isinstance(unit.policy, HasBatchMemory) and isinstance(unit.buffer, UsesBatchMemory):
+                unit.buffer.use_batch_memory(unit.policy.batch_memory)
         options = self._options
         if options.threads is not None and not hasattr(self.policy, "n_threads"):
             name = type(self.policy).__name__
@@ -829,7 +833,7 @@ class Trainer(Generic[TraineeT]):
             self.load_state_dict(state)
 
         components = {  # in this order: the policy rejects other networks before anything changes
-            "policy": (self.policy.training_state, self.policy.load_training_state),
+            **components_of(self.policy),
             "buffer": (self.buffer.state_dict, self.buffer.load_state_dict),
         }
         if self.train_collector is not None:

@@ -13,7 +13,17 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_PROB, Transition
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import Buffer, Dataset, FrameStore, RoundBuffer, Seedable, Store, Trainee
+from trainkit.core.protocols import (
+    Buffer,
+    Dataset,
+    FrameStore,
+    Learner,
+    LearningUnit,
+    RolloutLearner,
+    RoundBuffer,
+    Seedable,
+    Trainee,
+)
 from trainkit.core.spaces import StructuredHybrid, array_specs, legal_actions
 from trainkit.simulators import TensorCollector
 
@@ -40,15 +50,17 @@ def check_parts(
     policy: Trainee,
     learns_by: str,
     collectors: Mapping[str, Collector | TensorCollector | None],
-    buffer: Store,
+    units: Sequence[LearningUnit],
 ) -> None:
-    """Raise a `ConfigError` unless the policy can learn from this buffer, and the collectors have the same policy."""
-    methods = getattr(policy, "learns_by", {learns_by})
-    missing = [name for name in (learns_by, *_TRAINEE_MEMBERS) if not hasattr(policy, name)]
-    if learns_by not in methods and learns_by not in missing:
-        missing.insert(0, learns_by)
-    if missing:
-        raise ConfigError(f"{trainer}.policy must learn, but {type(policy).__name__} has no {', '.join(missing)}")
+    """Raise a `ConfigError` unless the policies can learn from their buffers, and all collectors have the policy."""
+    for unit in units:
+        subject = f"{trainer}.policy" + (f"[{unit.name!r}]" if unit.name else "")
+        methods = getattr(unit.policy, "learns_by", {learns_by})
+        missing = [name for name in (learns_by, *_TRAINEE_MEMBERS) if not hasattr(unit.policy, name)]
+        if learns_by not in methods and learns_by not in missing:
+            missing.insert(0, learns_by)
+        if missing:
+            raise ConfigError(f"{subject} must learn, but {type(unit.policy).__name__} has no {', '.join(missing)}")
     given = {name: collector for name, collector in collectors.items() if collector is not None}
     for name, collector in given.items():
         if collector.policy is not policy:
@@ -57,11 +69,12 @@ def check_parts(
         train, test = ((one.envs.observation_space, one.envs.action_space) for one in given.values())
         if train != test:
             raise ConfigError(f"{trainer}: training environments have spaces {train}, evaluation's {test}")
-    _check_columns(trainer, policy, buffer.columns)
-    _check_device(policy, buffer)
+    for unit in units:
+        _check_columns(trainer, unit.policy, unit.buffer.columns)
+        _check_device(unit.policy, unit.buffer)
 
 
-def _check_columns(trainer: str, policy: Trainee, known: Sequence[str]) -> None:
+def _check_columns(trainer: str, policy: Learner | RolloutLearner, known: Sequence[str]) -> None:
     """Raise a `ConfigError` if the policy's updates read columns that the buffer does not have."""
     columns = policy.columns
     subject = f"{trainer}.policy: {type(policy).__name__}.columns"

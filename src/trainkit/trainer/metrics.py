@@ -15,6 +15,7 @@ from trainkit.core.errors import Checks
 from trainkit.core.protocols import Store, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
 from trainkit.engine.device import CPU, device_memory
+from trainkit.trainer.learning_units import learners_of
 from trainkit.trainer.system_usage import ProcessorTime, system_usage
 
 Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
@@ -56,8 +57,8 @@ class Interval:
     def __init__(self, start: int) -> None:
         self.start = start
         self.processor = ProcessorTime()
-        self.n_updates = 0
-        self.n_replayed = 0  # rows of their batches
+        self.n_updates: dict[str, int] = {}  # by the prefixes of policies' metrics, of one policy ""
+        self.n_replayed: dict[str, int] = {}  # rows of their batches, by the names of policies
         self.logged: dict[str, LoggedValue] = {}
         self.episodes: list[dict[str, float]] = []  # rows of the table
         self.seconds = {"total": 0.0, "collect": 0.0, "update": 0.0, "evaluate": 0.0}
@@ -77,10 +78,15 @@ class Interval:
         if len(self._collects) == _MOST_COLLECTS:  # so that memory is bounded, however long the epoch
             self._collects = [CollectStats.merge(self._collects)]
 
-    def add_means(self, means: Mapping[str, float], n_updates: int) -> None:
-        """Add means over `n_updates` updates."""
-        self.n_updates += n_updates
-        for name, mean in means.items():
+    def count_replayed(self, policy: str, n_rows: int) -> None:
+        """Count the rows of a policy's batch."""
+        self.n_replayed[policy] = self.n_replayed.get(policy, 0) + n_rows
+
+    def add_means(self, means: Mapping[str, float], n_updates: int, prefix: str = "") -> None:
+        """Add means over `n_updates` updates of one policy."""
+        self.n_updates[prefix] = self.n_updates.get(prefix, 0) + n_updates
+        for own_name, mean in means.items():
+            name = f"{prefix}{own_name}"
             self._sums[name] = self._sums.get(name, 0.0) + mean * n_updates
             self._counts[name] = self._counts.get(name, 0) + n_updates
 
@@ -182,7 +188,7 @@ class Stopwatch:
 
 
 class SmoothedLosses:
-    """Averages of every loss over the updates of the last `n_reports` reports that had any."""
+    """Averages of every loss of a policy over the updates of the last `n_reports` reports that had any."""
 
     def __init__(self, n_reports: int) -> None:
         self._reports: deque[tuple[int, dict[str, float]]] = deque(maxlen=n_reports)  # updates, mean losses
@@ -230,8 +236,8 @@ class Metrics:
         """Discard everything gathered."""
         self.timed_from = env_step, self._policy.n_updates
         self._policy.read_metrics()
-        self._losses = SmoothedLosses(self._smoothed_reports)
-        self._n_updates = self._policy.n_updates  # that were reported
+        self._losses: dict[str, SmoothedLosses] = {}  # by prefix
+        self._n_updates = {prefix: one.n_updates for prefix, one in learners_of(self._policy).items()}  # reported
         self.recent, self._epoch = Interval(step), Interval(step)
         self._ending: list[tuple[Interval, dict[str, float]]] = []  # report and epoch that end, and their `custom`
         self._reduces: dict[str, Reduce] = {}  # how each name is reduced
@@ -291,12 +297,15 @@ class Metrics:
         """
         self.stopwatch.lap()
         recent = self.recent
-        means, n_updates = self._policy.read_metrics(), self._policy.n_updates
-        for interval in (self._epoch, recent):
-            interval.add_means(means, n_updates - self._n_updates)
-        self._losses.add(means, n_updates - self._n_updates)
-        self._n_updates = n_updates
-        self._epoch.n_replayed += recent.n_replayed
+        for prefix, policy in learners_of(self._policy).items():
+            means, n_updates = policy.read_metrics(), policy.n_updates
+            n_new = n_updates - self._n_updates.get(prefix, 0)
+            for interval in (self._epoch, recent):
+                interval.add_means(means, n_new, prefix)
+            self._losses_of(prefix).add(means, n_new)
+            self._n_updates[prefix] = n_updates
+        for name, n_rows in recent.n_replayed.items():
+            self._epoch.count_replayed(name, n_rows)
         collected = recent.collected()
         if not collected.is_empty:
             self._epoch.add_collect(collected)
@@ -339,14 +348,17 @@ class Metrics:
             "epoch": {name: asdict(logged) for name, logged in self._epoch.logged.items()},
             "recent": {name: asdict(logged) for name, logged in self.recent.logged.items()},
             "spreads": {name: np.concatenate(parts) for name, parts in self._histograms.items()},
-            "losses": self._losses.state_dict(),
+            "losses": self._losses_of("").state_dict(),
+            "losses_of": {prefix: losses.state_dict() for prefix, losses in self._losses.items() if prefix},
             "episodes": [list(self._epoch.episodes), list(self.recent.episodes)],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
         self._reduces = dict(state["ways"])
-        self._losses.load_state_dict(state.get("losses", []))  # older checkpoints have none
+        self._losses_of("").load_state_dict(state.get("losses", []))  # older checkpoints have none
+        for prefix, losses in state.get("losses_of", {}).items():
+            self._losses_of(prefix).load_state_dict(losses)
         self._histograms = {name: [array] for name, array in state["spreads"].items()}
         for interval, logged in ((self._epoch, state["epoch"]), (self.recent, state["recent"])):
             interval.logged = {name: LoggedValue(**one) for name, one in logged.items()}
@@ -371,13 +383,18 @@ class Metrics:
     def _update_metrics(self, interval: Interval, train: CollectStats) -> dict[str, float]:
         """Return the means over all updates, the number of target updates, and the replay ratio."""
         means = interval.means()
-        if means:
-            means |= self._losses.values()
-        if "target_followed" in means:
-            means["target_updates"] = float(round(means["target_followed"] * interval.n_updates))
-        if interval.n_replayed and train.n_step:
-            means["replay_ratio"] = interval.n_replayed / train.n_step
+        for prefix, losses in self._losses.items() if means else ():
+            means |= {f"{prefix}{name}": value for name, value in losses.values().items()}
+        for prefix, n_updates in interval.n_updates.items():
+            if f"{prefix}target_followed" in means:
+                means[f"{prefix}target_updates"] = float(round(means[f"{prefix}target_followed"] * n_updates))
+        for name, n_rows in interval.n_replayed.items():
+            if n_rows and train.steps_of(name):
+                means[f"{name}/replay_ratio" if name else "replay_ratio"] = n_rows / train.steps_of(name)
         return means
+
+    def _losses_of(self, prefix: str) -> SmoothedLosses:
+        return self._losses.setdefault(prefix, SmoothedLosses(self._smoothed_reports))
 
 
 def _finite_array(value: Any) -> NDArray[np.float64] | None:

@@ -13,14 +13,24 @@ from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import Buffer, FitsReturns, HasReturnRange, Learner, RoundBuffer
+from trainkit.core.protocols import (
+    Buffer,
+    FitsReturns,
+    HasLearningUnits,
+    HasReturnRange,
+    Learner,
+    LearningUnit,
+    RoundBuffer,
+)
 from trainkit.core.signatures import checked
+from trainkit.core.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain, check_sequences, draw_batch
 from trainkit.trainer.compatibility import check_replay, check_warmup
+from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
 
-LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
+LearnerT = TypeVar("LearnerT", bound=Learner | HasLearningUnits, default=Any, covariant=True)
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +67,92 @@ class PendingUpdates:
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Restore saved counts."""
         self.n_steps, self.n_updates = state["n_steps"], state["n_paid"]
+
+
+class Replay:
+    """The updates of one policy from its buffer: how many are pending, their batches, and priorities to be written.
+
+    Args:
+        unit: the policy, its buffer and its clock.
+        ratio: updates per step of the policy.
+        learns_from: the step from which updates follow.
+
+    Attributes:
+        learns_from: may be set.
+        pending: the updates that steps so far call for.
+        batches: drawn and not learned from yet: a round that has begun.
+        unwritten: slots, and their priorities when read.
+    """
+
+    def __init__(self, unit: LearningUnit, ratio: Fraction, learns_from: int, n_per_round: int) -> None:
+        self.unit, self.learns_from = unit, learns_from
+        self.pending = PendingUpdates(ratio)
+        self.batches: deque[Batch] = deque()
+        self.unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []
+        self._n_per_round = n_per_round
+
+    def count(self, stats: CollectStats) -> None:
+        """Count the updates that a collect calls for."""
+        if self.unit.clock.env_step >= self.learns_from:
+            self.pending.n_steps += stats.steps_of(self.unit.name)
+
+    @property
+    def n_ready(self) -> int:
+        """The remaining updates of a started round, and the pending updates that fill complete rounds."""
+        n_drawn = len(self.batches)
+        n_rounds = max(0, self.pending.count - n_drawn) // self._n_per_round
+        if n_rounds and not len(self.unit.buffer):  # a failed environment may take all rows with it
+            return n_drawn
+        return n_drawn + n_rounds * self._n_per_round
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether an update is left that does not fill a complete round."""
+        return bool(self.batches) or (self.pending.count > 0 and len(self.unit.buffer) > 0)
+
+    def draw(self, batch_size: int | None) -> None:
+        """Sample a batch, or a round of them."""
+        unit, step = self.unit, self.unit.clock.env_step
+        n_batches = min(self.pending.count, self._n_per_round)
+        if n_batches == 1:
+            self.batches.append(draw_batch(unit.policy, unit.buffer, batch_size, step=step))
+        else:
+            assert isinstance(unit.buffer, RoundBuffer), "`check_replay` rejects other buffers"
+            assert batch_size is not None, "`check_replay` rejects rounds of it"
+            how: dict[str, Any] = {"horizon": unit.policy.horizon, "step": step, "columns": unit.policy.columns}
+            self.batches.extend(unit.buffer.sample_round(n_batches, batch_size, **how))
+
+    def write_priorities(self, n_written: int) -> None:
+        """Write the new priorities of the oldest updates; a row sampled twice keeps its last one."""
+        read = [(slots, read_priority()) for slots, read_priority in self.unwritten[:n_written]]
+        del self.unwritten[:n_written]
+        known = [(slots, priority) for slots, priority in read if priority is not None]
+        if known:
+            slots, priorities = zip(*known, strict=True)
+            self.unit.buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
+
+    def discard(self, learning_starts: int) -> None:
+        """Learn again `learning_starts` rows from here; a fraction of a pending update stays."""
+        self.learns_from = self.unit.clock.env_step + learning_starts
+        self.pending.n_updates += self.pending.count
+        self.batches.clear()
+        self.unwritten.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the pending updates, and sampled batches and priorities that are not used yet."""
+        unwritten = [{"slots": slots, "priority": read_priority()} for slots, read_priority in self.unwritten]
+        return {
+            "credit": self.pending.state_dict(),
+            "updates": {"drawn": [batch_to_plain(batch) for batch in self.batches], "learnt": unwritten},
+            "learns_from": self.learns_from,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        self.pending.load_state_dict(state["credit"])
+        self.batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
+        self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
+        self.learns_from = state["learns_from"]
 
 
 @checked
@@ -114,17 +210,20 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         **common: Unpack[KeywordOptions],
     ) -> None:
         name = type(self).__name__
-        buffer = train_collector.buffer
+        buffer: Any = train_collector.buffer
         if buffer is None:
             raise ConfigError(f"{name}.train_collector has no buffer to learn from: Collector(policy, envs, buffer)")
-        if not isinstance(buffer, Buffer):
-            raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
+        units = learning_units(policy, buffer, train_collector)
+        for unit in units:
+            if not isinstance(unit.buffer, Buffer):
+                raise ConfigError(f"{name} draws from a replay buffer, got {unit.buffer!r}: use ReplayBuffer")
         with Checks(name) as checks:
-            check_replay(checks, buffer, batch_size, refresh_priorities, updates_per_round)
+            for unit in units:
+                check_replay(checks, unit.buffer, batch_size, refresh_priorities, updates_per_round)
+                check_sequences(checks, unit.policy, unit.buffer, batch_size, updates_per_round)
             _check_collects(checks, step_per_collect, episode_per_collect, overlap=overlap)
             _check_ratio(checks, update_per_step, training_intensity, batch_size)
             checks.integer("learning_starts", learning_starts, low=0, optional=True)
-            check_sequences(checks, policy, buffer, batch_size, updates_per_round)
             check_warmup(checks, policy, warmup)
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
@@ -132,7 +231,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             step_per_collect = train_collector.envs.n
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
         self.batch_size = batch_size
-        self.learning_starts = self._learns_from = max(learning_starts or 0, batch_size or 1)
+        self.learning_starts = max(learning_starts or 0, batch_size or 1)
         if self.learning_starts > max_epoch * step_per_epoch:
             _log.warning(
                 "%s never updates: learning_starts is %d, and the run has %d steps: lower it, or raise max_epoch",
@@ -147,9 +246,8 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         self.refresh_priorities, self.updates_per_round, self.overlap = refresh_priorities, updates_per_round, overlap
         self._warmup = warmup
         self._collector = train_collector
-        self._pending = PendingUpdates(ratio)
-        self._batches: deque[Batch] = deque()  # drawn and not learned from yet: a round that has begun
-        self._unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []  # slots, and their priorities when read
+        self._ratio = ratio
+        self._replays = [self._replay_of(unit) for unit in units]
         self._share_left: int | None = None  # updates left of a vector step's share, where one raised; else None
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
@@ -167,7 +265,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def _train_step(self) -> None:
         """Collect unless earlier updates are pending; then perform all pending updates."""
         collector, stopwatch = self._collector, self._metrics.stopwatch
-        if self.overlap or not self._n_ready:
+        if self.overlap or not self._has_ready:
             collector.between_steps = self._interrupt.check
             if self.overlap:
                 collector.overlap = self._perform_share
@@ -182,76 +280,67 @@ class OffpolicyTrainer(Trainer[LearnerT]):
                         stats = collector.collect(
                             n_step=self.step_per_collect,
                             n_episode=self.episode_per_collect,
-                            random=self._warmup == "random" and collector.env_step < self._learns_from,
+                            random=self._warmup == "random" and self._is_warming_up,
                         )
             finally:
                 collector.between_steps = collector.overlap = None  # for the user's own calls of `collect`
-            if collector.env_step >= self._learns_from:
-                self._pending.n_steps += stats.n_step
+            for replay in self._replays:
+                replay.count(stats)
             self._after_collect(stats)
         if not self.overlap:
             with stopwatch.measure("update"):
-                while self._n_ready:
-                    self._interrupt.check()
-                    self._update()
+                for replay in self._replays:
+                    while replay.n_ready:
+                        self._interrupt.check()
+                        self._update(replay)
 
     @property
-    def _n_ready(self) -> int:
-        """The remaining updates of a started round, and the pending updates that fill complete rounds."""
-        n_drawn = len(self._batches)
-        n_rounds = max(0, self._pending.count - n_drawn) // self.updates_per_round
-        if n_rounds and not len(self.buffer):  # a failed environment may take all rows with it
-            return n_drawn
-        return n_drawn + n_rounds * self.updates_per_round
+    def _has_ready(self) -> bool:
+        """Whether an update is ready."""
+        return any(replay.n_ready for replay in self._replays)
 
-    def _update(self) -> None:
+    @property
+    def _is_warming_up(self) -> bool:
+        """Whether no policy learns yet."""
+        return all(replay.unit.clock.env_step < replay.learns_from for replay in self._replays)
+
+    def _replay_of(self, unit: LearningUnit) -> Replay:
+        return Replay(unit, self._ratio, self.learning_starts, self.updates_per_round)
+
+    def _update(self, replay: Replay) -> None:
         """Sample a batch, or a round of them; update the policy; write the new priorities."""
-        policy, buffer, step = self.policy, self.buffer, self._collector.env_step
+        policy, buffer = replay.unit.policy, replay.unit.buffer
         if policy.n_updates == 0 and isinstance(policy, FitsReturns) and isinstance(buffer, HasReturnRange):
             policy.fit_returns(buffer)
-        if not self._batches:
-            n_batches = min(self._pending.count, self.updates_per_round)
+        if not replay.batches:
             with self._metrics.stopwatch.measure("sample"):
-                if n_batches == 1:
-                    self._batches.append(draw_batch(policy, buffer, self.batch_size, step=step))
-                else:
-                    assert isinstance(buffer, RoundBuffer), "`check_replay` rejects other buffers"
-                    assert self.batch_size is not None, "`check_replay` rejects rounds of it"
-                    drawn = buffer.sample_round(
-                        n_batches, self.batch_size, horizon=policy.horizon, step=step, columns=policy.columns
-                    )
-                    self._batches.extend(drawn)
-        batch = self._callbacks.transform(self, self._batches[0])
-        self._batches.popleft()  # only now: an exception in a callback must not lose it
-        result = policy.update(batch, step=step)
+                replay.draw(self.batch_size)
+        self.learning = replay.unit.name
+        batch = self._callbacks.transform(self, replay.batches[0])
+        replay.batches.popleft()  # only now: an exception in a callback must not lose it
+        result = policy.update(batch, step=replay.unit.clock.env_step)
         if buffer.prioritized:
             if self.refresh_priorities == "update":
                 read_priority = result.read_priority
             else:
                 read_priority = result.copy_priority(in_order=self.refresh_priorities == "round")
-            self._unwritten.append((batch.slots, read_priority))
+            replay.unwritten.append((batch.slots, read_priority))
         if self.refresh_priorities == "late":
-            self._write_priorities(n_kept=1)
-        elif not self._batches:
-            self._write_priorities()
-        self._metrics.recent.n_replayed += batch.n_rows
-        self._pending.n_updates += 1
+            self._write_priorities(replay, n_kept=1)
+        elif not replay.batches:
+            self._write_priorities(replay)
+        self._metrics.recent.count_replayed(replay.unit.name, batch.n_rows)
+        replay.pending.n_updates += 1
         if self._share_left is not None:
             self._share_left -= 1
         self._callbacks.fire("on_update_end", self)
 
-    def _write_priorities(self, *, n_kept: int = 0) -> None:
-        """Write the new priorities of all but the last `n_kept` updates; a row sampled twice keeps its last one."""
-        n_written = len(self._unwritten) - n_kept
-        if n_written <= 0:
-            return
-        with self._metrics.stopwatch.measure("priorities"):
-            read = [(slots, read_priority()) for slots, read_priority in self._unwritten[:n_written]]
-            del self._unwritten[:n_written]
-            known = [(slots, priority) for slots, priority in read if priority is not None]
-            if known:
-                slots, priorities = zip(*known, strict=True)
-                self.buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
+    def _write_priorities(self, replay: Replay, *, n_kept: int = 0) -> None:
+        """Write the new priorities of all but the last `n_kept` updates."""
+        n_written = len(replay.unwritten) - n_kept
+        if n_written > 0:
+            with self._metrics.stopwatch.measure("priorities"):
+                replay.write_priorities(n_written)
 
     # ---- updates overlapped with the environments' steps ----
 
@@ -264,24 +353,34 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         with self._metrics.stopwatch.measure("update", within=within):
             if self._share_left is None:
                 n_left = self._collector.n_vector_steps_left  # 0 in episodes that the user collects
-                self._share_left = -(-self._n_ready // n_left) if n_left else 0
+                n_ready = sum(replay.n_ready for replay in self._replays)
+                self._share_left = -(-n_ready // n_left) if n_left else 0
             while self._share_left > 0:
-                self._update()
+                self._update(next(replay for replay in self._replays if replay.n_ready))
             self._share_left = None
 
     # ---- interrupting, saving and resuming ----
 
     @property
     def _is_whole(self) -> bool:
-        has_updates = not self.overlap and self._n_ready > 0
+        has_updates = not self.overlap and self._has_ready
         return not (has_updates or self._collector.is_interrupted)
+
+    def _start_epoch(self) -> None:
+        """Follow the policies that are trained from this epoch on."""
+        if not self._epochs.is_running:
+            units = learning_units(self.policy, self.buffer, self._collector)
+            known = {(replay.unit.policy, replay.unit.buffer): replay for replay in self._replays}
+            self._replays = [known.get((unit.policy, unit.buffer)) or self._replay_of(unit) for unit in units]
+        super()._start_epoch()
 
     def _end_epoch(self) -> None:
         """Perform the updates of an incomplete round before the epoch is evaluated."""
         with self._metrics.stopwatch.measure("update"):
-            while self._batches or (self._pending.count > 0 and len(self.buffer)):
-                self._interrupt.check()
-                self._update()
+            for replay in self._replays:
+                while replay.has_rest:
+                    self._interrupt.check()
+                    self._update(replay)
         super()._end_epoch()
 
     def _complete(self) -> None:
@@ -294,28 +393,26 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     def _continue_without_rows(self) -> None:
         """Collect `learning_starts` new rows before updates continue."""
-        self._learns_from = self._collector.env_step + self.learning_starts
-        self._pending.n_updates += self._pending.count  # a fraction of one stays
-        self._batches.clear()
-        self._unwritten.clear()
+        for replay in self._replays:
+            replay.discard(self.learning_starts)
         self._share_left = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the pending updates, and sampled batches and priorities that are not used yet."""
-        unwritten = [{"slots": slots, "priority": read_priority()} for slots, read_priority in self._unwritten]
+        """Return the counters and the states of the policies' updates."""
+        states = {replay.unit.prefix: replay.state_dict() for replay in self._replays}
         return super().state_dict() | {
-            "credit": self._pending.state_dict(),
-            "updates": {"drawn": [batch_to_plain(batch) for batch in self._batches], "learnt": unwritten},
-            "learns_from": self._learns_from,
+            f"{own}{key}": value for own, state in states.items() for key, value in state.items()
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore saved counters."""
         super().load_state_dict(state)
-        self._pending.load_state_dict(state["credit"])
-        self._batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
-        self._unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
-        self._learns_from = state["learns_from"]
+        self._replays = [self._replay_of(unit) for unit in learning_units(self.policy, self.buffer, self._collector)]
+        for replay in self._replays:
+            prefix = replay.unit.prefix
+            own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+            if own:  # else the policy is trained from the next epoch on
+                replay.load_state_dict(own)
         self._share_left = None
 
 

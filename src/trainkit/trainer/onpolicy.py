@@ -5,17 +5,18 @@ from typing import Any, ClassVar, Unpack
 
 from typing_extensions import TypeVar
 
-from trainkit.buffer import RolloutBuffer
+from trainkit.buffer import MultiAgentBuffer, RolloutBuffer
 from trainkit.collector import Collector
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
-from trainkit.core.protocols import RolloutLearner, UpdateResult
+from trainkit.core.protocols import HasLearningUnits, RolloutLearner, UpdateResult
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.simulators import TensorCollector, TensorRolloutBuffer
 from trainkit.trainer.base import Trainer
+from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
 
-RolloutLearnerT = TypeVar("RolloutLearnerT", bound=RolloutLearner, default=Any, covariant=True)
+RolloutLearnerT = TypeVar("RolloutLearnerT", bound=RolloutLearner | HasLearningUnits, default=Any, covariant=True)
 
 
 @checked
@@ -39,7 +40,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
 
     learns_by: ClassVar[str] = "learn"
 
-    buffer: RolloutBuffer | TensorRolloutBuffer
+    buffer: RolloutBuffer | TensorRolloutBuffer | MultiAgentBuffer
 
     def __init__(
         self,
@@ -56,17 +57,18 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         **common: Unpack[KeywordOptions],
     ) -> None:
         name = type(self).__name__
-        buffer = train_collector.buffer
-        if not isinstance(buffer, RolloutBuffer | TensorRolloutBuffer):
-            raise ConfigError(
-                f"{name}.train_collector must have a RolloutBuffer, got {buffer!r}: "
-                "Collector(policy, envs, RolloutBuffer())"
-            )
+        buffer: Any = train_collector.buffer
+        for own in [unit.buffer for unit in learning_units(policy, buffer, train_collector)]:
+            if not isinstance(own, RolloutBuffer | TensorRolloutBuffer):
+                raise ConfigError(
+                    f"{name}.train_collector must have a RolloutBuffer, got {own!r}: "
+                    "Collector(policy, envs, RolloutBuffer())"
+                )
         with Checks(name) as checks:
             one = (step_per_collect is None) != (episode_per_collect is None)
             checks.require(one, " needs exactly one of step_per_collect and episode_per_collect")
             given = {"step_per_collect": step_per_collect, "episode_per_collect": episode_per_collect}
-            is_step = step_per_collect is not None or isinstance(buffer, RolloutBuffer)
+            is_step = step_per_collect is not None or isinstance(train_collector, Collector)
             checks.require(is_step, ".episode_per_collect needs a Collector: with a TensorCollector step_per_collect")
             for option, count in (given | {"batch_size": batch_size}).items():
                 checks.integer(option, count, low=1, optional=True)
@@ -105,12 +107,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     def _learn(self) -> None:
         """Learn from the rollout, or the rest of it, and discard it."""
         if self._updates is None:
-            rollout = self._callbacks.transform(self, self.buffer.read(self.policy.horizon, self.policy.columns))
-            self._updates = iter(
-                self.policy.learn(
-                    rollout, step=self.env_step, batch_size=self.batch_size, repeat=self.repeat_per_collect
-                )
-            )
+            self._updates = self._all_updates()
         with self._metrics.stopwatch.measure("update"):
             while True:
                 self._interrupt.check(is_whole=False)
@@ -119,6 +116,16 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
                 self._callbacks.fire("on_update_end", self)
         self._updates, self._has_rollout = None, False
         self.buffer.clear()
+
+    def _all_updates(self) -> Iterator[UpdateResult]:
+        """Let every policy that is trained learn from its rows, one after the other."""
+        for unit in learning_units(self.policy, self.buffer, self._collector):
+            self.learning = unit.name
+            if len(unit.buffer):
+                rows = unit.buffer.read(unit.policy.horizon, unit.policy.columns)
+                rollout = self._callbacks.transform(self, rows)
+                options = {"batch_size": self.batch_size, "repeat": self.repeat_per_collect}
+                yield from unit.policy.learn(rollout, step=unit.clock.env_step, **options)
 
     def _complete(self) -> None:
         """Learn from the rest of a rollout: a run cannot be resumed in the middle of one."""

@@ -10,7 +10,7 @@ from typing import Any
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core.errors import CheckpointError, Checks
 from trainkit.core.files import decoding
-from trainkit.core.protocols import Trainee
+from trainkit.core.protocols import HasLearningUnits, Trainee
 from trainkit.core.spaces import space_to_plain
 from trainkit.core.stats import RunInfo
 
@@ -97,7 +97,16 @@ class RunCheckpoint:
                 checks.require(is_listed, f".{option} must be a list of names, got {names!r}: give [{names!r}]")
                 for name in names if is_listed else ():
                     checks.one_of(option, name, self._components)
-        return [name for name in self._components if (include is None or name in include) and name not in exclude]
+
+        def is_named(component: str, names: Collection[str]) -> bool:
+            """Return whether names have a component, or what it is a part of: "policy" has "policy/main"."""
+            return component in names or component.partition("/")[0] in names
+
+        return [
+            name
+            for name in self._components
+            if (include is None or is_named(name, include)) and not is_named(name, exclude)
+        ]
 
 
 def describe_run(
@@ -114,6 +123,7 @@ def describe_run(
         "settings": settings,
         "spaces": {name: None if space is None else space_to_plain(space) for name, space in spaces.items()},
         "policy": policy.recipe,
+        **({"policies": policy.recipes} if isinstance(policy, HasLearningUnits) else {}),
         "logs": logs,
         "machine": _describe_machine(policy, threads),
         "envs": envs,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core.described import Plain, described
 from trainkit.core.signatures import options_of
-from trainkit.policy import Policy
+from trainkit.policy import MultiAgentPolicy, Policy
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.options import EventOptions, Options
@@ -41,7 +41,7 @@ def record_of(trainer: "Trainer[Any]", options: Options, callbacks: Sequence[Cal
         return {path: value for path, value in own.items() if not path.endswith(("/seed", "/name"))}
 
     record = _of_trainer(trainer, options)
-    record |= flat("policy", policy.settings() if isinstance(policy, Policy) else policy)
+    record |= flat("policy", policy.settings() if isinstance(policy, Policy | MultiAgentPolicy) else policy)
     for name, part in (("buffer", trainer.buffer), ("env", envs), ("collector", train), ("evaluation", evaluation)):
         if name == "env" and envs is not None:
             record |= flat("env", envs.made_with)

@@ -1,0 +1,49 @@
+"""The actor of a collector whose rows all have the same policy."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.core.data import ArraySpec, RowSpec
+from trainkit.core.protocols import Actor, Games, PlaysGames, Policy
+
+
+class PolicyActor:
+    """One policy for every row; see `Actor`.
+
+    Attributes:
+        acts: the policy.
+    """
+
+    def __init__(self, policy: Policy, n_envs: int) -> None:
+        self.acts = policy
+        self._no_numbers = np.full(n_envs, -1)
+
+    @property
+    def extras_spec(self) -> Mapping[str, ArraySpec]:
+        return self.acts.extras_spec
+
+    def row_spec(self, spec: RowSpec) -> RowSpec:
+        return spec
+
+    def row_extras(self, env_ids: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def players(self, env_ids: NDArray[np.intp]) -> list[str]:
+        return [""] * len(env_ids)
+
+    def last_players(self) -> tuple[NDArray[np.int64], Mapping[int, str]]:
+        return self._no_numbers, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, with_running: bool) -> None:
+        """Load nothing: a policy is saved by its owner."""
+
+
+def actor_of(policy: Policy, envs: Games) -> Actor:
+    """Return what acts for a policy in a collector's environments."""
+    return policy.actor_for(envs) if isinstance(policy, PlaysGames) else PolicyActor(policy, envs.n)

@@ -1,0 +1,263 @@
+"""The actor of a `MultiAgentPolicy`: which policy controls each agent of a collector's games, and one `act` for all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.core import seeding, tree
+from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, RowPart, RowSpec, any_true
+from trainkit.core.errors import CheckpointError, ConfigError
+from trainkit.core.names import did_you_mean
+from trainkit.core.protocols import Games, Policy
+
+if TYPE_CHECKING:
+    from trainkit.policy.multi_agent_policy import MultiAgentPolicy, PolicyClock
+
+_NUMBER = ArraySpec(shape=(), dtype=np.dtype(np.int16))
+_N_EXAMPLES = 10  # episodes of each game to which a mapping is applied in advance
+
+_Rows = NDArray[np.intp] | slice
+
+
+@dataclass(frozen=True, kw_only=True)
+class GameEpisode:
+    """One episode of one game, as a `policy_mapping` receives it.
+
+    Attributes:
+        game: index of the game.
+        number: of the episode in this game, from 0.
+        seed: of the game's reset.
+    """
+
+    game: int
+    number: int
+    seed: int
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """The generator of the mapping in this episode, a stream of the episode's seed."""
+        return seeding.generator(self.seed, "policy_mapping")
+
+
+class Player(NamedTuple):
+    """A policy in play, which may have been removed since."""
+
+    name: str
+    policy: Policy
+    clock: "PolicyClock"
+
+
+class GameActor:
+    """The policies of all rows of one collector: assigned by the mapping when an agent first acts in an episode.
+
+    An agent keeps its policy to the end of the game, also if it leaves and returns, or if the policy is removed.
+
+    Args:
+        policy: has the policies and their mapping.
+        games: the collector's environments.
+
+    Attributes:
+        acts: has `act`, this object.
+    """
+
+    def __init__(self, policy: "MultiAgentPolicy", games: Games) -> None:
+        if not games.agents:
+            raise ConfigError(
+                f"MultiAgentPolicy plays games of several agents, and {games.name} has one: give the collector one of "
+                f"its policies, such as policy[{next(iter(policy.policies))!r}], or make_envs a parallel game"
+            )
+        self.acts = self
+        self._policy, self._games = policy, games
+        self._numbers = np.full(games.n, -1, np.int64)  # [N], of the policies; -1 of none
+        self._keys = np.full(games.n, -1, np.int64)  # [N], of the episodes they were assigned for
+        self._in_play: dict[int, Player] = {}  # by number, those that were assigned to a row
+        self._episodes: dict[int, tuple[int, GameEpisode]] = {}  # {game: (key, its episode)}
+        self._restored: dict[int, tuple[int, str]] = {}  # {row: (its saved episode's number, name)}, not played on yet
+        self._division: tuple[bytes, list[tuple[Player, _Rows]]] = b"", []  # of the last rows that acted
+        self._rows_of = self._possible_rows()
+
+    @property
+    def extras_spec(self) -> Mapping[str, ArraySpec]:
+        """The columns of all policies, and the number of the one that acted."""
+        return {**self._policy.extras_spec, PLAYED_BY: _NUMBER}
+
+    # ---- acting ----
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput:
+        """Choose the actions [K, ...] of all rows, by one `act` of each policy that controls some of them.
+
+        Schedules of each policy follow its own clock; `step` is not used.
+        """
+        assert env_ids is not None, "collectors give it"
+        assert starts is not None, "collectors give it"
+        numbers = self._assigned(env_ids)
+        states: dict[str, Any] = {} if state is None else dict(state)
+        outputs: list[tuple[_Rows, ActOutput]] = []
+        for player, rows in self._divided(numbers):
+            own = obs if isinstance(rows, slice) else tree.map_tree(lambda leaf, rows=rows: leaf[rows], obs)
+            output = player.policy.act(
+                own,
+                step=player.clock.env_step,
+                explore=explore,
+                state=states.get(player.name),
+                starts=starts[rows],
+                env_ids=env_ids[rows],
+            )
+            outputs.append((rows, output))
+            states[player.name] = output.state
+        kept = {name: own for name, own in states.items() if own is not None}
+        return ActOutput(*self._merged(numbers, outputs), kept or None)
+
+    def _divided(self, numbers: NDArray[np.int64]) -> list[tuple[Player, _Rows]]:
+        """Return the policies of rows [K] with the indices of their rows, a slice where one has all."""
+        key = numbers.tobytes()
+        if key != self._division[0]:
+            in_play = [self._in_play[number] for number in np.unique(numbers).tolist()]
+            rows = [np.flatnonzero(numbers == number) for number in np.unique(numbers).tolist()]
+            self._division = key, list(zip(in_play, rows if len(rows) > 1 else [slice(None)], strict=True))
+        return self._division[1]
+
+    def _merged(
+        self, numbers: NDArray[np.int64], outputs: list[tuple[_Rows, ActOutput]]
+    ) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        """Return the actions and columns of all rows; 0 where a policy does not have a column."""
+        action = outputs[0][1].action
+        if len(outputs) > 1:
+            action = np.empty((len(numbers), *action.shape[1:]), action.dtype)
+            for rows, output in outputs:
+                action[rows] = output.action
+        extras: dict[str, NDArray[Any]] = {PLAYED_BY: numbers.astype(np.int16)}
+        for name, spec in self._policy.extras_spec.items():
+            extras[name] = np.zeros((len(numbers), *spec.shape), spec.dtype)
+            for rows, output in outputs:
+                if name in output.extras:
+                    extras[name][rows] = output.extras[name]
+        return action, extras
+
+    def row_extras(self, env_ids: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        """Return the number of each row's policy."""
+        return {PLAYED_BY: self._assigned(env_ids).astype(np.int16)}
+
+    # ---- who plays ----
+
+    def players(self, env_ids: NDArray[np.intp]) -> list[str]:
+        """Return the names of the policies that control these rows [K] in their current episodes."""
+        return [self._in_play[number].name for number in self._assigned(env_ids).tolist()]
+
+    def last_players(self) -> tuple[NDArray[np.int64], Mapping[int, str]]:
+        """Return the numbers of the policies that acted last in all rows [N], -1 for none, and their names."""
+        return self._numbers, {number: player.name for number, player in self._in_play.items()}
+
+    def _assigned(self, env_ids: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return the numbers of the policies of rows [K], assigned now where an episode is new."""
+        keys = self._games.episode_keys
+        is_new = keys[env_ids] != self._keys[env_ids]
+        if any_true(is_new):
+            for env_id in env_ids[is_new].tolist():
+                number, name = self._restored.pop(env_id, (-1, ""))
+                if number != self._games.episodes[env_id]:
+                    game, agent = divmod(env_id, len(self._games.agents))
+                    name = self._mapped(self._games.agents[agent], self._episode_of(game, env_id, int(keys[env_id])))
+                self._set(env_id, name)
+                self._keys[env_id] = keys[env_id]
+        return self._numbers[env_ids]
+
+    def _episode_of(self, game: int, env_id: int, key: int) -> GameEpisode:
+        """Return the current episode of a game, the same object for all of its agents."""
+        if self._episodes.get(game, (-1, None))[0] != key:
+            number, seed = int(self._games.episodes[env_id]), self._games.episode_seed(env_id)
+            self._episodes[game] = key, GameEpisode(game=game, number=number, seed=seed)
+        return self._episodes[game][1]
+
+    def _set(self, env_id: int, name: str) -> None:
+        """Let a policy control a row to the end of its current episode."""
+        number = self._policy.number_of(name)
+        self._in_play[number] = Player(name, self._policy[name], self._policy.clocks[name])
+        self._numbers[env_id] = number
+        self._division = b"", []
+        if len(self._in_play) > len(self._policy.policies):  # some were removed
+            in_use = {*self._numbers.tolist(), *map(self._policy.number_of, self._policy.policies)}
+            self._in_play = {own: player for own, player in self._in_play.items() if own in in_use}
+
+    def _mapped(self, agent: str, episode: GameEpisode) -> str:
+        """Return the name that the mapping gives; raise a ConfigError if there is no such policy."""
+        name: object = self._policy.policy_mapping(agent, episode)
+        if not isinstance(name, str) or name not in self._policy.policies:
+            known = list(self._policy.policies)
+            hint = did_you_mean(name, known) if isinstance(name, str) else ""
+            raise ConfigError(
+                f"MultiAgentPolicy.policy_mapping gave {name!r} for agent {agent!r} of game {episode.game}, and the "
+                f"policies are {known}: return one of them, or add_policy({name!r}, ...){hint}"
+            )
+        return name
+
+    # ---- the rows that a policy may control ----
+
+    def _possible_rows(self) -> dict[str, set[int]]:
+        """Return the rows that each policy controls in example episodes; all rows for one that changes them."""
+        agents = self._games.agents
+        found: dict[str, set[int]] = {}
+        varying: set[str] = set()
+        for game in range(self._games.n // len(agents)):
+            names: list[set[str]] = [set() for _ in agents]
+            for number in range(_N_EXAMPLES):
+                episode = GameEpisode(game=game, number=number, seed=seeding.derive(0, "example", game, number))
+                for agent, own in zip(agents, names, strict=True):
+                    own.add(self._mapped(agent, episode))
+            for agent_index, own in enumerate(names):
+                varying |= own if len(own) > 1 else set()
+                for name in own:
+                    found.setdefault(name, set()).add(game * len(agents) + agent_index)
+        return found | {name: set(range(self._games.n)) for name in varying}
+
+    def row_spec(self, spec: RowSpec) -> RowSpec:
+        """Return the spec of all rows, with the parts that single policies control."""
+
+        def part_of(name: str, *, all_rows: bool = False) -> RowPart:
+            """Return a policy's part: the rows it may control, or all if the mapping did not name it yet."""
+            rows = np.arange(self._games.n)
+            if name in self._rows_of and not all_rows:
+                rows = np.array(sorted(self._rows_of[name]))
+            of_others = {PLAYED_BY, *self._policy.extras_spec} - {*self._policy[name].extras_spec}
+            columns = {column: own for column, own in spec.extras.items() if column not in of_others}
+            own_spec = RowSpec(n_envs=len(rows), obs=spec.obs, action=spec.action, extras=columns)
+            return RowPart(number=self._policy.number_of(name), env_ids=rows, spec=own_spec)
+
+        return replace(spec, part_of=part_of)
+
+    # ---- saving and resuming ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the names of the policies of all rows, and the numbers of the episodes that they play."""
+        names = [self._in_play[number].name if number >= 0 else "" for number in self._numbers.tolist()]
+        return {"players": names, "episodes": self._games.episodes.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, with_running: bool) -> None:
+        """Let the rows of saved episodes have the policies that they had, if the episodes continue.
+
+        Raises:
+            CheckpointError: there is no policy of a name.
+        """
+        names = state["players"]
+        lost = sorted({name for name in names if name} - set(self._policy.policies))
+        if lost:
+            raise CheckpointError(f"policies {lost} played when the run was saved: add_policy them before it resumes")
+        self._keys[:] = -1
+        for env_id, (name, number) in enumerate(zip(names, state["episodes"].tolist(), strict=True)):
+            if name:
+                self._set(env_id, name)
+                if with_running:
+                    self._restored[env_id] = number, name

@@ -1,0 +1,511 @@
+"""`MultiAgentPolicy`: several policies as one, which dispatches the agents of games to them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from trainkit.core import seeding
+from trainkit.core.checkpoint import save_checkpoint
+from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, Transition
+from trainkit.core.described import Plain
+from trainkit.core.errors import CheckpointError, Checks, ConfigError
+from trainkit.core.names import did_you_mean
+from trainkit.core.protocols import Games, LearningUnit, MultiAgentStore, Policy, Seedable
+from trainkit.core.signatures import checked
+from trainkit.policy.game_actor import GameActor, GameEpisode
+from trainkit.policy.persistence import acting_state, describe
+
+PolicyMapping = Callable[[str, GameEpisode], str]
+
+
+class PolicyClock:
+    """The number of rows in which a policy has acted in training: the step of its schedules.
+
+    Attributes:
+        env_step: this number.
+    """
+
+    def __init__(self) -> None:
+        self.env_step = 0
+
+
+@checked
+class MultiAgentPolicy:
+    """Several policies for the agents of games, as one policy for collectors, trainers and evaluations.
+
+    In every vector step each policy acts once, on the rows of all agents that it controls. Each learns from its own
+    rows, with its own horizon, optimizer, target network and random streams; its schedules follow its own clock, the
+    number of rows in which it acted. Agents with the same name of a policy share its parameters.
+
+    Args:
+        policies: {name: policy}, of any kind; those that do not learn need `act` only.
+        policy_mapping: called with (agent, episode) when an agent first acts in an episode of its game; returns the
+            name of its policy, which it keeps to the game's end. `episode` has `game`, `number`, `seed` and `rng`, a
+            generator of the episode's seed. Or {agent: name}. None: an agent has the policy of its own name. It is
+            also called in advance, for example episodes, and must have no side effects.
+        policies_to_train: names of those that learn; None: all that can. Empty: none.
+        seed: root of the policies without a seed; None uses the trainer's.
+
+    Attributes:
+        clocks: {name: clock}; `clock.env_step` is the number of rows in which the policy acted in training.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, Any],
+        policy_mapping: PolicyMapping | Mapping[str, str] | None = None,
+        *,
+        policies_to_train: Sequence[str] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        with Checks("MultiAgentPolicy") as checks:
+            is_given = isinstance(policies, Mapping) and len(policies) > 0
+            checks.require(is_given, f".policies must be a dict {{name: policy}}, got {policies!r}")
+            checks.integer("seed", seed, low=0, optional=True)
+        self._policies: dict[str, Policy] = {}
+        self._numbers: dict[str, int] = {}
+        self._n_added = self._n_removed_updates = 0
+        self.clocks: dict[str, PolicyClock] = {}
+        self._root: int | None = None
+        self.observation_space: Space[Any] | None = None
+        self.action_space: Space[Any] | None = None
+        for name, policy in policies.items():
+            self._add(name, policy)
+        self.policy_mapping = policy_mapping
+        self.policies_to_train = policies_to_train
+        if seed is not None:
+            self.seed(seed)
+
+    def __repr__(self) -> str:
+        members = ", ".join(f"{name}: {type(policy).__name__}" for name, policy in self._policies.items())
+        return f"MultiAgentPolicy({members}; trains {', '.join(self.policies_to_train) or 'none'})"
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._policies:
+            known = list(self._policies)
+            raise ConfigError(f"MultiAgentPolicy has no policy {name!r}, only {known}{did_you_mean(name, known)}")
+        return self._policies[name]
+
+    # ---- the policies and who they control ----
+
+    @property
+    def policies(self) -> Mapping[str, Any]:
+        """The policies by name."""
+        return MappingProxyType(self._policies)
+
+    @property
+    def policy_mapping(self) -> PolicyMapping:
+        """The function (agent, episode) -> name; may be set: games in progress keep their policies."""
+        return self._mapping
+
+    @policy_mapping.setter
+    def policy_mapping(self, mapping: PolicyMapping | Mapping[str, str] | None) -> None:
+        if mapping is None:
+            self._mapping: PolicyMapping = _own_name
+        elif isinstance(mapping, Mapping):
+            self._mapping = TableMapping(mapping)
+        elif callable(mapping):
+            self._mapping = mapping
+        else:
+            raise ConfigError(
+                "MultiAgentPolicy.policy_mapping must be a function (agent, episode) -> name, or a dict, got "
+                f"{mapping!r}"
+            )
+
+    @property
+    def policies_to_train(self) -> tuple[str, ...]:
+        """The names of the policies that learn; may be set: trainers follow from their next epoch on."""
+        return tuple(name for name in self._policies if name in self._to_train)
+
+    @policies_to_train.setter
+    def policies_to_train(self, names: Sequence[str] | None) -> None:
+        if names is None:
+            self._to_train = {name for name, policy in self._policies.items() if _learns(policy)}
+            return
+        with Checks("MultiAgentPolicy") as checks:
+            is_list = not isinstance(names, str)
+            checks.require(is_list, f".policies_to_train must be a sequence of names, got {names!r}: give ({names!r},)")
+            checks.done()
+            for name in names:
+                checks.one_of("policies_to_train", name, self._policies)
+            checks.done()
+            for name in names:
+                kind = type(self._policies[name]).__name__
+                rule = f".policies_to_train names {name!r}, a {kind}, which does not learn: leave it out"
+                checks.require(_learns(self._policies[name]), rule)
+        self._to_train = set(names)
+
+    def add_policy(
+        self,
+        name: str,
+        policy: Any,
+        *,
+        policy_mapping: PolicyMapping | Mapping[str, str] | None = None,
+        train: bool = False,
+    ) -> None:
+        """Add a policy, which the mapping may name from the next episodes on.
+
+        Args:
+            name: of the policy.
+            policy: of any kind.
+            policy_mapping: replaces the mapping; None keeps it.
+            train: whether it learns; then the buffer needs one for it, `buffer.add_buffer(name, ...)`.
+        """
+        if name in self._policies:
+            raise ConfigError(f"MultiAgentPolicy has a policy {name!r} already: remove_policy it first")
+        self._add(name, policy)
+        if train:
+            self.policies_to_train = (*self.policies_to_train, name)
+        if policy_mapping is not None:
+            self.policy_mapping = policy_mapping
+
+    def remove_policy(self, name: str, *, policy_mapping: PolicyMapping | Mapping[str, str] | None = None) -> None:
+        """Remove a policy; games in progress keep it to their end.
+
+        Args:
+            name: of the policy.
+            policy_mapping: replaces the mapping, which must not name the policy any more; None keeps it.
+        """
+        policy = self[name]
+        if len(self._policies) == 1:
+            raise ConfigError(f"MultiAgentPolicy cannot remove {name!r}, its only policy: add another one first")
+        self._n_removed_updates += getattr(policy, "n_updates", 0)
+        del self._policies[name], self._numbers[name], self.clocks[name]
+        self._to_train.discard(name)
+        if policy_mapping is not None:
+            self.policy_mapping = policy_mapping
+
+    def _add(self, name: str, policy: Any) -> None:
+        with Checks("MultiAgentPolicy") as checks:
+            is_name = isinstance(name, str) and bool(name) and "/" not in name
+            checks.require(is_name, f": a policy's name must be a non-empty string without '/', got {name!r}")
+            acts = callable(getattr(policy, "act", None)) and not isinstance(policy, MultiAgentPolicy)
+            checks.require(acts, f".policies[{name!r}] must be a policy, with a method act, got {policy!r}")
+        for other, own in self._policies.items():
+            if own is policy:
+                raise ConfigError(
+                    f"MultiAgentPolicy: {name!r} and {other!r} are the same object: to share a policy, let "
+                    "policy_mapping give several agents its one name"
+                )
+        self._check_columns(name, policy)
+        if self.observation_space is not None and self.action_space is not None:
+            policy.check_spaces(self.observation_space, self.action_space)
+        if self._root is not None and isinstance(policy, Seedable) and not policy.is_seeded:
+            policy.seed(seeding.derive(self._root, "policies", name))
+        self._policies[name] = policy
+        self._numbers[name] = self._n_added
+        self._n_added += 1
+        self.clocks[name] = PolicyClock()
+
+    def _check_columns(self, name: str, policy: Any) -> None:
+        """Raise a ConfigError if a policy stores a column in another form than the others."""
+        for column, spec in policy.extras_spec.items():
+            own = self.extras_spec.get(column, spec)
+            if own != spec:
+                raise ConfigError(
+                    f"MultiAgentPolicy: {name!r} stores the column {column!r} as {spec}, and another policy as {own}: "
+                    "policies of one game must store equal columns"
+                )
+
+    def number_of(self, name: str) -> int:
+        """Return the number of a policy in the column `played_by`; no other policy ever has it."""
+        return self._numbers[name]
+
+    def actor_for(self, games: Games) -> GameActor:
+        """Return the actor of a collector with these environments.
+
+        Raises:
+            ConfigError: they have one agent each, or the mapping gives no name of a policy.
+        """
+        return GameActor(self, games)
+
+    # ---- as one policy ----
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput:
+        """Raise a ConfigError: which policy acts depends on the game, which a collector knows."""
+        name = next(iter(self._policies))
+        raise ConfigError(
+            f"MultiAgentPolicy acts in the games of a collector: call policy[{name!r}].act, or predict({{agent: obs}})"
+        )
+
+    def predict(
+        self, obs: Mapping[str, Any], *, policies: Mapping[str, str] | None = None, explore: bool = False
+    ) -> dict[str, Any]:
+        """Return {agent: action} for {agent: observation}, or for K observations each.
+
+        Args:
+            obs: by agent, as the game returns them.
+            policies: {agent: name}; default: as the mapping gives them in a first episode.
+            explore: whether to explore.
+        """
+        episode = GameEpisode(game=0, number=0, seed=0)
+        names = {agent: self.policy_mapping(agent, episode) for agent in obs} | dict(policies or {})
+        return {agent: self[names[agent]].predict(own, explore=explore) for agent, own in obs.items()}
+
+    @property
+    def extras_spec(self) -> Mapping[str, ArraySpec]:
+        """The columns of all policies."""
+        return {name: spec for policy in self._policies.values() for name, spec in policy.extras_spec.items()}
+
+    def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Raise for spaces that do not fit a policy, else store them."""
+        for policy in self._policies.values():
+            policy.check_spaces(observation_space, action_space)
+        self.observation_space, self.action_space = observation_space, action_space
+
+    @property
+    def observes(self) -> bool:
+        """True: collectors that fill a buffer move the clocks."""
+        return True
+
+    def observe(self, transition: Transition) -> None:
+        """Count the rows of each policy, and update the running statistics of those that are trained."""
+        numbers = transition.extras[PLAYED_BY]
+        for name, policy in self._policies.items():
+            is_own = numbers == self._numbers[name]
+            n_own = int(np.count_nonzero(is_own))
+            self.clocks[name].env_step += n_own
+            if n_own and policy.observes and name in self._to_train:
+                policy.observe(transition.at(is_own))
+
+    def cut(self, env_ids: NDArray[np.intp]) -> None:
+        """End the open episodes of these environments in the running statistics of all policies."""
+        for policy in self._policies.values():
+            if policy.observes:
+                policy.cut(env_ids)
+
+    def settings(self) -> dict[str, Plain]:
+        """Return the settings of all policies by `name/setting`, for the record of a run."""
+        record: dict[str, Plain] = {"policies_to_train": ", ".join(self.policies_to_train)}
+        for name, policy in self._policies.items():
+            own = policy.settings() if hasattr(policy, "settings") else {"class": type(policy).__name__}
+            record |= {f"{name}/{key}": value for key, value in own.items()}
+        return record
+
+    # ---- learning ----
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """The policies that can learn, trained or not, by the prefixes of their metrics, such as "main/"."""
+        return {f"{name}/": policy for name, policy in self._policies.items() if _learns(policy)}
+
+    def learning_units(self, buffer: MultiAgentStore) -> list[LearningUnit]:
+        """Return the policies that are trained, each with its buffer and clock.
+
+        Raises:
+            ConfigError: the buffer has none for one of them.
+        """
+        if not hasattr(buffer, "buffers"):
+            raise ConfigError(
+                f"MultiAgentPolicy learns from a buffer for each policy, got {buffer!r}: Collector(policy, envs, "
+                "MultiAgentBuffer({name: buffer}))"
+            )
+        units = []
+        for name in self.policies_to_train:
+            if name not in buffer.buffers:
+                raise ConfigError(
+                    f"MultiAgentPolicy trains {name!r}, and the buffers are of {list(buffer.buffers)}: give "
+                    f"MultiAgentBuffer one for it, or leave it out of policies_to_train"
+                )
+            units.append(
+                LearningUnit(name=name, policy=self[name], buffer=buffer.buffers[name], clock=self.clocks[name])
+            )
+        return units
+
+    @property
+    def n_updates(self) -> int:
+        """The number of updates of all policies, those that were removed included."""
+        own = sum(getattr(policy, "n_updates", 0) for policy in self._policies.values())
+        return self._n_removed_updates + int(own)
+
+    @property
+    def last_step(self) -> int:
+        """The clock of the policy that has acted most."""
+        return max(clock.env_step for clock in self.clocks.values())
+
+    @property
+    def recipe(self) -> None:
+        """None: each policy has its own."""
+        return None
+
+    @property
+    def n_threads(self) -> int:
+        """The number of threads torch computes on, in the whole process; may be set."""
+        return int(self._first.n_threads)
+
+    @n_threads.setter
+    def n_threads(self, count: int) -> None:
+        self._first.n_threads = count
+
+    @property
+    def _first(self) -> Any:
+        """A policy that computes by torch."""
+        return next(policy for policy in self._policies.values() if hasattr(policy, "n_threads"))
+
+    @property
+    def on_nan(self) -> Any:
+        """What happens to an update that is not finite; may be set, for all policies."""
+        return next((policy.on_nan for policy in self.members.values()), "raise")
+
+    @on_nan.setter
+    def on_nan(self, on_nan: Any) -> None:
+        for policy in self.members.values():
+            policy.on_nan = on_nan
+
+    def check_divergence(self) -> None:
+        """Raise `DivergedError` if an earlier update of a policy was not finite."""
+        for policy in self.members.values():
+            policy.check_divergence()
+
+    def read_metrics(self) -> dict[str, float]:
+        """Return the means of all policies since the last call by `name/metric`, and reset them."""
+        return {
+            f"{prefix}{name}": mean
+            for prefix, policy in self.members.items()
+            for name, mean in policy.read_metrics().items()
+        }
+
+    def explore_metrics(self, step: int) -> dict[str, float]:
+        """Return the metrics of exploration of the policies that are trained, each at its own clock."""
+        return {
+            f"{name}/{metric}": value
+            for name in self.policies_to_train
+            for metric, value in self[name].explore_metrics(self.clocks[name].env_step).items()
+        }
+
+    # ---- seeds ----
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether every policy has a seed."""
+        return all(policy.is_seeded for policy in self._policies.values() if isinstance(policy, Seedable))
+
+    def seed(self, root: int) -> None:
+        """Seed every policy without a seed from a stream of this root, by its name."""
+        self._root = root
+        for name, policy in self._policies.items():
+            if isinstance(policy, Seedable) and not policy.is_seeded:
+                policy.seed(seeding.derive(root, "policies", name))
+
+    def start_streams(self, root: int) -> None:
+        """Restart the random streams of every policy, and nothing else."""
+        for name, policy in self._policies.items():
+            policy.start_streams(seeding.derive(root, "policies", name))
+
+    def streams_state(self) -> dict[str, Any]:
+        """Return the states of the random streams by policy."""
+        return {name: policy.streams_state() for name, policy in self._policies.items()}
+
+    def load_streams_state(self, state: Mapping[str, Any]) -> None:
+        """Load the states of the random streams of the policies that had some."""
+        for name, policy in self._policies.items():
+            if name in state:
+                policy.load_streams_state(state[name])
+
+    # ---- saving and loading ----
+
+    def save(self, path: str | Path) -> Path:
+        """Save every policy that can be saved in a folder, for `load_policy(path, name="main")`."""
+        saved = {name: policy for name, policy in self._policies.items() if hasattr(policy, "state_dict")}
+        states = {f"policy/{name}": acting_state(policy) for name, policy in saved.items()}
+        return save_checkpoint(path, states, describe(self) | {"policies": self.recipes})
+
+    @property
+    def recipes(self) -> dict[str, Mapping[str, Any] | None]:
+        """How each policy was made, by its name; None where that is not known."""
+        return {name: getattr(policy, "recipe", None) for name, policy in self._policies.items()}
+
+    def components(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+        """Return the parts of a checkpoint, {"policy": ..., "policy/main": ...}: how each is read and restored."""
+        return {
+            "policy": (self._own_state, self._load_own_state),
+            **{
+                f"policy/{name}": (policy.training_state, policy.load_training_state)
+                for name, policy in self.policies.items()
+                if _is_saved(policy)
+            },
+        }
+
+    def training_state(self) -> dict[str, Any]:
+        """Return the states of all components by name."""
+        return {name: read() for name, (read, _) in self.components().items()}
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from the saved state of a `MultiAgentPolicy` with the same policies.
+
+        Raises:
+            CheckpointError: a policy is missing, here or there.
+        """
+        for name, (_, restore) in self.components().items():
+            if name in state:
+                restore(state[name])
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
+            "to_train": list(self.policies_to_train),
+            "clocks": {name: clock.env_step for name, clock in self.clocks.items()},
+            "numbers": dict(self._numbers),
+            "n_added": self._n_added,
+            "n_removed_updates": self._n_removed_updates,
+            "root": self._root,
+        }
+
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        saved, here = set(state["clocks"]), set(self._policies)
+        if saved != here:
+            raise CheckpointError(
+                f"the policies {sorted(saved)} were saved, and here are {sorted(here)}: add_policy or remove_policy "
+                "those that differ before the run resumes"
+            )
+        self._to_train = set(state["to_train"])
+        for name, count in state["clocks"].items():
+            self.clocks[name].env_step = count
+        self._numbers, self._n_added = dict(state["numbers"]), state["n_added"]
+        self._n_removed_updates, self._root = state["n_removed_updates"], state["root"]
+
+
+class TableMapping:
+    """A mapping of agents to policies by a table.
+
+    Args:
+        names: {agent: name of its policy}.
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = dict(names)
+
+    def __call__(self, agent: str, episode: GameEpisode) -> str:
+        if agent not in self.names:
+            raise ConfigError(
+                f"MultiAgentPolicy.policy_mapping has no agent {agent!r}, only {list(self.names)}: add it"
+            )
+        return self.names[agent]
+
+
+def _own_name(agent: str, episode: GameEpisode) -> str:
+    """Return the agent's own name as that of its policy."""
+    return agent
+
+
+def _is_saved(policy: Any) -> bool:
+    """Return whether a policy has a state to be saved."""
+    return hasattr(policy, "training_state") and hasattr(policy, "load_training_state")
+
+
+def _learns(policy: Any) -> bool:
+    """Return whether a policy has a way to learn."""
+    return bool(getattr(policy, "learns_by", hasattr(policy, "update") or hasattr(policy, "learn")))

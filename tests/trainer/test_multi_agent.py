@@ -1,0 +1,273 @@
+"""Runs of several policies: they equal single runs, frozen ones stay, and resumed runs continue with the same bits."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.helpers.learning import assert_same
+from tests.helpers.pairs import Corridors
+
+BOTH = {"left": 0, "right": 1}
+N_GAMES = 3
+
+
+def games(agents: dict[str, int] = BOTH, n: int = N_GAMES) -> tk.Envs:
+    return tk.make_envs(lambda: Corridors(agents), n, seed=5)
+
+
+def dqn(envs: tk.Envs, seed: int | None = None, **options: Any) -> tk.DQNPolicy:
+    own: dict[str, Any] = {
+        "hidden": (8,),
+        "noisy": True,
+        "n_step": 2,
+        "lr": [(0, 1e-3), (200, 1e-4)],
+        "exploration": tk.EpsilonGreedy([(0, 1.0), (60, 0.2)]),
+        "target": tk.Target(5),
+        "normalize_obs": True,
+        "reward": "return_scale",
+        "device": "cpu",
+    }
+    return tk.DQNPolicy.for_envs(envs, seed=seed, **own | options)
+
+
+def replay(seed: int | None = None) -> tk.PrioritizedReplayBuffer:
+    return tk.PrioritizedReplayBuffer(90, beta=[(0, 0.4), (100, 1.0)], seed=seed)
+
+
+def off_policy(policy: Any, envs: tk.Envs, buffer: Any, **options: Any) -> tk.OffpolicyTrainer:
+    own: dict[str, Any] = {
+        "max_epoch": 3,
+        "step_per_epoch": 60,
+        "batch_size": 8,
+        "update_per_step": 0.3,
+        "learning_starts": 20,
+        "verbose": False,
+        "show_progress": False,
+        "seed": 7,
+    }
+    return tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, buffer), **own | options)
+
+
+class Alone(gym.Env[Any, Any]):
+    """The walk's spaces, for one agent."""
+
+    observation_space, action_space = Corridors(BOTH).observation_space(""), Corridors(BOTH).action_space("")
+
+
+def two_policies(policy_mapping: Any = None, **options: Any) -> tk.OffpolicyTrainer:
+    """Make a trainer of two DQNs, one for each agent."""
+    envs = games()
+    mapping = {"left": "main", "right": "rival"} if policy_mapping is None else policy_mapping
+    policy = tk.MultiAgentPolicy({"main": dqn(envs), "rival": dqn(envs)}, mapping)
+    buffer = tk.MultiAgentBuffer({"main": replay(), "rival": tk.ReplayBuffer(90)})
+    return off_policy(policy, envs, buffer, **options)
+
+
+def learned(policy: Any) -> dict[str, Any]:
+    """Return a policy's state without the running returns, which are kept by the rows of all agents."""
+    state = policy.training_state()
+    state["statistics"].pop("running")
+    return state
+
+
+def state_of(trainer: Any) -> dict[str, Any]:
+    return {"policy": trainer.policy.training_state(), "buffer": trainer.buffer.state_dict()}
+
+
+def test_two_policies_that_never_meet_equal_two_single_runs() -> None:
+    envs = games()
+    policy = tk.MultiAgentPolicy(
+        {"main": dqn(envs, seed=1), "rival": dqn(envs, seed=2, gamma=0.9, n_step=3)}, {"left": "main", "right": "rival"}
+    )
+    together = off_policy(
+        policy, envs, tk.MultiAgentBuffer({"main": replay(3), "rival": replay(4)}), step_per_epoch=120
+    )
+    together.run()
+    for number, (name, seed, horizon) in enumerate([("main", 1, {}), ("rival", 2, {"gamma": 0.9, "n_step": 3})]):
+        own_envs = games({name: number})
+        single = dqn(own_envs, seed=seed, **horizon)
+        alone = off_policy(single, own_envs, replay(3 + number))
+        alone.run()
+        assert_same(learned(policy[name]), learned(single))
+        assert_same(together.buffer[name].state_dict(), alone.buffer.state_dict())
+        metrics = {tag: one for tag, one in alone.history.to_rows()[-1].items() if tag.startswith("update/")}
+        for tag, value in metrics.items():
+            assert together.history.to_rows()[-1][tag.replace("update/", f"update/{name}/")] == value
+
+
+def test_each_policy_has_its_own_clock_ratio_and_statistics() -> None:
+    trainer = two_policies(lambda agent, episode: "main" if agent == "left" or episode.game else "rival")
+    results = [stats for _, stats, _ in trainer]
+    clocks = {name: clock.env_step for name, clock in trainer.policy.clocks.items()}
+    assert sum(clocks.values()) == trainer.env_step == 180
+    assert clocks["main"] == 5 * clocks["rival"]
+    assert trainer.policy["rival"].n_updates == pytest.approx(0.3 * (clocks["rival"] - 20), abs=1)
+    assert trainer.policy["main"].n_updates == pytest.approx(0.3 * (clocks["main"] - 20), abs=2)
+    last = results[-1]
+    assert sum(stats.train.policies["main"].n_step for stats in results) == clocks["main"]
+    assert sum(stats.train.agents["left"].n_step for stats in results) == 90
+    assert last["update/main/replay_ratio"] == pytest.approx(0.3 * 8, rel=0.1)
+    assert last["update/main/loss"] is not None
+    assert last["update/main/smoothed_loss"] is not None
+    assert last["explore/rival/epsilon"] == trainer.policy["rival"].explore_metrics(clocks["rival"])["epsilon"]
+    assert last["train/policies/main/returns/mean"] is not None
+    assert last["train/agents/right/returns/mean"] is not None
+
+
+def test_a_frozen_policy_keeps_its_bits() -> None:
+    trainer = two_policies()
+    trainer.policy.policies_to_train = ("main",)
+    before = trainer.policy["rival"].get_weights()
+    trainer.run()
+    assert_same(trainer.policy["rival"].get_weights(), before)
+    assert trainer.policy["rival"].n_updates == 0 < trainer.policy["main"].n_updates
+
+
+def test_an_interrupted_run_continues_with_the_same_bits_after_another_policy_was_frozen(tmp_path: Path) -> None:
+    def second_half(trainer: tk.OffpolicyTrainer) -> dict[str, Any]:
+        trainer.run()
+        return state_of(trainer)
+
+    whole = two_policies(_drawn)
+    for epoch, _, _ in whole:
+        if epoch == 1:
+            whole.policy.policies_to_train = ("rival",)
+            whole.save(tmp_path / "checkpoint")
+            break
+    expected = second_half(whole)
+    again = two_policies(_drawn, resume_from=tmp_path / "checkpoint")
+    assert again.policy.policies_to_train == ("rival",)
+    assert_same(second_half(again), expected)
+
+
+def _drawn(agent: str, episode: Any) -> str:
+    """Draw who plays whom."""
+    return ["main", "rival"][(episode.rng.permuted([0, 1])[0] + (agent == "left")) % 2]
+
+
+def test_policies_are_components_of_a_checkpoint(tmp_path: Path) -> None:
+    trainer = two_policies()
+    trainer.run()
+    trainer.save(tmp_path / "run", exclude=["buffer"])
+    loaded = tk.load_policy(tmp_path / "run", name="rival")
+    assert_same(loaded.get_weights(), trainer.policy["rival"].get_weights())
+    with pytest.raises(tk.errors.CheckpointError, match=r"has the policies \['main', 'rival'\]: load one by its name"):
+        tk.load_policy(tmp_path / "run")
+    with pytest.raises(tk.errors.CheckpointError, match=r"has no policy 'rivl', only .* did you mean 'rival'"):
+        tk.load_policy(tmp_path / "run", name="rivl")
+    other = two_policies()
+    other.load(tmp_path / "run", include=["policy/rival"])
+    assert_same(other.policy["rival"].get_weights(), loaded.get_weights())
+    assert other.policy["main"].n_updates == 0
+    trainer.policy.save(tmp_path / "policies")
+    assert_same(tk.load_policy(tmp_path / "policies", name="main").get_weights(), trainer.policy["main"].get_weights())
+
+
+def test_ppo_policies_learn_from_their_own_rollouts_as_single_ones_do() -> None:
+    def ppo(envs: tk.Envs, seed: int) -> tk.PPOPolicy:
+        return tk.PPOPolicy.for_envs(envs, hidden=(8,), seed=seed, device="cpu", normalize_obs=True)
+
+    def trainer(policy: Any, envs: tk.Envs, buffer: Any, n_step: int) -> tk.OnpolicyTrainer:
+        train = tk.Collector(policy, envs, buffer)
+        how: dict[str, Any] = {"step_per_epoch": 2 * n_step, "step_per_collect": n_step, "repeat_per_collect": 2}
+        quiet: dict[str, Any] = {"verbose": False, "show_progress": False, "seed": 7}
+        return tk.OnpolicyTrainer(policy, train, max_epoch=2, batch_size=20, **how, **quiet)
+
+    envs = games()
+    policy = tk.MultiAgentPolicy({"main": ppo(envs, 1), "rival": ppo(envs, 2)}, {"left": "main", "right": "rival"})
+    both = tk.MultiAgentBuffer({"main": tk.RolloutBuffer(), "rival": tk.RolloutBuffer()})
+    trainer(policy, envs, both, 96).run()
+    for number, name in enumerate(["main", "rival"]):
+        own_envs = games({name: number})
+        single = ppo(own_envs, number + 1)
+        trainer(single, own_envs, tk.RolloutBuffer(), 48).run()
+        assert_same(policy[name].training_state(), single.training_state())
+
+
+def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() -> None:
+    trainer = two_policies(max_epoch=4, step_per_epoch=66)  # epochs end in the middle of games
+    policy = trainer.policy
+    played: list[set[str]] = []
+    for epoch, stats, _ in trainer:
+        played.append(set(stats.train.policies))
+        if epoch == 1:
+            policy.add_policy("new", dqn(games(), seed=9), policy_mapping={"left": "main", "right": "new"}, train=True)
+            trainer.buffer.add_buffer("new", replay(3))
+        if epoch == 2:
+            policy.remove_policy("rival")
+            trainer.buffer.remove_buffer("rival")
+    assert played == [{"main", "rival"}, {"main", "rival", "new"}, {"main", "new"}, {"main", "new"}]
+    assert policy["new"].n_updates > 0
+    assert stats["update/new/loss"] is not None
+
+
+def test_policies_that_do_not_learn_need_no_buffer() -> None:
+    envs = games()
+    policy = tk.MultiAgentPolicy(
+        {"main": dqn(envs), "rest": tk.RandomPolicy(envs.action_space)}, {"left": "main", "right": "rest"}
+    )
+    assert policy.policies_to_train == ("main",)
+    trainer = off_policy(policy, envs, tk.MultiAgentBuffer({"main": replay()}))
+    trainer.run()
+    assert len(trainer.buffer) == 90
+    assert policy.clocks["rest"].env_step == 90
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda envs, one: tk.Collector(one, tk.make_envs(Alone)),
+            r"MultiAgentPolicy plays games of several agents, and Alone has one: give the collector one of its "
+            r"policies, such as policy\['main'\]",
+        ),
+        (
+            lambda envs, one: off_policy(one, envs, tk.ReplayBuffer(99)),
+            r"MultiAgentPolicy learns from a buffer for each policy, got ReplayBuffer.*: Collector\(policy, envs, "
+            r"MultiAgentBuffer\(\{name: buffer\}\)\)",
+        ),
+        (
+            lambda envs, one: off_policy(one, envs, tk.MultiAgentBuffer({"main": replay()})),
+            r"MultiAgentPolicy trains 'rival', and the buffers are of \['main'\]: give MultiAgentBuffer one for it",
+        ),
+        (
+            lambda envs, one: tk.Collector(one["main"], envs, tk.MultiAgentBuffer({"main": replay()})),
+            r"MultiAgentBuffer stores the rows of a MultiAgentPolicy",
+        ),
+        (
+            lambda envs, one: setattr(one, "policies_to_train", "main"),
+            r"policies_to_train must be a sequence of names, got 'main': give \('main',\)",
+        ),
+        (
+            lambda envs, one: (
+                setattr(one, "policy_mapping", {"left": "mian", "right": "rival"}),
+                tk.Collector(one, envs),
+            ),
+            r"policy_mapping gave 'mian' for agent 'left' of game 0, and the policies are \['main', 'rival'\].*"
+            r"did you mean 'main'",
+        ),
+        (lambda envs, one: one.act(np.zeros((1, 2))), r"acts in the games of a collector"),
+        (lambda envs, one: one["mian"], r"has no policy 'mian', only \['main', 'rival'\], did you mean 'main'"),
+        (
+            lambda envs, one: tk.MultiAgentPolicy({"a": one["main"], "b": one["main"]}),
+            r"'b' and 'a' are the same object: to share a policy",
+        ),
+    ],
+)
+def test_errors_name_the_remedy(make: Any, message: str) -> None:
+    envs = games()
+    one = tk.MultiAgentPolicy({"main": dqn(envs), "rival": dqn(envs)}, {"left": "main", "right": "rival"})
+    with pytest.raises(tk.ConfigError, match=message):
+        make(envs, one)
+
+
+def test_it_predicts_for_the_agents_of_a_game() -> None:
+    trainer = two_policies()
+    obs = {"left": np.zeros(2, np.float32), "right": np.ones(2, np.float32)}
+    own = {"left": trainer.policy["main"], "right": trainer.policy["rival"]}
+    assert trainer.policy.predict(obs) == {agent: own[agent].predict(obs[agent]) for agent in obs}
+    assert trainer.policy.predict(obs, policies={"left": "rival"})["left"] == own["right"].predict(obs["left"])
