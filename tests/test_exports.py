@@ -72,7 +72,8 @@ NAMESPACES = {
     "trainer": """
         Callback Checkpoint CollectStats Curriculum DIAGNOSIS_RULES DatasetWriter EpochResult EpochStats Evaluation
         FittedQ Histograms History Learner LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainer OnpolicyTrainer
-        RecordVideo RolloutLearner RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee Trainer
+        PlayerStats RecordVideo RolloutLearner RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee
+        Trainer
         evaluate fitted_q_evaluation inspect_checkpoint run_with_restart scalars
     """,
     "zoo": "ZooEntry ZooResult entry list load train",

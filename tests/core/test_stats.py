@@ -2,7 +2,7 @@
 
 import copy
 import json
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from trainkit.core.stats import (
     NO_COLLECT,
     CollectStats,
     EpochStats,
+    PlayerStats,
     RunInfo,
     Summary,
     SummaryBuilder,
@@ -277,9 +278,13 @@ def test_what_a_collect_did_comes_back_from_plain_values() -> None:
     stats = CollectStats(
         n_step=9, n_episode=2, returns=one, lengths=NONE, durations=NONE, recent_returns=one, seconds=0.5,
         n_vector_step=9, n_faulty_episodes=0, n_env_restarts=0, env_ms=1.0, act_ms=None, store_ms=0.0, other_ms=0.5,
-        agents={"left": one, "mean": one},
+        agents={"left": PlayerStats(n_step=4, returns=one), "mean": PlayerStats(returns=one)},
+        policies={"main": PlayerStats(n_step=9)},
     )  # fmt: skip
     assert CollectStats.from_plain(json.loads(json.dumps(stats.to_plain()))) == stats
+    former = stats.to_plain() | {"agents": {"left": asdict(one)}}  # of a checkpoint without steps of agents
+    del former["policies"]
+    assert CollectStats.from_plain(former).agents == {"left": PlayerStats(returns=one)}
 
 
 def test_returns_and_lengths_of_each_episode_are_merged_in_order_and_are_no_tags() -> None:

@@ -108,7 +108,7 @@ def test_statistics_of_a_game_of_turns_count_its_moves_and_all_rewards() -> None
         if name == "nought":  # paid by the first move, before it has a row
             true = [total + moves[0][2] / 16 for total, (moves, _) in zip(true, finished, strict=True)]
         assert stats.agents[name].mean == pytest.approx(np.mean(true))
-        assert stats.agents[name].min == pytest.approx(min(true))
+        assert stats.agents[name].returns.min == pytest.approx(min(true))
 
 
 def test_n_step_windows_follow_an_agents_own_moves() -> None:

@@ -163,6 +163,10 @@ def calls(folder: Path) -> dict[str, Call]:
         "MapObs": Call(tk.envs.MapObs, {"fn": np.negative, "space": BOX}),
         "MaxBackup": Call(tk.MaxBackup, {}),
         "MinTree": Call(tk.buffer.MinTree, {"size": 3}),
+        "MultiAgentBuffer": Call(tk.MultiAgentBuffer, {"buffers": {"main": tk.ReplayBuffer(10)}}),
+        "MultiAgentPolicy": Call(
+            tk.MultiAgentPolicy, {"policies": {"main": tk.RandomPolicy(THREE_ACTIONS)}, "policy_mapping": {"a": "main"}}
+        ),
         "MixedBuffer": Call(tk.MixedBuffer, {"proportions": {tk.ReplayBuffer(10): 1.0}}),
         "MunchausenBackup": Call(tk.MunchausenBackup, {}),
         "TorchOptimizer": Call(tk.TorchOptimizer, {"factory": torch.optim.SGD, "lr": 1e-3}),

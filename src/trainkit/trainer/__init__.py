@@ -6,7 +6,7 @@ from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import EpochResult
 from trainkit.core.former_names import former_names
 from trainkit.core.protocols import Learner, RolloutLearner, Trainee
-from trainkit.core.stats import CollectStats, EpochStats, RunInfo, RunWarning, Summary, TimeStats, scalars
+from trainkit.core.stats import CollectStats, EpochStats, PlayerStats, RunInfo, RunWarning, Summary, TimeStats, scalars
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
@@ -44,6 +44,7 @@ __all__ = [
     "OfflineTrainer",
     "OffpolicyTrainer",
     "OnpolicyTrainer",
+    "PlayerStats",
     "RecordVideo",
     "RolloutLearner",
     "RunInfo",
