@@ -110,7 +110,7 @@ MUTANTS = {
     ),
     "pending updates rounded": Fault(
         plant=replaced(PendingUpdates, "__init__", rounded),
-        check=partial(test_offpolicy.test_updates_per_step_are_exact_over_the_run, 0.3, 300, 5),
+        check=partial(test_offpolicy.test_updates_per_step_are_exact_over_the_run, 0.3, 120, 5),
     ),
 }
 

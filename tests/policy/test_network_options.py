@@ -84,6 +84,7 @@ def assert_acts_alike(one: Any, other: Any, space: Any = FOUR_NUMBERS) -> None:
 
 
 @pytest.mark.global_rng  # a module of the user's
+@pytest.mark.one_of_each
 @every_learner
 @pytest.mark.parametrize(
     "options",

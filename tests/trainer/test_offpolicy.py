@@ -205,17 +205,17 @@ def test_the_test_collector_may_be_given_by_position() -> None:
 
 
 @pytest.mark.one_of_each
-@pytest.mark.parametrize(("ratio", "expected"), [(0.3, 300), (0.7, 700), (1 / 3, 333), (0.001, 1), (0, 0)])
+@pytest.mark.parametrize(("ratio", "expected"), [(0.3, 120), (0.7, 280), (1 / 3, 133), (0.0025, 1), (0, 0)])
 @pytest.mark.parametrize("per_collect", [1, 7, 10])
 def test_updates_per_step_are_exact_over_the_run(ratio: float, expected: int, per_collect: int) -> None:
-    # 1,000 steps or, where those are no multiple of a collect, the first multiple after them
-    steps = -(-1_000 // per_collect) * per_collect
-    expected += int(ratio * steps) - int(ratio * 1_000)
+    # 400 steps or, where those are no multiple of a collect, the first multiple after them
+    steps = -(-400 // per_collect) * per_collect
+    expected += int(ratio * steps) - int(ratio * 400)
     trainer = make_trainer(
         n_envs=1,
         policy={"hidden": (1,), "noisy": False, "value": None, "dueling": False},
         max_epoch=1,
-        step_per_epoch=1_000,
+        step_per_epoch=400,
         step_per_collect=per_collect,
         update_per_step=ratio,
         batch_size=1,
