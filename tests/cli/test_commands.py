@@ -374,6 +374,7 @@ COMMANDS = [
     "compare",
     "inspect",
     "export",
+    "to-minari",
     "presets",
     "check-env",
     "bench",

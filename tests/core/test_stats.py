@@ -87,6 +87,21 @@ def test_a_summary_builder_keeps_the_summary_of_all_numbers_and_not_the_numbers(
     np.testing.assert_allclose([found.mean, found.std], [whole.mean, whole.std], rtol=1e-12)
 
 
+def test_a_collect_is_printed_on_a_screen_with_its_groups() -> None:
+    assert str(NO_COLLECT) == "nothing collected"
+    fox = PlayerStats(n_step=7, returns=Summary.of([1.0, 3.0]))
+    stats = collect_stats(processors={"gap": Summary.of([0.5])}, agents={"fox": fox})
+    lines = [
+        "30 steps, 2 episodes, 2 s | returns 15 +- 5 (10 to 20, n = 2) | lengths 15 +- 10 (5 to 25, n = 2)",
+        "agents/fox 7 steps | returns 2 +- 1 (1 to 3, n = 2)",
+        "processors/gap 0.5 +- 0 (0.5 to 0.5, n = 1)",
+    ]
+    assert str(stats).splitlines() == lines
+    shown = str(EpochStats(train=stats, test=NO_COLLECT, time=TIME)).splitlines()
+    assert shown[1:3] == [f"        {line}" for line in lines[1:]]
+    assert "<td>returns/mean</td><td>15</td>" in stats._repr_html_()
+
+
 def test_merged_collects_by_hand() -> None:
     one = collect_stats()
     two = collect_stats(

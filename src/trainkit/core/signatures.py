@@ -11,7 +11,8 @@ Python says of a misspelled option only that it is unexpected, and accepts a fla
 for missing and surplus arguments; for flags and parts of another type. Ranges and choices stay with the callee, which
 knows them; where it fails with an error of Python's own, all annotations are compared and name the wrong argument.
 
-Signatures stay as they are, for readers, editors and type checkers. Not for functions that run in every training step.
+Signatures stay as they are, for readers, editors and type checkers; `inspect.signature`, as completion in
+notebooks reads it, names the options that a `**` stands for. Not for functions that run in every training step.
 """
 
 import functools
@@ -53,10 +54,28 @@ def checked(public: Public) -> Public:
         setattr(public, "__init__", _empty_init(public))  # noqa: B010  # mypy allows no assignment to it
     for name, member in list(vars(public).items()):
         if name == "__init__":
-            setattr(public, name, _checked_function(member))
+            setattr(public, name, _with_known_options(_checked_function(member), public))
         elif isinstance(member, classmethod) and not name.startswith("_"):
-            setattr(public, name, classmethod(_checked_function(member.__func__)))
+            setattr(public, name, classmethod(_with_known_options(_checked_function(member.__func__), public)))
     return public
+
+
+def _with_known_options(function: Any, owner: type) -> Any:
+    """Have `inspect.signature`, and so completion in notebooks, name the options that `**` stands for."""
+    own = inspect.signature(function)
+    rest = [one for one in own.parameters.values() if one.kind is one.VAR_KEYWORD]
+    if rest:
+        bare: Function = inspect.unwrap(function)
+        known, forwards = _known_options(bare, owner)
+        left_out = {*own.parameters, "self", "return", _made_by(bare, owner)}
+        shown = [one for one in own.parameters.values() if one not in rest]
+        shown += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=annotation)
+            for name, annotation in known.items()
+            if name not in left_out
+        ]
+        function.__signature__ = own.replace(parameters=[*shown, *(rest if forwards else [])])
+    return function
 
 
 def list_options(public: Function) -> None:
@@ -124,9 +143,7 @@ def _check_call(
         problems.append(f"{subject} takes {accepted} by position, got {n_given} arguments: give options by name{first}")
     by_position = dict(zip(signature.positional, args, strict=False))
     known, forwards = _known_options(function, owner)
-    made = ""  # the network that `for_envs` makes, the first argument of the constructor
-    if signature.positional[:1] == ["cls"]:
-        made = next((name for name in _Signature.of(inspect.unwrap(owner.__init__)).required if name != "self"), "")
+    made = _made_by(function, owner)
     for name, value in (by_position | dict(options)).items():
         if name == made and name not in signature.annotations:
             problems.append(f"{subject} makes the {name} itself: give yours to {owner.__name__}({name}, ...)")
@@ -142,6 +159,16 @@ def _check_call(
         problems.append(f"{subject} needs {', '.join(missing)}")
     if problems:
         raise ConfigError("\n".join(problems)) from error
+
+
+def _made_by(function: Function, owner: Any) -> str:
+    """Return the name of the network that a class method such as `for_envs` makes, "" for other functions.
+
+    It is the first argument of the constructor.
+    """
+    if _Signature.of(function).positional[:1] != ["cls"]:
+        return ""
+    return next((name for name in _Signature.of(inspect.unwrap(owner.__init__)).required if name != "self"), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

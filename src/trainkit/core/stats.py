@@ -168,6 +168,21 @@ class CollectStats:
     action_gaps: Summary = NO_VALUES  # at the starts, the best action's value minus the second best's
     top_action_share: float | None = None  # of all Discrete actions, the share of the most frequent one
 
+    def __str__(self) -> str:
+        if self.is_empty:
+            return "nothing collected"
+        counts = f"{self.n_step:,} steps, {self.n_episode:,} episodes, {self.seconds:.4g} s"
+        return "\n".join([f"{counts} | returns {self.returns} | lengths {self.lengths}", *self.group_lines()])
+
+    def _repr_html_(self) -> str:
+        return html_table("collected", scalars(self).items())
+
+    def group_lines(self) -> list[str]:
+        """Return a line for each agent and policy, and for each summary of the processors."""
+        players = [(f"{group}/{name}", own) for group in _PLAYERS for name, own in getattr(self, group).items()]
+        lines = [f"{name} {own.n_step:,} steps | returns {own.returns}" for name, own in players]
+        return [*lines, *(f"processors/{name} {own}" for name, own in self.processors.items())]
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing was collected: no vector step was taken and no environment restarted."""
@@ -325,11 +340,11 @@ class EpochStats:
             raise AttributeError(f"EpochStats has no attribute {name!r}{hint}")
 
     def __str__(self) -> str:
-        lines = [
-            f"{name:8}{part.n_step:,} steps | returns {part.returns} | lengths {part.lengths}"
-            for name, part in (("train", self.train), ("test", self.test))
-            if not part.is_empty
-        ]
+        lines = []
+        for name, part in (("train", self.train), ("test", self.test)):
+            if not part.is_empty:
+                lines.append(f"{name:8}{part.n_step:,} steps | returns {part.returns} | lengths {part.lengths}")
+                lines += [f"{'':8}{line}" for line in part.group_lines()]
         for name in ("update", "explore", "buffer", "custom", "time", "system"):
             numbers = scalars(getattr(self, name))
             if numbers:

@@ -114,6 +114,11 @@ class Evaluation:
         self.is_seeded = seed is not None
         self.root = seeding.fresh_root() if seed is None else seed
 
+    def __repr__(self) -> str:
+        own = inspect.signature(Evaluation).parameters
+        given = [f"{name}={value!r}" for name, value in self.options.items() if value is not own[name].default]
+        return f"Evaluation({', '.join([*([repr(self._collector)] if self.has_collector else []), *given])})"
+
     @property
     def collector(self) -> Collector:
         """The collector that plays."""
