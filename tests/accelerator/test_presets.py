@@ -23,6 +23,7 @@ from trainkit import load_policy, presets
 from trainkit.core import tree
 
 EVERY = pytest.mark.parametrize("name", presets.PRESETS)
+WITHOUT_MEMORY = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name not in ("drqn", "r2d2")])
 OF_ACTIONS = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name != "sac"])
 
 
@@ -121,13 +122,14 @@ def test_a_saved_policy_moves_to_the_cpu_and_back_with_the_same_bits(
     assert_same(here.get_weights(), there.get_weights())
     assert_same(again.get_weights(), there.get_weights())
     obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    assert_same(again.predict(obs), there.predict(obs))
+    actions = {policy: policy.act(obs).action for policy in (there, here, again)}
+    assert_same(actions[again], actions[there])
     if accelerator.type == "pretend" or name == "sac":
-        assert_equal_runs({"action": here.predict(obs)}, {"action": there.predict(obs)}, tolerance_of(accelerator))
+        assert_equal_runs({"action": actions[here]}, {"action": actions[there]}, tolerance_of(accelerator))
 
 
 @pytest.mark.accelerator
-@EVERY
+@WITHOUT_MEMORY
 def test_a_policy_is_exported_from_there(name: str, accelerator: torch.device, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
     pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")

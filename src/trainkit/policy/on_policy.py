@@ -40,7 +40,7 @@ from trainkit.policy.advantages import RolloutRows, TensorRollout, gae, normaliz
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import RolloutSequences, rollout_layout
+from trainkit.policy.recurrence import RolloutLayout, RolloutSequences
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.update_result import UpdateResult
 
@@ -237,12 +237,16 @@ class OnpolicyPolicy(ActorPolicy):
         self, rollout: Rollout | TensorRollout, step: int, batch_size: int | None, repeat: int
     ) -> Iterator[UpdateResult]:
         rows, positions = self._rows(rollout)
-        n_rows, n_envs = len(rollout), rollout.reward.shape[1]
+        n_rows = len(rollout)
+        layout: RolloutLayout | None = None
+        if self.sequences is not None:
+            starts = (rows.extras["t"] == 0).cpu().numpy()
+            layout = RolloutLayout(positions, starts, rollout.reward.shape[1], self.sequences.length)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
             batches = self._batches(rows, n_batches)
-            if self.sequences is not None:
-                batches = self._batches_of_sequences(rows, positions, n_envs, n_batches)
+            if layout is not None:
+                batches = self._batches_of_sequences(rows, layout, n_batches)
             for batch in batches:
                 result, metrics = self._learning.update(tuple(batch), len(batch.action), step=step)
                 yield result
@@ -259,26 +263,22 @@ class OnpolicyPolicy(ActorPolicy):
             shuffled = shuffled.in_arrays()
         yield from shuffled.split(n_batches)
 
-    def _batches_of_sequences(
-        self, rows: RolloutRows, positions: NDArray[np.int64], n_envs: int, n_batches: int
-    ) -> Iterator[RolloutRows]:
+    def _batches_of_sequences(self, rows: RolloutRows, layout: RolloutLayout, n_batches: int) -> Iterator[RolloutRows]:
         """Yield batches of sequences in a new order, see `RolloutSequences`."""
-        assert self.sequences is not None, "the policy is recurrent"
-        index, n_rows = (
-            to_device(column, self.device) for column in rollout_layout(positions, n_envs, self.sequences.length)
-        )
-        order = torch.randperm(len(n_rows), generator=self.generator, device=self.device)
-        step = torch.arange(len(index), device=self.device).unsqueeze(1)
-        for own in order.tensor_split(min(n_batches, len(order))):
-            column, last = torch.arange(len(own), device=self.device), n_rows[own] - 1
-            valid = step <= last
-            batch = rows.at(index[:, own].flatten())
-            share = valid * (valid.numel() / valid.sum())
+        n_sequences = len(layout.n_rows)
+        order = torch.randperm(n_sequences, generator=self.generator, device=self.device).cpu().numpy()
+        for chosen in np.array_split(order, min(n_batches, n_sequences)):
+            index, n_rows = (to_device(column, self.device) for column in layout.batch(chosen))
+            step = torch.arange(len(index), device=self.device).unsqueeze(1)
+            valid = step < n_rows
+            share = (valid * (valid.numel() / valid.sum())).flatten()
+            last = (n_rows - 1).clamp(min=0)
+            source = torch.minimum(step, last) * len(n_rows) + torch.arange(len(n_rows), device=self.device)
+            batch = rows.at(index.flatten())
             if self.normalize_advantage:
-                batch = batch._replace(advantage=normalized(batch.advantage, share.flatten()))
-            state, starts = rows.extras[STATE][index[0, own]], valid & (rows.extras["t"][index[:, own]] == 0)
-            source = (torch.minimum(step, last) * len(own) + column).flatten()
-            batch = batch._replace(memory=tuple(RolloutSequences(state, starts, source, share.flatten())))
+                batch = batch._replace(advantage=normalized(batch.advantage, share))
+            memory = RolloutSequences(rows.extras[STATE][index[0]], source.flatten(), share)
+            batch = batch._replace(memory=tuple(memory))
             yield batch.in_arrays() if self.device == CPU else batch
 
     def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
@@ -390,8 +390,8 @@ class OnpolicyPolicy(ActorPolicy):
             return outputs
         memory = RolloutSequences(*rows.memory)
         network: Any = self.network
-        features = tree.map_tree(lambda leaf: leaf.unflatten(0, memory.starts.shape), rows.features)
-        (numbers, value), _ = network.unroll(features, memory.state, memory.starts)
+        features = tree.map_tree(lambda leaf: leaf.unflatten(0, (-1, len(memory.state))), rows.features)
+        (numbers, value), _ = network.unroll(features, memory.state)
         return ActorCriticOutput(numbers[memory.source], value[memory.source])
 
     def _sequence_loss(self, rows: RolloutRows) -> Loss:

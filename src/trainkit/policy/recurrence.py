@@ -173,34 +173,52 @@ class Recalled:
 
 
 class RolloutSequences(NamedTuple):
-    """S sequences of L rows of a rollout, each of one environment; episodes may start within one."""
+    """S sequences of L rows of a rollout, each of one episode."""
 
     state: Any  # [S, size], before the first rows
-    starts: Any  # [L, S], where the state is reset
     source: Any  # [L * S], the row whose outputs count, which where there is none is the last one before
     share: Any  # [L * S], what a row's loss is multiplied by: 0 where there is none, so that the mean is over rows
 
 
-def rollout_layout(
-    positions: NDArray[np.int64], n_envs: int, length: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Divide the rows of each environment into sequences of `length`, the last of which may be shorter.
+_MULTIPLE = 8  # of the number of sequences in a batch, so that few shapes are recorded
+
+
+class RolloutLayout:
+    """Divide the rows of a rollout into sequences of one episode, of `length` rows or fewer.
 
     Args:
         positions: of the rows [B], t * N + n, ascending.
+        starts: whether an episode starts at them [B].
         n_envs: N.
         length: L.
 
-    Returns:
-        The indices of rows [L, S], where there is none of the last one before, and the number of rows [S].
+    Attributes:
+        index: of the rows [L, S], where there is none of the last one before.
+        n_rows: of each sequence [S].
     """
-    env = positions % n_envs
-    order = np.argsort(env, kind="stable")  # environment by environment, in the order of time
-    counts = np.bincount(env, minlength=n_envs)
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)  # in the environment
-    (first,) = np.nonzero(rank % length == 0)
-    n_rows = np.diff(first, append=len(order))
-    return order[first + np.minimum(np.arange(length)[:, None], n_rows - 1)], n_rows
+
+    def __init__(self, positions: NDArray[np.int64], starts: NDArray[np.bool_], n_envs: int, length: int) -> None:
+        env = positions % n_envs
+        order = np.argsort(env, kind="stable")  # environment by environment, in the order of time
+        is_first = starts[order]
+        is_first[:1] = True
+        is_first[1:] |= np.diff(env[order]) > 0
+        at = np.arange(len(order))
+        rank = at - np.maximum.accumulate(np.where(is_first, at, 0))  # in the episode, as far as it is here
+        (first,) = np.nonzero(rank % length == 0)
+        self.n_rows = np.diff(first, append=len(order))
+        self.index = order[first + np.minimum(np.arange(length)[:, None], self.n_rows - 1)]
+
+    def batch(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the indices of rows [L, S] and the number of rows [S] of some sequences, and of empty ones.
+
+        In the place of the rows of an empty one is a single row, as often as it takes.
+        """
+        padded = np.concatenate([chosen, np.repeat(chosen[:1], -len(chosen) % _MULTIPLE)])
+        index, n_rows = self.index[:, padded], self.n_rows[padded]
+        index[:, len(chosen) :] = index[0, len(chosen) :]
+        n_rows[len(chosen) :] = 0
+        return index, n_rows
 
 
 def sequence_columns(batch: SequenceBatch, sequences: Sequences) -> Any:

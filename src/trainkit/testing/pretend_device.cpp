@@ -545,6 +545,19 @@ Tensor& set_tensor(Tensor& self, const Tensor& source) {
   return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
+// The CPU has no fused LSTM cell: its equations, through which autograd differentiates.
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cell,
+                                             const std::optional<Tensor>& input_bias, const std::optional<Tensor>& hidden_bias) {
+  auto sum = input_gates.add(hidden_gates);
+  if (input_bias) sum = sum.add(*input_bias);
+  if (hidden_bias) sum = sum.add(*hidden_bias);
+  auto gates = sum.chunk(4, 1);
+  auto next = gates[1].sigmoid().mul(cell).add(gates[0].sigmoid().mul(gates[2].tanh()));
+  return {gates[3].sigmoid().mul(next.tanh()), next, sum};
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { m.impl("_thnn_fused_lstm_cell", lstm_cell); }
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&run>()); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
