@@ -271,3 +271,37 @@ def test_it_predicts_for_the_agents_of_a_game() -> None:
     own = {"left": trainer.policy["main"], "right": trainer.policy["rival"]}
     assert trainer.policy.predict(obs) == {agent: own[agent].predict(obs[agent]) for agent in obs}
     assert trainer.policy.predict(obs, policies={"left": "rival"})["left"] == own["right"].predict(obs["left"])
+
+
+class Unequal(Corridors):
+    """Corridors whose right agent also observes its own place squared, and has a third action, which is a step right."""
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        return super().observation_space(agent) if agent == "left" else gym.spaces.Box(-3000, 3000, (3,), np.float32)
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        return gym.spaces.Discrete(2 if agent == "left" else 3)
+
+    def _obs(self) -> dict[str, Any]:
+        obs: dict[str, Any] = super()._obs()
+        return {**obs, "right": np.append(obs["right"], obs["right"][:1] ** 2).astype(np.float32)}
+
+
+def test_a_policy_sees_its_agents_own_spaces() -> None:
+    envs = tk.make_envs(lambda: Unequal(BOTH), N_GAMES, seed=5)
+    views = envs.agent_views
+    policy = tk.MultiAgentPolicy(
+        {"main": dqn(views["left"]), "rival": dqn(views["right"])}, {"left": "main", "right": "rival"}
+    )
+    trainer = off_policy(policy, envs, tk.MultiAgentBuffer({"main": replay(), "rival": replay()}))
+    trainer.run()
+    rows = trainer.buffer["rival"][:]
+    assert rows.obs.shape == (90, 3)
+    np.testing.assert_allclose(rows.obs[:, 2], rows.obs[:, 0] ** 2, rtol=1e-5)
+    assert set(rows.action.tolist()) == {0, 1, 2}
+    assert trainer.buffer["main"][:].obs.shape == (90, 2)
+    assert set(trainer.buffer["main"][:].action.tolist()) == {0, 1}
+    assert policy["rival"].n_updates > 0
+    wrong = tk.MultiAgentPolicy({"main": dqn(views["left"])}, {"left": "main", "right": "main"})
+    with pytest.raises(tk.SpaceMismatchError, match=r"DQNPolicy.observation_space is Box\(.*, \(2,\), float32\)"):
+        tk.Collector(wrong, tk.make_envs(lambda: Unequal(BOTH), 1))

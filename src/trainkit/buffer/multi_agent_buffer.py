@@ -21,14 +21,14 @@ class _Part:
     """One policy's buffer, and where its rows are among those of the collector."""
 
     def __init__(self, buffer: Any, part: RowPart, n_envs: int) -> None:
-        self.buffer, self.number = buffer, part.number
+        self.buffer, self.number, self._own_rows = buffer, part.number, part.own_rows
         self.position = np.full(n_envs, -1, np.intp)  # [N], of each row in the buffer; -1 for rows of others
         self.position[part.env_ids] = np.arange(len(part.env_ids))
         self._columns = tuple(part.spec.extras)
 
     def add(self, transition: Transition, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """Store rows of a transition; return their slots."""
-        own = transition.at(rows)
+        own = self._own_rows(transition.at(rows))
         extras = {name: own.extras[name] for name in self._columns}
         slots: NDArray[np.int64] = self.buffer.add(own._replace(env_ids=self.position[own.env_ids], extras=extras))
         return slots

@@ -548,6 +548,7 @@ class RowPart:
     number: int  # of the policy, in the column `PLAYED_BY`
     env_ids: NDArray[np.intp]  # [n_envs], the rows that it may ever control, ascending
     spec: RowSpec  # of them, with the columns that the policy stores
+    own_rows: Callable[[Transition], Transition]  # turns rows of the collector into the policy's own
 
 
 def _plain_node(node: Any) -> list[Any]:

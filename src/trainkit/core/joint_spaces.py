@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.data import ACTION_MASK, Obs
+from trainkit.core.data import ACTION_MASK, Obs, Transition
 from trainkit.core.errors import ConfigError
 from trainkit.core.spaces import Spaces, check_spaces, leaf_spaces, space_bounds
 
@@ -54,6 +54,16 @@ class AgentView:
         flat = action.reshape(len(action), -1)
         padded[:, : flat.shape[1]] = flat
         return padded
+
+    def own_rows(self, rows: Transition) -> Transition:
+        """Return joint rows [K], which are all the agent's own, with its own observations and actions."""
+        if self.part is None:
+            return rows
+        action = rows.action
+        if self._width is not None:
+            shape = self.action_space.shape or ()
+            action = action[:, : _size(self.action_space)].reshape(len(action), *shape)
+        return rows._replace(obs=self.obs(rows.obs), next_obs=self.obs(rows.next_obs), action=action)
 
     def own_action(self, action: NDArray[Any]) -> Any:
         """Return a joint action of one row as the agent's own environment takes it.

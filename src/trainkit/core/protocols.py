@@ -23,6 +23,7 @@ from trainkit.core.data import (
     Transition,
     TransitionBatch,
 )
+from trainkit.core.joint_spaces import AgentView
 from trainkit.core.stats import Summary
 
 
@@ -150,6 +151,8 @@ class Games(EnvSpaces, Protocol):
 
     n: int  # rows
     agents: tuple[str, ...]  # the names of the rows of a game, in order; empty where an environment has one
+    agent_views: Mapping[str, AgentView]  # of agents that may have different spaces; empty where there are none
+    stack: int  # frames per observation
     name: str
 
     @property

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import seeding, tree
-from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, RowPart, RowSpec, any_true
+from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, RowPart, RowSpec, Transition, any_true
 from trainkit.core.errors import CheckpointError, ConfigError
+from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import Games, Policy
+from trainkit.core.spaces import array_specs
 
 if TYPE_CHECKING:
     from trainkit.policy.multi_agent_policy import MultiAgentPolicy, PolicyClock
@@ -49,6 +51,7 @@ class Player(NamedTuple):
     name: str
     policy: Policy
     clock: "PolicyClock"
+    view: AgentView | None  # None where it sees rows as they are
 
 
 class GameActor:
@@ -79,6 +82,8 @@ class GameActor:
         self._restored: dict[int, tuple[int, str]] = {}  # {row: (its saved episode's number, name)}, not played on yet
         self._division: tuple[bytes, list[tuple[Player, _Rows]]] = b"", []  # of the last rows that acted
         self._rows_of = self._possible_rows()
+        for name in policy.policies:
+            self._view_of(name)
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -109,13 +114,15 @@ class GameActor:
         for player, rows in self._divided(numbers):
             own = obs if isinstance(rows, slice) else tree.map_tree(lambda leaf, rows=rows: leaf[rows], obs)
             output = player.policy.act(
-                own,
+                player.view.obs(own) if player.view is not None else own,
                 step=player.clock.env_step,
                 explore=explore,
                 state=states.get(player.name),
                 starts=starts[rows],
                 env_ids=env_ids[rows],
             )
+            if player.view is not None:
+                output = output._replace(action=player.view.joint_action(output.action))
             outputs.append((rows, output))
             states[player.name] = output.state
         kept = {name: own for name, own in states.items() if own is not None}
@@ -185,7 +192,8 @@ class GameActor:
     def _set(self, env_id: int, name: str) -> None:
         """Let a policy control a row to the end of its current episode."""
         number = self._policy.number_of(name)
-        self._in_play[number] = Player(name, self._policy[name], self._policy.clocks[name])
+        if number not in self._in_play:
+            self._in_play[number] = Player(name, self._policy[name], self._policy.clocks[name], self._view_of(name))
         self._numbers[env_id] = number
         self._division = b"", []
         if len(self._in_play) > len(self._policy.policies):  # some were removed
@@ -223,6 +231,12 @@ class GameActor:
                     found.setdefault(name, set()).add(game * len(agents) + agent_index)
         return found | {name: set(range(self._games.n)) for name in varying}
 
+    def _view_of(self, name: str) -> AgentView | None:
+        """Return how a policy sees its agents; see `MultiAgentPolicy.view_of`."""
+        n_agents = len(self._games.agents)
+        rows = self._rows_of.get(name, range(n_agents))
+        return self._policy.view_of(name, self._games, {self._games.agents[row % n_agents] for row in rows})
+
     def row_spec(self, spec: RowSpec) -> RowSpec:
         """Return the spec of all rows, with the parts that single policies control."""
 
@@ -233,8 +247,12 @@ class GameActor:
                 rows = np.array(sorted(self._rows_of[name]))
             of_others = {PLAYED_BY, *self._policy.extras_spec} - {*self._policy[name].extras_spec}
             columns = {column: own for column, own in spec.extras.items() if column not in of_others}
-            own_spec = RowSpec(n_envs=len(rows), obs=spec.obs, action=spec.action, extras=columns)
-            return RowPart(number=self._policy.number_of(name), env_ids=rows, spec=own_spec)
+            view = self._view_of(name)
+            obs = spec.obs if view is None else array_specs(view.observation_space)
+            action = spec.action if view is None else array_specs(view.action_space)
+            own_spec = RowSpec(n_envs=len(rows), obs=obs, action=action, extras=columns)
+            own_rows = _same if view is None else view.own_rows
+            return RowPart(number=self._policy.number_of(name), env_ids=rows, spec=own_spec, own_rows=own_rows)
 
         return replace(spec, part_of=part_of)
 
@@ -261,3 +279,7 @@ class GameActor:
                 self._set(env_id, name)
                 if with_running:
                     self._restored[env_id] = number, name
+
+
+def _same(rows: Transition) -> Transition:
+    return rows

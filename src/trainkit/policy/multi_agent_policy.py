@@ -1,6 +1,6 @@
 """`MultiAgentPolicy`: several policies as one, which dispatches the agents of games to them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,8 @@ from trainkit.core import seeding
 from trainkit.core.checkpoint import save_checkpoint
 from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, Transition
 from trainkit.core.described import Plain
-from trainkit.core.errors import CheckpointError, Checks, ConfigError
+from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMismatchError
+from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import Games, LearningUnit, MultiAgentStore, Policy, Seedable
 from trainkit.core.signatures import checked
@@ -71,6 +72,7 @@ class MultiAgentPolicy:
         self._numbers: dict[str, int] = {}
         self._n_added = self._n_removed_updates = 0
         self.clocks: dict[str, PolicyClock] = {}
+        self._views: dict[str, AgentView | None] = {}  # of policies that see their agents' own spaces
         self._root: int | None = None
         self.observation_space: Space[Any] | None = None
         self.action_space: Space[Any] | None = None
@@ -193,8 +195,6 @@ class MultiAgentPolicy:
                     "policy_mapping give several agents its one name"
                 )
         self._check_columns(name, policy)
-        if self.observation_space is not None and self.action_space is not None:
-            policy.check_spaces(self.observation_space, self.action_space)
         if self._root is not None and isinstance(policy, Seedable) and not policy.is_seeded:
             policy.seed(seeding.derive(self._root, "policies", name))
         self._policies[name] = policy
@@ -211,6 +211,22 @@ class MultiAgentPolicy:
                     f"MultiAgentPolicy: {name!r} stores the column {column!r} as {spec}, and another policy as {own}: "
                     "policies of one game must store equal columns"
                 )
+
+    def view_of(self, name: str, games: Games, agents: Iterable[str]) -> AgentView | None:
+        """Check a policy's spaces, and return its view of these agents; None where it sees rows as they are.
+
+        A policy sees its agents' own spaces where they have the same kind, unless it is made for the joint ones.
+
+        Raises:
+            SpaceMismatchError: it is for other spaces.
+        """
+        policy, kinds = self[name], {one.part: one for agent, one in games.agent_views.items() if agent in agents}
+        is_own = getattr(policy, "observation_space", None) != games.observation_space
+        view = next(iter(kinds.values())) if is_own and len(kinds) == 1 and games.stack == 1 else None
+        seen = games if view is None or view.part is None else view
+        policy.check_spaces(seen.observation_space, seen.action_space)
+        self._views[name] = None if view is None or view.part is None else view
+        return self._views[name]
 
     def number_of(self, name: str) -> int:
         """Return the number of a policy in the column `played_by`; no other policy ever has it."""
@@ -262,9 +278,15 @@ class MultiAgentPolicy:
         return {name: spec for policy in self._policies.values() for name, spec in policy.extras_spec.items()}
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Raise for spaces that do not fit a policy, else store them."""
-        for policy in self._policies.values():
-            policy.check_spaces(observation_space, action_space)
+        """Store the spaces; those of the policies are checked by `actor_for`, which knows their agents."""
+        if self.observation_space is not None and (self.observation_space, self.action_space) != (
+            observation_space,
+            action_space,
+        ):
+            raise SpaceMismatchError(
+                f"MultiAgentPolicy played games of {self.observation_space} -> {self.action_space}, and these have "
+                f"{observation_space} -> {action_space}: make another policy for them"
+            )
         self.observation_space, self.action_space = observation_space, action_space
 
     @property
@@ -280,7 +302,8 @@ class MultiAgentPolicy:
             n_own = int(np.count_nonzero(is_own))
             self.clocks[name].env_step += n_own
             if n_own and policy.observes and name in self._to_train:
-                policy.observe(transition.at(is_own))
+                view, rows = self._views[name], transition.at(is_own)
+                policy.observe(rows if view is None else view.own_rows(rows))
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """End the open episodes of these environments in the running statistics of all policies."""
