@@ -40,7 +40,7 @@ NAMESPACES = {
     "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Precision TensorBatch TorchOptimizer",
     "envs": """
         ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs PreviousStep
-        Processor TimeFeature check_env flat_actions group_agents make_envs
+        Processor AgentId TimeFeature check_env flat_actions group_agents make_envs
     """,
     "errors": """
         TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
@@ -59,7 +59,7 @@ NAMESPACES = {
     "policy": """
         A2CPolicy ActOutput BCPolicy Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
         DiscreteBCQPolicy DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
-        ImplicitQuantileValue MaxBackup MultiAgentPolicy MunchausenBackup Noise GameEpisode
+        ImplicitQuantileValue MaxBackup MultiAgentPolicy MunchausenBackup Noise GameEpisode ScriptedPolicy
         PPOPolicy ParameterNoise Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
         UpdateResult Value discounted_returns gae load_policy
     """,

@@ -212,6 +212,8 @@ def calls(folder: Path) -> dict[str, Call]:
         "SumTree": Call(tk.buffer.SumTree, {"size": 3}),
         "Target": Call(tk.Target, {}),
         "TensorboardLogger": Call(tk.loggers.TensorboardLogger, {"folder": folder / "tensorboard"}),
+        "AgentId": Call(tk.envs.AgentId, {}),
+        "ScriptedPolicy": Call(tk.policy.ScriptedPolicy, {"fn": len}),
         "TimeFeature": Call(tk.envs.TimeFeature, {"limit": 5}),
         "check_env": Call(tk.check_env, {"env": Walk, "n_steps": 5}),
         "OffPolicyEvaluation": Call(tk.callbacks.OffPolicyEvaluation, {"dataset": rows()}),

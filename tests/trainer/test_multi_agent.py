@@ -1,7 +1,7 @@
 """Runs of several policies: they equal single runs, frozen ones stay, and resumed runs continue with the same bits."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -274,7 +274,7 @@ def test_it_predicts_for_the_agents_of_a_game() -> None:
 
 
 class Unequal(Corridors):
-    """Corridors whose right agent also observes its own place squared, and has a third action, which is a step right."""
+    """Corridors whose right agent also observes its place squared, and has a third action, a step right."""
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         return super().observation_space(agent) if agent == "left" else gym.spaces.Box(-3000, 3000, (3,), np.float32)
@@ -305,3 +305,42 @@ def test_a_policy_sees_its_agents_own_spaces() -> None:
     wrong = tk.MultiAgentPolicy({"main": dqn(views["left"])}, {"left": "main", "right": "main"})
     with pytest.raises(tk.SpaceMismatchError, match=r"DQNPolicy.observation_space is Box\(.*, \(2,\), float32\)"):
         tk.Collector(wrong, tk.make_envs(lambda: Unequal(BOTH), 1))
+
+
+class Watch(tk.Callback):
+    """Note the agent and the policy of every episode that starts."""
+
+    def __init__(self) -> None:
+        self.pairs: set[tuple[str, str]] = set()
+
+    def on_episode_start(self, trainer: Any, episode: Any) -> None:
+        self.pairs.add((episode.agent, episode.policy))
+
+
+class Players(tk.envs.Processor):
+    """Note which policies control the rows that observe."""
+
+    seen: ClassVar[set[tuple[int, str]]] = set()
+
+    def begin(self, obs: Any, env_ids: Any) -> Any:
+        self.seen.update(zip((env_ids % 2).tolist(), self.players(env_ids), strict=True))
+        return obs
+
+
+def test_callbacks_and_processors_see_who_plays_and_agents_see_who_they_are() -> None:
+    Players.seen.clear()
+    envs = tk.make_envs(lambda: Corridors(BOTH), 2, seed=5, processors=[Players(), tk.envs.AgentId()])
+    right = tk.policy.ScriptedPolicy(lambda obs: obs["agent"].argmax(axis=1))
+    policy = tk.MultiAgentPolicy({"main": dqn(envs), "rest": right}, _main_left)
+    watch = Watch()
+    trainer = off_policy(policy, envs, tk.MultiAgentBuffer({"main": replay()}), callbacks=[watch])
+    trainer.run()
+    assert watch.pairs == {("left", "main"), ("right", "rest")}
+    assert Players.seen == {(0, "main"), (1, "rest")}
+    np.testing.assert_array_equal(trainer.buffer["main"][:].obs["agent"], np.tile([1.0, 0.0], (90, 1)))
+    with pytest.raises(tk.ConfigError, match="AgentId needs games of several agents"):
+        tk.make_envs("CartPole-v1", processors=[tk.envs.AgentId()])
+
+
+def _main_left(agent: str, episode: Any) -> str:
+    return "main" if agent == "left" else "rest"

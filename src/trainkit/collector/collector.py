@@ -17,7 +17,7 @@ from trainkit.collector.episodes import EpisodeQuota, Episodes, RewardMetric, Ta
 from trainkit.collector.events import EpisodeEvents
 from trainkit.collector.open_rows import OpenRows
 from trainkit.collector.policy_actor import actor_of
-from trainkit.core import seeding
+from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.protocols import NormalActor, Policy, Recorder, RowStore
@@ -155,6 +155,7 @@ class Collector:
                 envs.ownership.release(self)
                 raise
         self.envs = envs
+        envs.use_players(self._actor.players)
         self.buffer = buffer
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
@@ -193,6 +194,10 @@ class Collector:
 
     def _new_episodes(self, metric: RewardMetric | None) -> Episodes:
         return Episodes(self.envs.n, metric, self.envs.agents, self.envs.soft_horizon, self._actor.last_players)
+
+    def player(self, env_id: int) -> str:
+        """Return the name of the policy that controls a row of a game; "" of an only policy."""
+        return self._actor.players(np.array([env_id]))[0]
 
     @property
     def n_episode(self) -> int:
@@ -745,8 +750,8 @@ class Collector:
             "open_rows": self._open_rows.state_dict() if with_running else {},
             "rng": self._rng.bit_generator.state,
             "needs_reset": not with_running,
-            "state": self._state if isinstance(self._state, np.ndarray) else None,
-            "has_state": self._state is not None and not isinstance(self._state, np.ndarray),
+            "state": self._state if _is_saved(self._state) else None,
+            "has_state": self._state is not None and not _is_saved(self._state),
             "watch": [] if self.events is None else self.events.state_dict(),
             "actor": self._actor.state_dict(),
         }
@@ -794,6 +799,11 @@ class Collector:
             )
         if self.events is not None:
             self.events.load_state_dict(state["watch"], self.envs.obs)
+
+
+def _is_saved(state: Any) -> bool:
+    """Return whether what a policy keeps from step to step can be saved: arrays, or a tree of them."""
+    return state is not None and all(isinstance(leaf, np.ndarray) for leaf in tree.leaves(state))
 
 
 def _check_counts(n_step: int | None, n_episode: int | None, options: _Options) -> None:

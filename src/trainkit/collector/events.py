@@ -24,6 +24,7 @@ class Episode:
     Attributes:
         env_id: of its environment.
         in_evaluation: whether it is played to evaluate.
+        agent: the name of the agent whose part of a game it is; "" where an environment has one.
         length: steps so far.
         total_reward: undiscounted return so far.
         user_data: empty at first; callbacks may store anything in it.
@@ -31,6 +32,8 @@ class Episode:
 
     env_id: int
     in_evaluation: bool = field(kw_only=True)
+    agent: str = field(default="", kw_only=True)
+    _player: Callable[[int], str] | None = field(default=None, kw_only=True)
     length: int = field(default=0, init=False)
     total_reward: float = field(default=0.0, init=False)
     user_data: dict[Any, Any] = field(default_factory=dict, init=False)
@@ -41,6 +44,11 @@ class Episode:
 
     def __repr__(self) -> str:
         return f"Episode(env_id={self.env_id}, length={self.length}, total_reward={self.total_reward:.5g})"
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy that controls the agent, from the episode's start on; "" of an only policy."""
+        return "" if self._player is None else self._player(self.env_id)
 
     @property
     def obs(self) -> Obs:
@@ -98,11 +106,21 @@ class EpisodeEvents:
             one; those that an exception leaves there are delivered when it is called again.
         subscribed: the events that have subscribers.
         in_evaluation: whether the episodes are played to evaluate.
+        agents: the names of the rows of a game, in order; empty where an environment has one.
+        player: returns the name of the policy that controls a row.
     """
 
     def __init__(
-        self, n_envs: int, listener: Listener, subscribed: Collection[str], *, in_evaluation: bool = False
+        self,
+        n_envs: int,
+        listener: Listener,
+        subscribed: Collection[str],
+        *,
+        in_evaluation: bool = False,
+        agents: Sequence[str] = (),
+        player: Callable[[int], str] | None = None,
     ) -> None:
+        self._agents, self._player = agents, player
         self._listener, self._subscribed, self._in_evaluation = listener, frozenset(subscribed), in_evaluation
         self._episodes = [self._new(env_id) for env_id in range(n_envs)]
         self._waiting: set[int] = set()  # environments whose episode was created and has not started
@@ -193,7 +211,8 @@ class EpisodeEvents:
             self._pending.append((event, zip([self._episodes[env_id] for env_id in env_ids])))
 
     def _new(self, env_id: int) -> Episode:
-        return Episode(env_id, in_evaluation=self._in_evaluation)
+        agent = self._agents[env_id % len(self._agents)] if self._agents else ""
+        return Episode(env_id, in_evaluation=self._in_evaluation, agent=agent, _player=self._player)
 
 
 def _row(obs: Obs, row: int) -> Obs:

@@ -8,6 +8,7 @@ from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
 from trainkit.envs.make import make_envs
 from trainkit.envs.processors import (
+    AgentId,
     DiscretizeActions,
     Flatten,
     MapActions,
@@ -18,6 +19,7 @@ from trainkit.envs.processors import (
 )
 
 __all__ = [
+    "AgentId",
     "ActionStructure",
     "DiscretizeActions",
     "EnvContext",

@@ -22,7 +22,7 @@ from trainkit.core.stats import Summary
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work
 from trainkit.envs.factories import described_kwargs
 from trainkit.envs.ownership import Ownership, Use
-from trainkit.envs.processors import Processed
+from trainkit.envs.processors import Players, Processed
 from trainkit.envs.recovery import PlayedActions, Restarts, differences
 from trainkit.envs.validation import ActionValidator, StepValidator, check_rendered
 
@@ -126,6 +126,11 @@ class Envs:
 
     def __repr__(self) -> str:
         return f"Envs({self.name!r}, n={self.n}, {self.observation_space} -> {self.action_space})"
+
+    def use_players(self, players: Players) -> None:
+        """Let processors ask for the names of the policies that control rows [K] of games."""
+        if isinstance(self._backend, Processed):
+            self._backend.use_players(players)
 
     def seed(self, root: int) -> None:
         """Seed every episode that begins from now on by (root, environment, episode)."""

@@ -22,6 +22,8 @@ from trainkit.core.spaces import StructuredHybrid, array_specs, check_spaces, sp
 from trainkit.core.stats import Summary, SummaryBuilder, merge_groups
 from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Spent, Work
 
+Players = Callable[[Ids], list[str]]
+
 _MAX_ACTIONS = 65_536  # of `DiscretizeActions`: rows of its table of combinations
 
 
@@ -33,7 +35,13 @@ class Processor:
     distinct environments, `env_ids` [K], with K >= 1. Keep state per environment in arrays [N] that `bind` creates and
     `begin` resets; return what outlives an episode from `state_dict`. Anything learned belongs in a policy's
     `preprocess`, which is saved with its weights.
+
+    Attributes:
+        agents: the names of the rows of a game, in order, from `bind` on; empty where an environment has one agent.
     """
+
+    agents: tuple[str, ...] = ()
+    _players: Players | None = None  # set by the collector
 
     _logged: dict[str, SummaryBuilder] | None = None  # since they were taken
 
@@ -75,6 +83,10 @@ class Processor:
             self._logged = {}
         if len(numbers):
             self._logged.setdefault(name, SummaryBuilder()).add(numbers)
+
+    def players(self, env_ids: Ids) -> list[str]:
+        """Return the name of the policy that controls each of these rows [K]; "" of an only policy."""
+        return [""] * len(env_ids) if self._players is None else self._players(env_ids)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run needs; running episodes are replayed or replaced."""
@@ -123,6 +135,25 @@ class PreviousStep(Processor):
         if self._shows_reward:
             leaves["prev_reward"] = reward.astype(np.float32)[:, None]
         return _extended(obs, leaves)
+
+
+@checked
+class AgentId(Processor):
+    """Add which agent observes, as a leaf `agent` [A], one-hot: what agents need to act differently by one policy."""
+
+    def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
+        if not self.agents:
+            raise ConfigError("AgentId needs games of several agents, and these environments have one: leave it out")
+        self._rows = np.eye(len(self.agents), dtype=np.float32)
+        return _extended_space(
+            observation_space, {"agent": spaces.Box(0.0, 1.0, (len(self.agents),), np.float32)}
+        ), action_space
+
+    def begin(self, obs: Obs, env_ids: Ids) -> Obs:
+        return _extended(obs, {"agent": self._rows[env_ids % len(self.agents)]})
+
+    def observe(self, obs: Obs, action: NDArray[Any], reward: NDArray[np.float64], env_ids: Ids) -> Obs:
+        return self.begin(obs, env_ids)
 
 
 @checked
@@ -290,9 +321,16 @@ class Processed:
         self._open: list[NDArray[Any]] = []  # [N, ...] each, the last actions that each layer received
         for index, processor in enumerate(processors):
             name = f"processors[{index}] ({type(processor).__name__})"
-            self._layers.append(_Layer(name, copy.deepcopy(processor), spaces_below, backend.n))
+            copied = copy.deepcopy(processor)
+            copied.agents = tuple(getattr(backend, "agents", ()))
+            self._layers.append(_Layer(name, copied, spaces_below, backend.n))
             spaces_below = self._layers[-1].spaces
         self.observation_space, self.action_space = spaces_below
+
+    def use_players(self, players: Players) -> None:
+        """Let processors ask which policy controls a row."""
+        for layer in self._layers:
+            layer.processor._players = players
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
         return self._begun(self.backend.reset(seeds, options))

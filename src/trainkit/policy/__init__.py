@@ -19,6 +19,7 @@ from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.random import RandomPolicy
 from trainkit.policy.sac import SACPolicy
+from trainkit.policy.scripted import ScriptedPolicy
 from trainkit.policy.target import Target
 from trainkit.policy.update_result import UpdateResult
 from trainkit.policy.values import (
@@ -61,6 +62,7 @@ __all__ = [
     "RandomPolicy",
     "ReinforcePolicy",
     "SACPolicy",
+    "ScriptedPolicy",
     "SoftQ",
     "Target",
     "UpdateResult",

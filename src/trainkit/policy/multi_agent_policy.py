@@ -44,7 +44,7 @@ class MultiAgentPolicy:
     number of rows in which it acted. Agents with the same name of a policy share its parameters.
 
     Args:
-        policies: {name: policy}, of any kind; those that do not learn need `act` only.
+        policies: {name: policy}, of any kind: learners, frozen ones, `RandomPolicy`, `ScriptedPolicy`.
         policy_mapping: called with (agent, episode) when an agent first acts in an episode of its game; returns the
             name of its policy, which it keeps to the game's end. `episode` has `game`, `number`, `seed` and `rng`, a
             generator of the episode's seed. Or {agent: name}. None: an agent has the policy of its own name. It is

@@ -278,7 +278,16 @@ class Dispatcher:
             self._deliver(event, trainer, occurrences, receivers[event])
 
         collector.events = (
-            EpisodeEvents(collector.envs.n, deliver, received, in_evaluation=in_evaluation) if received else None
+            EpisodeEvents(
+                collector.envs.n,
+                deliver,
+                received,
+                in_evaluation=in_evaluation,
+                agents=collector.envs.agents,
+                player=collector.player,
+            )
+            if received
+            else None
         )
 
     def start(self, trainer: "Trainer", collectors: Sequence[Collector | TensorCollector]) -> None:
