@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.replay import ReplayBuffer
-from trainkit.core.errors import CheckpointError, ConfigError, SpaceMismatchError, reject_unknown
+from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMismatchError, reject_unknown
 from trainkit.core.files import check_declared, decoding
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, options_of
@@ -19,6 +19,7 @@ from trainkit.core.spaces import Spaces
 from trainkit.datasets.format import Header, Shard, read_shard, shard_blocks
 from trainkit.datasets.hdf5 import SUFFIXES, H5Column, open_hdf5
 from trainkit.datasets.minari import is_minari, is_minari_id, open_minari
+from trainkit.datasets.rewriting import EpisodeFn, rewritten
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -29,6 +30,7 @@ def load_dataset(
     *,
     into: type[ReplayBuffer] = ReplayBuffer,
     envs: EnvSpaces | None = None,
+    episode_fn: EpisodeFn | None = None,
     max_bytes: int | None = None,
     **options: Any,
 ) -> ReplayBuffer:
@@ -44,6 +46,8 @@ def load_dataset(
             id of a local Minari dataset.
         into: the class of the buffer, such as `PrioritizedReplayBuffer`.
         envs: environments, or an object with their spaces, that the files must match.
+        episode_fn: called with every `RecordedEpisode` that is read; what it returns, of the same length, shapes and
+            types, is stored in its place.
         max_bytes: largest size of the data by the files' headers; None is half of the free memory.
         options: of the buffer: capacity, seed, alpha ...
 
@@ -52,22 +56,26 @@ def load_dataset(
         SpaceMismatchError: the files do not agree with each other or with `envs`.
         MissingExtraError: an HDF5 file needs h5py.
     """
-    known = "path", "into", "envs", "max_bytes"
+    known = "path", "into", "envs", "episode_fn", "max_bytes"
+    with Checks("load_dataset") as checks:
+        checks.require(episode_fn is None or callable(episode_fn), f".episode_fn must be callable, got {episode_fn!r}")
     reject_unknown("load_dataset", options, [*known, *options_of(into.from_blocks)])
     if isinstance(path, str | Path) and (is_minari(path) or is_minari_id(path)):
         with open_minari(path, max_bytes) as episodes:
             check_spaces_of(Path(path), episodes.header, envs)
-            return _buffer(into, episodes.header, episodes.ends, episodes.blocks(), options)
+            blocks = rewritten(episodes.blocks(), episode_fn, episodes.header.action_space)
+            return _buffer(into, episodes.header, episodes.ends, blocks, options)
     found = find_files(path)
     if len(found) == 1 and is_tianshou(found[0], max_bytes):
-        return load_tianshou(
-            found[0], into=into, max_bytes=max_bytes, **({} if envs is None else {"spaces": envs}), **options
-        )
+        options = {**({} if envs is None else {"spaces": envs}), **options}
+        return load_tianshou(found[0], into=into, episode_fn=episode_fn, max_bytes=max_bytes, **options)
     shards = read_shards(found, envs, max_bytes)
     if len(shards) > 1:
         check_declared(f"load_dataset: {len(shards)} files", sum(shard.n_bytes for shard in shards), max_bytes)
     ends = np.concatenate([shard.ends for shard in shards])
-    return _buffer(into, shards[0].header, ends, chain.from_iterable(map(shard_blocks, shards)), options)
+    header = shards[0].header
+    blocks = rewritten(chain.from_iterable(map(shard_blocks, shards)), episode_fn, header.action_space)
+    return _buffer(into, header, ends, blocks, options)
 
 
 def read_shards(
@@ -177,7 +185,9 @@ def is_tianshou(path: Path, max_bytes: int | None) -> bool:
         return f"{_ROWS}rew" in columns and "meta" not in columns
 
 
-def load_tianshou(path: Path, *, into: type[ReplayBuffer], max_bytes: int | None, **options: Any) -> ReplayBuffer:
+def load_tianshou(
+    path: Path, *, into: type[ReplayBuffer], episode_fn: EpisodeFn | None, max_bytes: int | None, **options: Any
+) -> ReplayBuffer:
     """Load a file of Tianshou's `ReplayBuffer` or `VectorReplayBuffer`; nothing pickled in it is read.
 
     Rows of several environments become those of one, end to end; an episode that was open in one of them is cut.
@@ -191,6 +201,7 @@ def load_tianshou(path: Path, *, into: type[ReplayBuffer], max_bytes: int | None
             given = {name: _OrderedColumn(columns[f"{_ROWS}{theirs}"], pieces) for name, theirs in _NAMES.items()}
             obs, next_obs = (_tree(columns, f"{_ROWS}{name}", pieces) for name in ("obs", "obs_next"))
         spaces = options.get("spaces")
+        action_space = None if spaces is None else Spaces.of(spaces).action_space
         rows = RecordedRows(
             str(path),
             obs=obs,
@@ -198,13 +209,14 @@ def load_tianshou(path: Path, *, into: type[ReplayBuffer], max_bytes: int | None
             **given,
             ends=None,
             extras={},
-            action_space=None if spaces is None else Spaces.of(spaces).action_space,
+            action_space=action_space,
             error=CheckpointError,
         )
         ends = np.cumsum([piece.end - piece.begin for piece in pieces])
         rows.ends[ends[[piece.is_newest for piece in pieces]] - 1] = True
         stack = attributes.get("stack_num", 1) if "stack" not in options else options["stack"]
-        return into.from_blocks(rows.spec(stack), rows.ends, rows.blocks(), **{"stack": stack, **options})
+        blocks = rewritten(rows.blocks(), episode_fn, action_space)
+        return into.from_blocks(rows.spec(stack), rows.ends, blocks, **{"stack": stack, **options})
 
 
 class _Piece(NamedTuple):

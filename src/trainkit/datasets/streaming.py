@@ -17,10 +17,11 @@ from trainkit.core.data import Allocate, Horizon, RecordedEpisode, Transition, T
 from trainkit.core.errors import BusyError, CheckpointError, Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import HasSpaces
+from trainkit.core.spaces import HasSpaces, Spaces
 from trainkit.datasets.format import ANY_SIZE, Header, Shard, shard_blocks
 from trainkit.datasets.loading import Paths, check_spaces_of, find_files, read_shards
 from trainkit.datasets.minari import is_minari, is_minari_id, open_minari
+from trainkit.datasets.rewriting import EpisodeFn, rewritten
 
 _PIECES = 8  # that a shuffle buffer holds at least: runs of episodes from random positions
 
@@ -98,7 +99,12 @@ class _Piece(NamedTuple):
 
 @checked
 def stream_dataset(
-    path: Paths, *, shuffle_rows: int = 100_000, envs: EnvSpaces | None = None, seed: int | None = None
+    path: Paths,
+    *,
+    shuffle_rows: int = 100_000,
+    envs: EnvSpaces | None = None,
+    episode_fn: EpisodeFn | None = None,
+    seed: int | None = None,
 ) -> "StreamedDataset":
     """Open recorded files to learn from them without loading them; only `shuffle_rows` rows are in memory.
 
@@ -108,6 +114,7 @@ def stream_dataset(
         path: files of `DatasetWriter` or a Minari dataset, as in `load_dataset`.
         shuffle_rows: rows in memory, at least twice those of the longest episode.
         envs: environments, or an object with their spaces, that the files must match.
+        episode_fn: as in `load_dataset`; called whenever an episode is read.
         seed: root of the order and the draws; None takes the trainer's.
 
     Raises:
@@ -115,7 +122,7 @@ def stream_dataset(
         SpaceMismatchError: the files do not agree with each other or with `envs`.
         MissingExtraError: an HDF5 file needs h5py.
     """
-    return StreamedDataset(_open_sources(path, envs), shuffle_rows=shuffle_rows, seed=seed)
+    return StreamedDataset(_open_sources(path, envs), shuffle_rows=shuffle_rows, episode_fn=episode_fn, seed=seed)
 
 
 def _open_sources(path: Paths, envs: EnvSpaces | None) -> list[Source]:
@@ -143,13 +150,24 @@ class StreamedDataset(HasSpaces):
     Args:
         sources: of the episodes.
         shuffle_rows: rows in memory.
+        episode_fn: see `stream_dataset`.
         seed: root of the order and the draws; None takes the trainer's.
     """
 
     prioritized = False
 
-    def __init__(self, sources: Sequence[Source], *, shuffle_rows: int, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        shuffle_rows: int,
+        episode_fn: EpisodeFn | None = None,
+        seed: int | None = None,
+    ) -> None:
         with Checks("stream_dataset") as checks:
+            checks.require(
+                episode_fn is None or callable(episode_fn), f".episode_fn must be callable, got {episode_fn!r}"
+            )
             checks.integer("shuffle_rows", shuffle_rows, low=2)
             checks.integer("seed", seed, low=0, optional=True)
         self._sources = list(sources)
@@ -161,10 +179,10 @@ class StreamedDataset(HasSpaces):
                 f"stream_dataset.shuffle_rows is {shuffle_rows:,}, and the longest episode has {longest:,} steps: "
                 f"give at least {min(2 * longest, self._n_rows):,}"
             )
-        self.shuffle_rows = int(shuffle_rows)
+        self.shuffle_rows, self._episode_fn = int(shuffle_rows), episode_fn
         self._pieces = _divide(lengths, max(longest, shuffle_rows // _PIECES))
         header = self._sources[0].header
-        self.spaces = header.spaces
+        self.spaces: Spaces = header.spaces
         self._window = ReplayBuffer(min(shuffle_rows, self._n_rows), n_envs=1, stack=header.stack, spaces=header.spaces)
         self._window.bind(header.row_spec(header.stack))
         self._in_window: list[int] = []  # pieces that are in memory, ascending
@@ -304,7 +322,7 @@ class StreamedDataset(HasSpaces):
         for piece in pieces:
             ranges.setdefault(piece.source, []).append((piece.first, piece.end))
         blocks = chain.from_iterable(self._sources[source].blocks(own) for source, own in ranges.items())
-        self._window.refill(ends, blocks)
+        self._window.refill(ends, rewritten(blocks, self._episode_fn, self.spaces.action_space))
         self._in_window = chosen
 
     def _ends_of(self, piece: _Piece) -> NDArray[np.bool_]:
