@@ -85,7 +85,7 @@ def list_options(public: Function) -> None:
 
 def options_of(public: Function) -> dict[str, Any]:
     """Return {option: annotation} of a class, class method, function or callable object, forwarded options included."""
-    if hasattr(public, "__signature__"):
+    if hasattr(public, "__signature__") and not inspect.isroutine(public):  # a class method's is of the base it is in
         return {one.name: one.annotation for one in inspect.signature(public).parameters.values()}
     known = _known_options(*_resolve(public))[0]
     return {name: annotation for name, annotation in known.items() if name not in ("self", "cls", "return")}
