@@ -35,7 +35,7 @@ def test_a_shipped_policy_loads_and_is_small_and_others_say_what_to_do(entry: zo
         with pytest.raises(tk.ConfigError, match=rf"settings for {entry.name}, but no weights: train it with"):
             zoo.load(entry.preset, entry.env)
         return
-    assert sum(path.stat().st_size for path in entry.weights.iterdir()) <= 300_000
+    assert sum(path.stat().st_size for path in entry.weights.iterdir()) <= 500_000
     assert isinstance(zoo.load(entry.preset, entry.env, device="cpu"), tk.Policy)
 
 

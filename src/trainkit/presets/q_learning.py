@@ -100,8 +100,8 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     lr: LearningRate | Linear = Linear(6.3e-4, 0.0)
     adam_eps: float = 1.5e-4  # Hessel et al. (2018)
     max_grad_norm: float | None = 10.0
-    epsilon: Scheduled | Linear | None = Linear(1.0, 0.02, share=0.15)  # of repeated actions
-    repeat: float | None = 2.0
+    epsilon: Scheduled | Linear | None = Linear(1.0, 0.005, share=0.15)  # of repeats, of 12 actions on average
+    repeat: float | None = 1.25
     max_repeat: int = 100
     temperature: Scheduled | Linear | None = None
     exploration: Exploration | None = None

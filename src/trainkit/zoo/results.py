@@ -34,7 +34,7 @@ from trainkit.trainer.interrupt import TERMINATE
 from trainkit.zoo.pretrained import entry as entry_of
 
 FIRST_SEED = 101  # of results, unless it is a tuning seed
-LARGEST_WEIGHTS = 300_000  # bytes of a shipped policy
+LARGEST_WEIGHTS = 500_000  # bytes of a shipped policy
 
 _POINTS = 25  # of a curve
 _OUTCOME, _POLICY = "outcome.json", "policy"
@@ -75,7 +75,7 @@ def train(
         folder: of the zoo; default: that of trainkit.
 
     Raises:
-        ConfigError: there is no such entry, a seed is a tuning seed, or the weights are larger than 300 KB.
+        ConfigError: there is no such entry, a seed is a tuning seed, or the weights are larger than 500 KB.
     """
     entry = entry_of(preset, env, folder=folder)
     chosen = fresh_seeds(entry, seeds) if isinstance(seeds, int) else [*seeds]
