@@ -32,6 +32,6 @@ def has(*kinds: type[nn.Module]) -> Callable[[Any], bool]:
 NETWORK_OPTIONS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "encoder": (Plain, lambda trainer: Plain if has(Plain)(trainer) else None),
     "activation": (nn.Softsign, lambda trainer: nn.Softsign if has(nn.Softsign)(trainer) else None),
-    "norm": ("layer", lambda trainer: "layer" if has(nn.LayerNorm, StackedNorm)(trainer) else None),
+    "norm": ("rms", lambda trainer: "rms" if has(nn.RMSNorm, StackedNorm)(trainer) else None),
     "auxiliary": (penalty, lambda trainer: trainer.policy.auxiliary),
 }

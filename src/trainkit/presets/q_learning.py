@@ -14,6 +14,7 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
+from trainkit.nets.layers import Norm
 from trainkit.nets.recurrent import Recurrent
 from trainkit.policy import (
     CategoricalValue,
@@ -70,7 +71,8 @@ class ActionValueSettings:
 
 
 # Defaults: what most of rl-zoo's DQN settings have in common (batch, network, capacity, lr, target), at half of their
-# updates per step. The learning rate falls to 0 over the run, so that what was learned stays.
+# updates per step. Layer normalization keeps values from oscillating (Gallici et al., 2025, "Simplifying deep temporal
+# difference learning"), and the learning rate falls to 0 over the run, so that what was learned stays.
 @dataclass(frozen=True, kw_only=True)
 class QSettings(ActionValueSettings, OffpolicySettings):
     """Settings of the Q-learning presets.
@@ -91,6 +93,7 @@ class QSettings(ActionValueSettings, OffpolicySettings):
 
     n_envs: int = 8
     hidden: tuple[int, ...] = (256, 256)
+    norm: Norm | None = "layer"
     noisy: bool = False
     sigma0: float = 0.5
     double: bool = False
@@ -100,7 +103,7 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     lr: LearningRate | Linear = Linear(6.3e-4, 0.0)
     adam_eps: float = 1.5e-4  # Hessel et al. (2018)
     max_grad_norm: float | None = 10.0
-    epsilon: Scheduled | Linear | None = Linear(1.0, 0.005, share=0.15)  # of repeats, of 12 actions on average
+    epsilon: Scheduled | Linear | None = Linear(1.0, 0.02, share=0.15)  # of repeated actions
     repeat: float | None = 1.25
     max_repeat: int = 100
     temperature: Scheduled | Linear | None = None
@@ -122,6 +125,7 @@ _ATARI = QSettings(
     n_test_envs=8,
     env_options=ATARI_ENVS,
     hidden=(),
+    norm=None,
     head=(512,),
     v_min=-10.0,  # Bellemare et al. (2017)
     v_max=10.0,
@@ -139,7 +143,7 @@ _ATARI = QSettings(
     step_per_epoch=250_000,
 )
 
-_GRID = QSettings(hidden=(128,))  # after the convolution; Young and Tian (2019)
+_GRID = QSettings(hidden=(128,), norm=None)  # after the convolution; Young and Tian (2019)
 
 _TABLES = {"classic": QSettings(), "grid": _GRID, "atari": _ATARI}
 
@@ -375,6 +379,7 @@ class RecurrentQSettings(QSettings):
     burn_in: int | None = 10
     stored_state: bool = True
     hidden: tuple[int, ...] = (64,)
+    norm: Norm | None = None
     lr: LearningRate | Linear = 1e-3
     repeat: float | None = None
     batch_size: int | None = 32
