@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import trainkit as tk
-from tests.trainer.toys import Walk, make_onpolicy_trainer, make_trainer
+from tests.trainer.toys import RAINBOW, Walk, make_onpolicy_trainer, make_trainer
 
 
 class Slide(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
@@ -58,10 +58,10 @@ def make_cql(**options: Any) -> tk.OfflineTrainer:
 def make_run(name: str, **options: Any) -> Any:
     """Make a quiet trainer of small epochs: "dqn", "rainbow", "ppo", "sac" or "cql"."""
     if name == "dqn":
-        plain = {"noisy": False, "dueling": False, "n_step": 1, "value": tk.ExpectedValue()}
+        plain = {"noisy": False, "n_step": 1}
         return make_trainer(test=True, policy=plain, buffer=tk.ReplayBuffer(60), step_per_collect=9, **options)
     if name == "rainbow":
-        return make_trainer(test=True, policy={"n_step": 3}, **options)
+        return make_trainer(test=True, policy={**RAINBOW, "n_step": 3}, **options)
     if name == "ppo":
         scaled = {"normalize_obs": True, "reward": "return_scale"}
         return make_onpolicy_trainer(test=True, policy=scaled, step_per_collect=10, **options)

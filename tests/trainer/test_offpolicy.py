@@ -213,7 +213,7 @@ def test_updates_per_step_are_exact_over_the_run(ratio: float, expected: int, pe
     expected += int(ratio * steps) - int(ratio * 400)
     trainer = make_trainer(
         n_envs=1,
-        policy={"hidden": (1,), "noisy": False, "value": None, "dueling": False},
+        policy={"hidden": (1,), "noisy": False},
         max_epoch=1,
         step_per_epoch=400,
         step_per_collect=per_collect,

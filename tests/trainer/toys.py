@@ -41,15 +41,15 @@ class Walk(gym.Env[NDArray[np.float32], int]):
         return np.array([self._place, self._clock], np.float32)
 
 
+RAINBOW = {"double": True, "dueling": True, "value": tk.CategoricalValue(5, -5.0, 5.0)}  # and noise
+
+
 def make_policy(envs: tk.Envs, **parts: Any) -> tk.DQNPolicy:
-    """Make a policy that has everything random in it: initial weights, noise, and coins for epsilon."""
+    """Make a small policy with everything random in it: initial weights, noise, and coins for epsilon."""
     own = {
         "hidden": (8,),
         "noisy": True,
-        "dueling": True,
-        "double": True,
         "n_step": 2,
-        "value": tk.CategoricalValue(5, -5.0, 5.0),
         "exploration": tk.EpsilonGreedy([(0, 1.0), (100, 0.2)]),
         "target": tk.Target(10),
         "device": "cpu",

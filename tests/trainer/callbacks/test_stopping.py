@@ -8,7 +8,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.runs import make_run
-from tests.trainer.toys import make_trainer
+from tests.trainer.toys import RAINBOW, make_trainer
 
 
 def test_a_run_stops_at_a_step_in_the_middle_of_an_epoch() -> None:
@@ -71,7 +71,7 @@ def test_training_returns_alone_stop_a_run_once_the_window_is_full() -> None:
         returns.append(episode.total_reward)
 
     stop = tk.callbacks.StopAt(train_return_mean=-0.5, train_episodes=4)
-    trainer = make_trainer(callbacks=[stop], on_episode_end=note, max_epoch=20, step_per_collect=2)
+    trainer = make_trainer(policy=RAINBOW, callbacks=[stop], on_episode_end=note, max_epoch=20, step_per_collect=2)
     assert trainer.run().stop_reason == "train_return_mean"
     assert trainer.test_collector is None
     means = [sum(returns[n - 4 : n]) / 4 for n in range(4, len(returns) + 1)]
