@@ -4,12 +4,14 @@ import copy
 from collections import defaultdict
 from functools import partial
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
+import trainkit as tk
 from tests.helpers.doubles import Ledger, Still
 from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward
 from tests.helpers.turns import Elimination, Interview, Meetings, TicTacToe
@@ -18,6 +20,7 @@ from trainkit.collector import Collector
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
+from trainkit.datasets import load_dataset
 from trainkit.envs import Envs, group_agents, make_envs
 from trainkit.policy import RandomPolicy
 
@@ -380,3 +383,53 @@ def test_a_group_that_cannot_be_is_rejected() -> None:
         wrapper: Any = group_agents(groups)
         with pytest.raises(ConfigError, match=r"group_agents: group '\w+' has members .*, and the game has agents"):
             make_envs(Elimination, wrappers=[wrapper])
+
+
+# ---- names of agents in datasets, events and videos ----
+
+
+@pytest.mark.parametrize("suffix", ["npz", "hdf5"])
+def test_datasets_name_the_agent_of_each_episode(suffix: Any, tmp_path: Path) -> None:
+    if suffix == "hdf5":
+        pytest.importorskip("h5py")
+    envs, ledger = make_envs(TicTacToe, 2, seed=1), Ledger()
+    collector = Collector(random_player(envs), envs, ledger)
+    collector.collect(n_step=2)
+    with tk.callbacks.DatasetWriter(tmp_path, format=suffix, max_bytes=4_000).record(collector):
+        collector.collect(n_episode=9)
+    whole, noughts = load_dataset(tmp_path), load_dataset(tmp_path, agents=["nought"])
+    rows = ledger.rows()
+    is_recorded = np.arange(len(rows.reward)) >= 2
+    for buffer, wanted in ((whole, is_recorded), (noughts, is_recorded & (rows.env_ids % 2 == 1))):
+        batch = buffer.sample(None, horizon=Horizon(), columns=("terminated",))
+        assert sorted(batch.reward.tolist()) == sorted(rows.reward[wanted].astype(np.float32).tolist())
+        assert batch.extras["terminated"].sum() == rows.terminated[wanted].sum()
+    with pytest.raises(ConfigError, match=r"agents names 'circle', and the files have \['cross', 'nought'\]"):
+        load_dataset(tmp_path, agents=["circle"])
+    with pytest.raises(ConfigError, match=r"agents must be a sequence of names, got 'nought'"):
+        load_dataset(tmp_path, agents="nought")
+
+
+def test_a_game_has_one_video_and_its_episodes_name_their_agents(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    seen: list[str] = []
+
+    class Look(tk.Callback):
+        def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
+            seen.append(episode.agent)
+
+    envs = make_envs(TicTacToe, 2, seed=1)
+    policy = tk.DQNPolicy.for_envs(envs, hidden=(8,))
+    video = tk.callbacks.RecordVideo(tmp_path, of="training", n_episode=2)
+    trainer = tk.OffpolicyTrainer(
+        *(policy, tk.Collector(policy, envs, tk.ReplayBuffer(100))),
+        max_epoch=1,
+        step_per_epoch=40,
+        batch_size=8,
+        seed=1,
+        callbacks=[video, Look()],
+    )
+    trainer.run()
+    assert sorted(path.name for path in tmp_path.glob("*.mp4")) == [f"step-{0:09d}-episode-{n}.mp4" for n in (0, 1)]
+    assert b"game 0: cross, nought" in (tmp_path / "step-000000000-episode-0.mp4").read_bytes()
+    assert set(seen) == {"cross", "nought"}

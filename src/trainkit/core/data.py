@@ -295,6 +295,7 @@ class RecordedEpisode:
     terminated: bool
     truncated: bool
     extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
+    agent: int = 0  # its index, where several agents share games
 
     def __len__(self) -> int:
         return len(self.reward)

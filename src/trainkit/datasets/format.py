@@ -50,6 +50,7 @@ class Header:
     action_space: Space[Any]
     stack: int = 1
     extras: Mapping[str, ArraySpec]
+    agents: tuple[str, ...] = ()  # names, where several agents share games; each episode is one agent's
 
     @property
     def spaces(self) -> Spaces:
@@ -64,7 +65,7 @@ class Header:
 
     def differences(self, other: "Header") -> list[str]:
         """Describe how the rows of another dataset differ in shape or type; the environment may differ."""
-        names = ("observation_space", "action_space", "stack", "extras")
+        names = ("observation_space", "action_space", "stack", "extras", "agents")
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
         return [f"{name} is {theirs}, not {own}" for name, own, theirs in pairs if own != theirs]
 
@@ -79,6 +80,7 @@ class Shard:
     terminated: NDArray[np.bool_]  # [E]
     truncated: NDArray[np.bool_]  # [E]
     n_bytes: int  # that its columns take
+    agent: NDArray[np.int64] | None = None  # [E], whose episode it is, an index of `header.agents`
 
     @property
     def n_steps(self) -> int:
@@ -88,9 +90,26 @@ class Shard:
     @property
     def ends(self) -> NDArray[np.bool_]:
         """Which rows are their episode's last [T]."""
-        ends = np.zeros(self.n_steps, np.bool_)
-        ends[np.cumsum(self.length) - 1] = True
+        return self.ends_of(None)
+
+    def ends_of(self, agents: Sequence[str] | None) -> NDArray[np.bool_]:
+        """Return which rows are their episode's last, of the rows of some agents [T]; None: of all."""
+        length = self.length[self._is_of(agents)]
+        ends = np.zeros(int(length.sum()), np.bool_)
+        ends[np.cumsum(length) - 1] = True
         return ends
+
+    def ranges_of(self, agents: Sequence[str] | None) -> list[tuple[int, int]]:
+        """Return (first, end) of the runs of consecutive episodes of some agents, ascending; None: of all."""
+        border = np.diff(np.concatenate([[False], self._is_of(agents), [False]]).astype(np.int8))
+        return list(zip(np.flatnonzero(border == 1).tolist(), np.flatnonzero(border == -1).tolist(), strict=True))
+
+    def _is_of(self, agents: Sequence[str] | None) -> NDArray[np.bool_]:
+        """Return which episodes are of some agents [E]."""
+        if agents is None or self.agent is None:
+            return np.ones(len(self.length), np.bool_)
+        own: NDArray[np.bool_] = np.isin(self.agent, [self.header.agents.index(name) for name in agents])
+        return own
 
 
 def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode], *, compress: bool = False) -> None:
@@ -104,6 +123,8 @@ def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode],
         "stack": header.stack,
         "extras": {name: [list(spec.shape), spec.dtype.str] for name, spec in header.extras.items()},
     }
+    if header.agents:
+        meta["agents"] = list(header.agents)
 
     def joined(spec: ArraySpec, *parts: NDArray[Any]) -> NDArray[Any]:
         return np.concatenate([np.asarray(part, spec.dtype) for part in parts])
@@ -117,6 +138,8 @@ def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode],
         "terminated": np.array([one.terminated for one in episodes], np.bool_),
         "truncated": np.array([one.truncated for one in episodes], np.bool_),
     }
+    if header.agents:
+        columns["agent"] = np.array([one.agent for one in episodes], np.int64)
     columns |= {_dotted("obs", path): leaf for path, leaf in tree.named_leaves(obs)}
     for name, spec in header.extras.items():
         columns[_extra(name)] = joined(spec, *(one.extras[name] for one in episodes))
@@ -148,7 +171,8 @@ def read_shard(path: Path, *, max_bytes: int | None = None, in_parts: bool = Fal
             _check_ends(columns)
             ends = {name: np.asarray(columns[name]) for name in _PER_EPISODE}
             n_bytes = sum(column.nbytes for column in columns.values())
-            shard = Shard(path=path, header=header, n_bytes=n_bytes, **ends)
+            agent = _read_agents(columns, header) if header.agents else None
+            shard = Shard(path=path, header=header, n_bytes=n_bytes, agent=agent, **ends)
             _check_columns(shard, columns)
             return shard
 
@@ -244,6 +268,15 @@ def _check_ends(columns: Mapping[str, Any]) -> None:
         _check_column(columns, name, spec, n_episodes)
 
 
+def _read_agents(columns: Mapping[str, Any], header: Header) -> NDArray[np.int64]:
+    """Return the index of each episode's agent [E]; raise if one has none."""
+    _check_column(columns, "agent", _PER_EPISODE["length"], len(columns["length"]))
+    agent: NDArray[np.int64] = np.asarray(columns["agent"])
+    if len(agent) and not (agent.min() >= 0 and agent.max() < len(header.agents)):
+        raise ValueError(f"an episode is of agent {agent.max()}, and there are {len(header.agents)}")
+    return agent
+
+
 def _check_columns(shard: Shard, columns: Mapping[str, Any]) -> None:
     """Raise if the shapes or types of the columns differ from the header."""
     header, n_episodes = shard.header, len(shard.length)
@@ -267,9 +300,11 @@ def _check_column(columns: Mapping[str, Any], name: str, spec: ArraySpec, n_rows
 def _header(path: Path, meta: Mapping[str, Any], max_bytes: int | None) -> Header:
     own = Spaces.from_plain(meta["spaces"])
     check_spaces(own.observation_space, own.action_space)
-    stack, env = meta["stack"], meta["env"]
+    stack, env, agents = meta["stack"], meta["env"], meta.get("agents", [])
     if type(stack) is not int or stack < 1 or not isinstance(env, str):
         raise ValueError(f"stack is {stack!r:.80}, env is {env!r:.80}")
+    if not isinstance(agents, list) or not all(isinstance(name, str) for name in agents):
+        raise ValueError(f"agents is {agents!r:.80}")
     check_declared(path, stack * _frame_bytes(own.observation_space) * _STACK_BYTES, max_bytes)
     return Header(
         env=env,
@@ -277,6 +312,7 @@ def _header(path: Path, meta: Mapping[str, Any], max_bytes: int | None) -> Heade
         action_space=own.action_space,
         stack=stack,
         extras={name: _extra_spec(name, *plain) for name, plain in meta["extras"].items()},
+        agents=tuple(agents),
     )
 
 

@@ -31,6 +31,7 @@ def load_dataset(
     into: type[ReplayBuffer] = ReplayBuffer,
     envs: EnvSpaces | None = None,
     episode_fn: EpisodeFn | None = None,
+    agents: Sequence[str] | None = None,
     max_bytes: int | None = None,
     **options: Any,
 ) -> ReplayBuffer:
@@ -48,6 +49,7 @@ def load_dataset(
         envs: environments, or an object with their spaces, that the files must match.
         episode_fn: called with every `RecordedEpisode` that is read; what it returns, of the same length, shapes and
             types, is stored in its place.
+        agents: names of the agents whose episodes are loaded, of games of several; None: all.
         max_bytes: largest size of the data by the files' headers; None is half of the free memory.
         options: of the buffer: capacity, seed, alpha ...
 
@@ -56,7 +58,7 @@ def load_dataset(
         SpaceMismatchError: the files do not agree with each other or with `envs`.
         MissingExtraError: an HDF5 file needs h5py.
     """
-    known = "path", "into", "envs", "episode_fn", "max_bytes"
+    known = "path", "into", "envs", "episode_fn", "agents", "max_bytes"
     with Checks("load_dataset") as checks:
         checks.require(episode_fn is None or callable(episode_fn), f".episode_fn must be callable, got {episode_fn!r}")
     reject_unknown("load_dataset", options, [*known, *options_of(into.from_blocks)])
@@ -72,10 +74,12 @@ def load_dataset(
     shards = read_shards(found, envs, max_bytes)
     if len(shards) > 1:
         check_declared(f"load_dataset: {len(shards)} files", sum(shard.n_bytes for shard in shards), max_bytes)
-    ends = np.concatenate([shard.ends for shard in shards])
+    if agents is not None:
+        _check_agents(agents, shards)
+    ends = np.concatenate([shard.ends_of(agents) for shard in shards])
     header = shards[0].header
-    blocks = rewritten(chain.from_iterable(map(shard_blocks, shards)), episode_fn, header.action_space)
-    return _buffer(into, header, ends, blocks, options)
+    read = chain.from_iterable(shard_blocks(shard, shard.ranges_of(agents)) for shard in shards)
+    return _buffer(into, header, ends, rewritten(read, episode_fn, header.action_space), options)
 
 
 def read_shards(
@@ -92,6 +96,19 @@ def read_shards(
     problems = [f"{one.path}: {text}, as in {first}" for one in shards[1:] for text in header.differences(one.header)]
     _check_joined([*problems, *_other_spaces(first, header, envs)])
     return shards
+
+
+def _check_agents(agents: Sequence[str], shards: Sequence[Shard]) -> None:
+    """Raise a ConfigError unless the files have episodes of each of these agents."""
+    known = shards[0].header.agents
+    with Checks("load_dataset") as checks:
+        is_list = not isinstance(agents, str) and len(agents) > 0
+        checks.require(is_list, f".agents must be a sequence of names, got {agents!r}")
+        checks.require(bool(known), ".agents needs files of games of several agents, and these name none: leave it out")
+        for name in [] if isinstance(agents, str) else agents:
+            checks.require(not known or name in known, f".agents names {name!r}, and the files have {list(known)}")
+    if not any(shard.ranges_of(agents) for shard in shards):
+        raise ConfigError(f"load_dataset: the files have no episode of {list(agents)}")
 
 
 def check_spaces_of(path: Path, header: Header, envs: EnvSpaces | None) -> None:

@@ -110,7 +110,7 @@ class OpenEpisodes:
     """
 
     def __init__(self, header: Header, n_envs: int, open_ids: NDArray[np.intp]) -> None:
-        self._n_envs, self._capacity = n_envs, _N_STEPS
+        self._n_envs, self._n_agents, self._capacity = n_envs, max(1, len(header.agents)), _N_STEPS
         self._obs_specs: list[ArraySpec] = tree.leaves(array_specs(header.observation_space, header.stack))
         # [capacity + 1, N, ...]: an observation per step and the newest after it
         self._obs = tree.map_tree(self._column, array_specs(header.observation_space))
@@ -182,6 +182,7 @@ class OpenEpisodes:
             terminated=terminated,
             truncated=truncated,
             extras={name: column[rows, env] for name, column in self._extras.items()},
+            agent=int(env) % self._n_agents,
         )
 
     def _column(self, spec: ArraySpec) -> NDArray[Any]:

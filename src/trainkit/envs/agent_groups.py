@@ -7,13 +7,15 @@ from typing import Any
 from gymnasium import spaces
 
 from trainkit.core import tree
-from trainkit.core.errors import ConfigError
+from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
 from trainkit.envs.games import Game, by_name, driver_of
 
 _NOT_OF_GROUPS = ("observation_space", "action_space", "agent_iter", "last")  # of the agents' own API
 
 
+@checked
 def group_agents(groups: Mapping[str, Sequence[Any]]) -> Callable[[Any], "GroupedGame"]:
     """Return a wrapper, for `make_envs(wrappers=)`, after which groups of agents act as one agent each.
 
@@ -24,7 +26,16 @@ def group_agents(groups: Mapping[str, Sequence[Any]]) -> Callable[[Any], "Groupe
 
     Args:
         groups: {name of a group: its members}; other agents stay as they are.
+
+    Raises:
+        ConfigError: `groups` is no such dict.
     """
+    with Checks("group_agents") as checks:
+        is_dict = isinstance(groups, Mapping) and len(groups) > 0
+        lists = is_dict and all(isinstance(own, Sequence) and not isinstance(own, str) for own in groups.values())
+        are_names = is_dict and all(isinstance(name, str) for name in groups)
+        rule = f'.groups must be a dict such as {{"team": ["a", "b"]}}, got {groups!r}'
+        checks.require(lists and are_names, rule)
     return partial(GroupedGame, groups=groups)
 
 

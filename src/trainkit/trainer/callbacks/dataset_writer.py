@@ -78,6 +78,7 @@ class DatasetWriter(Callback):
             action_space=envs.action_space,
             stack=envs.stack,
             extras=collector.extras_spec,
+            agents=envs.agents,
         )
         self._writer.start(header, envs.n, collector.open_ids)
         self._collector = collector

@@ -29,8 +29,9 @@ class RecordVideo(Callback):
     """Videos of the first episodes of evaluations, or of epochs of training: `folder/step-000005000-episode-0.mp4`.
 
     The environments must draw: `make_envs(..., env_kwargs={"render_mode": "rgb_array"})`. Rendering takes time and
-    changes nothing else. Videos are written whole or not at all: an episode that a reset, a failure or the end of the
-    run breaks off has none.
+    changes nothing else. Of a game of several agents there is one video, with a frame for each step that completes a
+    row, and the agents' names in its title. Videos are written whole or not at all: an episode that a reset, a failure
+    or the end of the run breaks off has none.
 
     Args:
         folder: for the videos. It belongs to one run: a fresh one is rejected where it has videos already.
@@ -68,7 +69,7 @@ class RecordVideo(Callback):
         self._n_evaluations = 0
         self._epoch = 0  # of training, whose episodes are counted
         self._n_started = n_episode  # episodes recorded in this evaluation or epoch; none is left between evaluations
-        self._films: dict[Episode, Film] = {}
+        self._films: dict[int, Film] = {}  # by environment or game
 
     def check(self, trainer: "Trainer") -> None:
         """Raise a `ConfigError` for a run without such episodes, or whose environments cannot render."""
@@ -89,30 +90,38 @@ class RecordVideo(Callback):
         self._n_evaluations += 1
 
     def on_episode_start(self, trainer: "Trainer", episode: Episode) -> None:
-        for former in [one for one in self._films if one.env_id == episode.env_id]:  # which a reset broke off
-            self._films.pop(former).drop()
+        game = self._game_of(trainer, episode)
+        if game in self._films:
+            if episode.env_id not in self._films[game].env_ids:  # another agent of the same game
+                self._films[game].env_ids.add(episode.env_id)
+                return
+            self._films.pop(game).drop()  # a reset broke it off
         if self._of == "training" and trainer.epoch != self._epoch:
             self._epoch = trainer.epoch
             self._count_from_0(is_chosen=(self._epoch - 1) % self._every == 0)
-        if self._n_started >= self._n_episode:
+        agents = self._envs(trainer).agents
+        is_first = not agents or episode.agent == agents[0]  # of a game's agents, which all start together
+        if self._n_started >= self._n_episode or not is_first:
             return
         self.claim.hold()
         path = self.folder / f"step-{trainer.clock:09d}-episode-{self._n_started}.mp4"
         self._n_started += 1
-        self._films[episode] = Film(path, self._fps or 30)
+        title = f"game {game}: {', '.join(agents)}" if agents else ""
+        self._films[game] = Film(path, self._fps or 30, title=title)
+        self._films[game].env_ids.add(episode.env_id)
         self._add_frame(trainer, episode)
 
     def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
-        if episode in self._films:
+        if self._game_of(trainer, episode) in self._films:
             self._add_frame(trainer, episode)
 
     def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
-        film = self._films.pop(episode, None)
+        film = self._films.pop(self._game_of(trainer, episode), None)
         if film is not None:
             film.finish()
 
     def on_episode_failed(self, trainer: "Trainer", episode: Episode, error: Exception) -> None:
-        film = self._films.pop(episode, None)
+        film = self._films.pop(self._game_of(trainer, episode), None)
         if film is not None:
             film.drop()
 
@@ -137,17 +146,28 @@ class RecordVideo(Callback):
         """Count the episodes of another evaluation or epoch, which is recorded if it is chosen."""
         self._n_started = 0 if is_chosen else self._n_episode
 
+    def _game_of(self, trainer: "Trainer", episode: Episode) -> int:
+        """Return the index of an episode's environment or game."""
+        return episode.env_id // self._envs(trainer).n_agents
+
     def _add_frame(self, trainer: "Trainer", episode: Episode) -> None:
-        (frame,) = self._envs(trainer).render(np.array([episode.env_id]))
-        self._films[episode].add(frame)
+        """Add a frame, once in a vector step."""
+        film, step = self._films[self._game_of(trainer, episode)], self._collector(trainer).env_step
+        if film.step != step:
+            film.step = step
+            (frame,) = self._envs(trainer).render(np.array([episode.env_id]))
+            film.add(frame)
 
     def _envs(self, trainer: "Trainer") -> Envs:
         """Return the environments that are recorded."""
+        return self._collector(trainer).envs
+
+    def _collector(self, trainer: "Trainer") -> Collector:
         collector = trainer.train_collector if self._of == "training" else trainer.test_collector
         if not isinstance(collector, Collector):
             remedy = "offline there are none" if self._of == "training" else "give a test_collector or an evaluation"
             raise ConfigError(f"RecordVideo(of={self._of!r}) needs a trainer with environments of {self._of}: {remedy}")
-        return collector.envs
+        return collector
 
     def _discard(self) -> None:
         """Discard incomplete videos, of evaluations that were interrupted or that counted steps."""
@@ -160,9 +180,21 @@ class Film:
     """One video, written frame by frame to a temporary file, which is renamed when it is complete.
 
     A full disk loses the video, not the run.
+
+    Args:
+        path: of the video.
+        fps: frames per second.
+        title: in its metadata.
+
+    Attributes:
+        env_ids: rows of its environment or game whose episodes it shows.
+        step: the clock of its collector at its last frame.
     """
 
-    def __init__(self, path: Path, fps: int) -> None:
+    def __init__(self, path: Path, fps: int, *, title: str = "") -> None:
+        self.env_ids: set[int] = set()
+        self.step: int | None = None
+        self._options = ["-metadata", f"title={title}"] if title else []
         self._path, self._temporary, self._fps = path, path.with_name(f".{path.name}"), fps
         self._frames: Any = None  # a generator that frames are sent to; None before the first
 
@@ -174,7 +206,9 @@ class Film:
             if self._frames is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 size = frame.shape[1], frame.shape[0]
-                self._frames = find_ffmpeg().write_frames(str(self._temporary), size, fps=self._fps, macro_block_size=2)
+                self._frames = find_ffmpeg().write_frames(
+                    str(self._temporary), size, fps=self._fps, macro_block_size=2, output_params=self._options
+                )
                 self._frames.send(None)
             self._frames.send(np.ascontiguousarray(frame))
 
