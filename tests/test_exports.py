@@ -30,7 +30,7 @@ NAMESPACES = {
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogEpisodes LogInfo
-        OffPolicyEvaluation RecordVideo SaveBest SaveEvery StopAt TrackMemory
+        OffPolicyEvaluation OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory
     """,
     "collector": "Collector Episode EpisodeEvents",
     "datasets": """
@@ -73,7 +73,7 @@ NAMESPACES = {
         Callback Checkpoint CollectStats Curriculum DIAGNOSIS_RULES DatasetWriter EpochResult EpochStats Evaluation
         FittedQ Histograms History Learner LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainer OnpolicyTrainer
         PlayerStats RecordVideo RolloutLearner RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee
-        Trainer
+        Trainer Tournament WinRate tournament
         evaluate fitted_q_evaluation inspect_checkpoint run_with_restart scalars
     """,
     "zoo": "ZooEntry ZooResult entry list load train",

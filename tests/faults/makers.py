@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, THREE_ACTIONS, Spaces, linear, small_net
+from tests.helpers.pairs import Corridors
 from tests.trainer.toys import Walk
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -55,6 +56,12 @@ def offpolicy() -> Call:
     policy = learner()
     own = {"train_collector": tk.Collector(policy, envs(), tk.ReplayBuffer(20)), "step_per_epoch": 4, "batch_size": 2}
     return Call(tk.OffpolicyTrainer, trainer_arguments(tk.OffpolicyTrainer, policy) | own)
+
+
+def tournament_arguments() -> dict[str, Any]:
+    agents = {"left": 0, "right": 1}
+    players = {name: tk.RandomPolicy(Corridors(agents).action_space("left"), seed=0) for name in ("one", "other")}
+    return {"policies": players, "env": lambda: Corridors(agents), "n_episode": 2, "seed": 0}
 
 
 def onpolicy() -> Call:
@@ -213,6 +220,8 @@ def calls(folder: Path) -> dict[str, Call]:
         "SumTree": Call(tk.buffer.SumTree, {"size": 3}),
         "Target": Call(tk.Target, {}),
         "TensorboardLogger": Call(tk.loggers.TensorboardLogger, {"folder": folder / "tensorboard"}),
+        "OpponentPool": Call(tk.callbacks.OpponentPool, {"name": "main", "add_every": 10}),
+        "tournament": Call(tk.trainer.tournament, tournament_arguments()),
         "AgentId": Call(tk.envs.AgentId, {}),
         "ScriptedPolicy": Call(tk.policy.ScriptedPolicy, {"fn": len}),
         "TimeFeature": Call(tk.envs.TimeFeature, {"limit": 5}),

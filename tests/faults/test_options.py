@@ -48,7 +48,16 @@ RECORDS |= {
     "TransitionBatch",
     "UpdateResult",
 }
-RECORDS |= {"FittedQ", "GameEpisode", "PlayerStats", "StreamedDataset", "ZooEntry", "ZooResult"}
+RECORDS |= {
+    "FittedQ",
+    "GameEpisode",
+    "PlayerStats",
+    "Tournament",
+    "WinRate",
+    "StreamedDataset",
+    "ZooEntry",
+    "ZooResult",
+}
 BASES = {"Callback", "Engine", "Memory", "Processor", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
 NEEDS_AN_EXTRA = {"from_minari", "to_minari", "MlflowLogger", "WandbLogger"}
 ZOO = {"load", "train"}  # need weights and whole runs: tests/zoo calls them

@@ -8,6 +8,7 @@ from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, LogInfo
 from trainkit.trainer.callbacks.memory import TrackMemory
+from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
 
@@ -21,6 +22,7 @@ __all__ = [
     "LogEpisodes",
     "LogInfo",
     "OffPolicyEvaluation",
+    "OpponentPool",
     "RecordVideo",
     "SaveBest",
     "SaveEvery",

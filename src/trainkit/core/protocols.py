@@ -251,7 +251,9 @@ class Trainee(Policy, Seedable, Protocol):
     """A policy as every trainer uses it."""
 
     @property
-    def n_updates(self) -> int: ...
+    def n_updates(self) -> int:
+        """The number of updates taken."""
+        ...
 
     @property
     def recipe(self) -> Mapping[str, Any] | None:

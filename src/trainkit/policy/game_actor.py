@@ -261,7 +261,8 @@ class GameActor:
     def state_dict(self) -> dict[str, Any]:
         """Return the names of the policies of all rows, and the numbers of the episodes that they play."""
         names = [self._in_play[number].name if number >= 0 else "" for number in self._numbers.tolist()]
-        return {"players": names, "episodes": self._games.episodes.copy()}
+        is_current = self._keys == self._games.episode_keys  # else the agent has not acted in its new episode yet
+        return {"players": names, "episodes": np.where(is_current, self._games.episodes, -1)}
 
     def load_state_dict(self, state: Mapping[str, Any], *, with_running: bool) -> None:
         """Let the rows of saved episodes have the policies that they had, if the episodes continue.

@@ -1,5 +1,6 @@
 """`MultiAgentPolicy`: several policies as one, which dispatches the agents of games to them."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -31,8 +32,8 @@ class PolicyClock:
         env_step: this number.
     """
 
-    def __init__(self) -> None:
-        self.env_step = 0
+    def __init__(self, env_step: int = 0) -> None:
+        self.env_step = env_step
 
 
 @checked
@@ -53,7 +54,8 @@ class MultiAgentPolicy:
         seed: root of the policies without a seed; None uses the trainer's.
 
     Attributes:
-        clocks: {name: clock}; `clock.env_step` is the number of rows in which the policy acted in training.
+        clocks: {name: clock}; `clock.env_step` is the number of rows in which the policy acted in training, also before
+            it was added.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class MultiAgentPolicy:
         self.clocks: dict[str, PolicyClock] = {}
         self._views: dict[str, AgentView | None] = {}  # of policies that see their agents' own spaces
         self._root: int | None = None
+        self._copies: dict[str, str] = {}  # {name: the policy that it is a copy of}
         self.observation_space: Space[Any] | None = None
         self.action_space: Space[Any] | None = None
         for name, policy in policies.items():
@@ -166,6 +169,19 @@ class MultiAgentPolicy:
         if policy_mapping is not None:
             self.policy_mapping = policy_mapping
 
+    def add_copy(self, name: str, of: str) -> None:
+        """Add a frozen copy of a policy as it is now; a run that resumes makes it again.
+
+        Args:
+            name: of the copy.
+            of: name of the policy.
+        """
+        copied = copy.deepcopy(self[of])
+        copied.start_streams(seeding.derive(self._root or 0, "policies", name))
+        self.add_policy(name, copied)
+        self.clocks[name].env_step = self.clocks[of].env_step
+        self._copies[name] = of
+
     def remove_policy(self, name: str, *, policy_mapping: PolicyMapping | Mapping[str, str] | None = None) -> None:
         """Remove a policy; games in progress keep it to their end.
 
@@ -176,9 +192,11 @@ class MultiAgentPolicy:
         policy = self[name]
         if len(self._policies) == 1:
             raise ConfigError(f"MultiAgentPolicy cannot remove {name!r}, its only policy: add another one first")
-        self._n_removed_updates += getattr(policy, "n_updates", 0)
+        if name not in self._copies:
+            self._n_removed_updates += getattr(policy, "n_updates", 0)
         del self._policies[name], self._numbers[name], self.clocks[name]
         self._to_train.discard(name)
+        self._copies.pop(name, None)
         if policy_mapping is not None:
             self.policy_mapping = policy_mapping
 
@@ -200,7 +218,7 @@ class MultiAgentPolicy:
         self._policies[name] = policy
         self._numbers[name] = self._n_added
         self._n_added += 1
-        self.clocks[name] = PolicyClock()
+        self.clocks[name] = PolicyClock(getattr(policy, "last_step", 0))
 
     def _check_columns(self, name: str, policy: Any) -> None:
         """Raise a ConfigError if a policy stores a column in another form than the others."""
@@ -351,9 +369,9 @@ class MultiAgentPolicy:
 
     @property
     def n_updates(self) -> int:
-        """The number of updates of all policies, those that were removed included."""
-        own = sum(getattr(policy, "n_updates", 0) for policy in self._policies.values())
-        return self._n_removed_updates + int(own)
+        """The number of updates of all policies, those that were removed included, without those of copies."""
+        own = [name for name in self._policies if name not in self._copies]
+        return self._n_removed_updates + sum(int(getattr(self[name], "n_updates", 0)) for name in own)
 
     @property
     def last_step(self) -> int:
@@ -459,7 +477,7 @@ class MultiAgentPolicy:
             **{
                 f"policy/{name}": (policy.training_state, policy.load_training_state)
                 for name, policy in self.policies.items()
-                if _is_saved(policy)
+                if _is_saved(policy) and name not in self._copies
             },
         }
 
@@ -485,9 +503,20 @@ class MultiAgentPolicy:
             "n_added": self._n_added,
             "n_removed_updates": self._n_removed_updates,
             "root": self._root,
+            "copies": {
+                name: {"of": of, "weights": self[name].state_dict(), "streams": self[name].streams_state()}
+                for name, of in self._copies.items()
+            },
         }
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        for name in [name for name in self._copies if name not in state["copies"]]:
+            self.remove_policy(name)
+        for name, saved_copy in state["copies"].items():
+            if name not in self._policies:
+                self.add_copy(name, saved_copy["of"])
+            self[name].load_weights(saved_copy["weights"])
+            self[name].load_streams_state(saved_copy["streams"])
         saved, here = set(state["clocks"]), set(self._policies)
         if saved != here:
             raise CheckpointError(

@@ -24,6 +24,7 @@ from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.restarting import run_with_restart
+from trainkit.trainer.tournament import Tournament, WinRate, tournament
 
 __all__ = [
     "DIAGNOSIS_RULES",
@@ -54,13 +55,16 @@ __all__ = [
     "StopAt",
     "Summary",
     "TimeStats",
+    "Tournament",
     "Trainee",
     "Trainer",
+    "WinRate",
     "evaluate",
     "fitted_q_evaluation",
     "inspect_checkpoint",
     "run_with_restart",
     "scalars",
+    "tournament",
 ]
 
 if not TYPE_CHECKING:

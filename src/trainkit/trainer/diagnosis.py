@@ -104,7 +104,7 @@ def no_updates(trainer: "Trainer") -> str | None:
 def constant_returns(trainer: "Trainer") -> str | None:
     """Report a fifth of the run whose episodes all return the same, the least ever seen, unless that is solved."""
     history, n_epochs = trainer.history, math.ceil(trainer.max_epoch / 5)
-    if trainer.train_collector is None or len(history) < n_epochs:
+    if trainer.train_collector is None or len(history) < n_epochs or _has_opponents(trainer):
         return None
     n_episodes = sum(np.nansum(history.newest(f"{group}/n_episode", n_epochs)) for group in ("train", "test"))
     low, high = _extremes(trainer, "returns", n_epochs)
@@ -121,7 +121,14 @@ def no_progress(trainer: "Trainer") -> str | None:
     trained, tested = (_newest(trainer, f"{group}/returns/mean") for group in ("train", "test"))
     first, spread = _first(trainer, "train/returns/mean"), _first(trainer, "train/returns/std")
     is_early = len(trainer.history) <= PATIENCE or 4 * trainer.epoch < 3 * trainer.max_epoch
-    if is_early or trained is None or first is None or spread is None or constant_returns(trainer) is not None:
+    if (
+        is_early
+        or _has_opponents(trainer)
+        or trained is None
+        or first is None
+        or spread is None
+        or constant_returns(trainer) is not None
+    ):
         return None
     if trained.mean() > first + spread / 4 or (tested is not None and tested.mean() > first + spread / 2):
         return None
@@ -138,7 +145,13 @@ def worse_than_random(trainer: "Trainer") -> str | None:
     """Report evaluations in the second half of a run that return less than the first epoch of training."""
     recent, first = _newest(trainer, "test/returns/mean"), _first(trainer, "train/returns/mean")
     spread = _first(trainer, "train/returns/std")
-    if recent is None or first is None or spread is None or 2 * trainer.epoch < trainer.max_epoch:
+    if (
+        _has_opponents(trainer)
+        or recent is None
+        or first is None
+        or spread is None
+        or 2 * trainer.epoch < trainer.max_epoch
+    ):
         return None
     if recent.max() >= first - max(spread, 0.01 * abs(first)):
         return None
@@ -276,6 +289,11 @@ DIAGNOSIS_RULES: tuple[Rule, ...] = (
 
 
 # ---- what rules have in common ----
+
+
+def _has_opponents(trainer: "Trainer") -> bool:
+    """Return whether several policies play each other, so that mean returns of games say nothing about progress."""
+    return len(trainer.history) > 0 and any(tag.startswith("train/policies/") for tag in trainer.history[-1])
 
 
 def _present(trainer: "Trainer", tag: str) -> NDArray[np.float64]:

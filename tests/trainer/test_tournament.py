@@ -1,0 +1,54 @@
+"""Tournaments: results on all sides, intervals by Wilson's formula, and ratings by the odds that they say."""
+
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.helpers.matrix_games import MatrixGame
+from trainkit.trainer.tournament import WinRate, elo_ratings
+
+
+def always(action: int) -> tk.Policy:
+    return tk.policy.ScriptedPolicy(lambda obs: np.full(len(obs), action))
+
+
+def test_scissors_lose_to_rock_on_both_sides() -> None:
+    players = {"rock": always(0), "paper": always(1), "scissors": always(2), "random": tk.RandomPolicy(
+        MatrixGame().action_space("row"), seed=1)}  # fmt: skip
+    table = tk.trainer.tournament(players, MatrixGame, n_episode=30, seed=0)
+    assert table.win_rate("rock", "scissors") == WinRate(wins=30, draws=0, losses=0)
+    assert table.win_rate("rock", "paper") == WinRate(wins=0, draws=0, losses=30)
+    assert table.win_rate("paper", "scissors").losses == 30
+    played = table.win_rate("random", "rock")
+    assert played.n_games == 30
+    assert min(played.wins, played.draws, played.losses) > 3
+    assert max(table.elo.values()) - min(table.elo.values()) < 60  # each loses as often as it wins
+    assert "rock against scissors: 1.000" in str(table)
+    with pytest.raises(tk.ConfigError, match="has no games of 'rock' against 'well'"):
+        table.win_rate("rock", "well")
+
+
+def test_intervals_are_wilsons() -> None:
+    # Wilson (1927): 8 of 10 give 0.4902 to 0.9433, 10 of 10 give 0.7225 to 1 (as tabulated by Newcombe, 1998).
+    np.testing.assert_allclose(WinRate(wins=8, draws=0, losses=2).interval, (0.4902, 0.9433), atol=1e-4)
+    np.testing.assert_allclose(WinRate(wins=10, draws=0, losses=0).interval, (0.7225, 1.0), atol=1e-4)
+    assert WinRate(wins=3, draws=4, losses=3).rate == 0.5
+
+
+def test_a_rating_of_400_more_wins_ten_times_as_often() -> None:
+    results = {
+        ("a", "b"): WinRate(wins=100_000, draws=0, losses=10_000),
+        ("b", "c"): WinRate(wins=1, draws=0, losses=1),
+    }
+    elo = elo_ratings(["a", "b", "c"], results)
+    assert elo["a"] - elo["b"] == pytest.approx(400.0, abs=0.1)
+    assert elo["b"] == pytest.approx(elo["c"])
+    assert sum(elo.values()) == pytest.approx(3_000.0)
+    assert next(iter(elo)) == "a"
+
+
+def test_games_of_one_agent_and_single_policies_are_rejected() -> None:
+    with pytest.raises(tk.ConfigError, match=r"policies must be a dict of two or more"):
+        tk.trainer.tournament({"one": always(0)}, MatrixGame)
+    with pytest.raises(tk.ConfigError, match=r"plays games of several agents, and CartPole-v1 has one"):
+        tk.trainer.tournament({"one": always(0), "other": always(1)}, "CartPole-v1")
