@@ -176,6 +176,15 @@ def test_an_offline_preset_learns_from_files(here: Path, capsys: pytest.CaptureF
     assert main(["train", "cql", "CartPole-v1", "--data", "data", "--quiet", *more]) == 0
     assert "after 10 updates" in capsys.readouterr().out
     assert main(["eval", "runs/cql-CartPole-v1/seed1", "--episodes", "2"]) == 0
+    streamed = ["--shuffle-rows", "100", "--name", "streamed"]
+    assert main(["train", "cql", "CartPole-v1", "--data", "data", "--quiet", *streamed, *more]) == 0
+    assert main(["train", "--config", "runs/streamed/seed1/config.json", "--name", "again", "--quiet"]) == 0
+    last = [RunFolder.read(here / "runs" / name / "seed1").rows[-1] for name in ("streamed", "again")]
+    assert last[0]["buffer/passes"] == last[1]["buffer/passes"] == 10 * 16 / collector.env_step
+    assert last[0]["update/loss"] == last[1]["update/loss"]
+    capsys.readouterr()
+    assert main(["train", "dqn", "CartPole-v1", "--shuffle-rows", "100"]) == 2
+    assert "dqn learns from an environment: leave --shuffle-rows out" in capsys.readouterr().err
 
 
 # ---- what others make of it ----

@@ -20,9 +20,10 @@ from trainkit.core import files
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
+from trainkit.core.protocols import Dataset
 from trainkit.core.setting_texts import parse_value, short
 from trainkit.core.signatures import from_plain, mismatch
-from trainkit.datasets import load_dataset
+from trainkit.datasets import load_dataset, stream_dataset
 from trainkit.envs.factories import is_registered
 from trainkit.loggers.runs import CONFIG, RunFolder, check_config
 from trainkit.presets import PRESETS, OfflinePreset
@@ -51,6 +52,7 @@ class Recipe:
 
     Attributes:
         data: of offline presets, files of a dataset.
+        shuffle_rows: rows of the data in memory, which are streamed; None loads all.
         settings: those that were given, as strings, as in `--set`.
         complete: every setting of a run to repeat, in plain values, which `settings` override; empty otherwise.
         file: the config.json that `complete` is from.
@@ -60,6 +62,7 @@ class Recipe:
     env: str | None
     seed: int
     data: str | None = None
+    shuffle_rows: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     complete: Mapping[str, Any] = field(default_factory=dict)
     file: str | None = None
@@ -77,6 +80,8 @@ class Recipe:
             raise ConfigError(f"{self.preset} learns from a dataset: give --data, the path of a dataset or a Minari id")
         if not is_offline and self.data is not None:
             raise ConfigError(f"{self.preset} learns from an environment: leave --data out")
+        if not is_offline and self.shuffle_rows is not None:
+            raise ConfigError(f"{self.preset} learns from an environment: leave --shuffle-rows out")
         if not is_offline and self.env is None:
             raise ConfigError(f"{self.preset} needs an environment: trainkit train {self.preset} CartPole-v1")
 
@@ -95,7 +100,7 @@ class Recipe:
     def of_config(cls, file: Path, config: Mapping[str, Any]) -> "Recipe":
         """Return the recipe in the content of a config.json, whose fields have the right types."""
         names = ("preset", "env", "seed", "data", "settings")
-        values = {name: config[name] for name in names if name in config}
+        values = {name: config[name] for name in (*names, "shuffle_rows") if name in config}
         with Checks(str(file)) as checks:
             for item in fields(cls):
                 if item.name not in names:
@@ -114,6 +119,7 @@ class Recipe:
         """The shell command that repeats the run."""
         words = ["trainkit", "train", self.preset, *([self.env] if self.env else []), "--seed", str(self.seed)]
         words += ["--data", self.data] if self.data else []
+        words += [] if self.shuffle_rows is None else ["--shuffle-rows", str(self.shuffle_rows)]
         words += ["--config", self.file] if self.file else []
         for name, text in self.settings.items():
             words += ["--set", f"{name}={text}"]
@@ -134,16 +140,26 @@ class Recipe:
     def trainer(self, **options: Any) -> Trainer:
         """Make the trainer; `options` are those outside the recipe, such as the logger and what to resume."""
         try:
-            data = () if self.data is None else (load_dataset(self.data),)
-            made: Trainer = PRESETS[self.preset](*data, self.env, seed=self.seed, **{**self.given(), **options})
+            made: Trainer = PRESETS[self.preset](
+                *self._dataset(), self.env, seed=self.seed, **{**self.given(), **options}
+            )
         except (MemoryError, OverflowError) as error:
             raise ConfigError(f"{self.preset} needs more memory than there is ({error}): lower a setting") from error
         return made
+
+    def _dataset(self) -> list[Dataset]:
+        """Return the dataset that an offline preset learns from, loaded or streamed."""
+        if self.data is None:
+            return []
+        if self.shuffle_rows is None:
+            return [load_dataset(self.data)]
+        return [stream_dataset(self.data, shuffle_rows=self.shuffle_rows)]
 
     def to_plain(self, trainer: Trainer) -> dict[str, Any]:
         """Return the content of config.json: the recipe of this trainer, the command, the versions and the time."""
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         given = {name: getattr(self, name) for name in ("preset", "env", "seed", "data")}
+        given |= {} if self.shuffle_rows is None else {"shuffle_rows": self.shuffle_rows}
         made = {} if trainer.recipe is None else dict(trainer.recipe)
         return {
             **given,

@@ -46,7 +46,9 @@ def add_train(commands: "Commands[Parser]", arguments: Sequence[str] = ()) -> No
     parser.add_argument("preset", metavar="PRESET", nargs="?", type=preset_name, help="one of `trainkit presets`")
     _add_run_options(parser)
     parser.allow_abbrev = False  # else a misspelled setting is taken for another
-    name = preset_of(arguments, [f"--{option}" for option in ("set", "config", "data", "logdir", "name")])
+    name = preset_of(
+        arguments, [f"--{option}" for option in ("set", "config", "data", "shuffle-rows", "logdir", "name")]
+    )
     if name is not None:
         add_settings(parser, PRESETS[name], arguments)
         parser.usage = f"{parser.prog} {name} [ENV] [options and settings]"
@@ -71,6 +73,7 @@ def _add_run_options(parser: Parser) -> None:
     parser.add_argument("--seed", type=int, help="root of all randomness, default 1, or that of config.json")
     parser.add_argument("--seeds", metavar="N", type=int, default=1, help="number of seeds, one run after the other")
     parser.add_argument("--data", metavar="PATH", help="of offline presets: recorded files, or a Minari id")
+    parser.add_argument("--shuffle-rows", metavar="N", type=int, help="stream the data, with N rows in memory")
     parser.add_argument("--logdir", metavar="FOLDER", type=Path, default=Path("runs"), help="default: runs")
     parser.add_argument("--name", help="of the folder below it, default PRESET-ENV")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of the same folder, if any")
@@ -109,7 +112,8 @@ def _recipe(options: argparse.Namespace) -> Recipe:
         saved = read_config(options.config, env=options.env)
         if options.preset not in (None, saved.preset):
             raise ConfigError(f"{options.config} is of a run of {saved.preset}, not {options.preset}: leave one out")
-        given = {name: value for name in ("seed", "data") if (value := getattr(options, name)) is not None}
+        own = ("seed", "data", "shuffle_rows")
+        given = {name: value for name in own if (value := getattr(options, name)) is not None}
         changes = read_settings(None, options.set) | given_settings(options)
         return replace(saved, settings={**saved.settings, **changes}, **given)
     if options.preset is None:
@@ -119,6 +123,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
         env=options.env,
         seed=1 if options.seed is None else options.seed,
         data=options.data,
+        shuffle_rows=options.shuffle_rows,
         settings=read_settings(options.config, options.set) | given_settings(options),
     )
 
@@ -171,7 +176,7 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
 def _check_same_run(recipe: Recipe, folder: Path) -> None:
     """Raise `ConfigError` for a resume with another preset, environment or dataset; settings may differ."""
     former = Recipe.of(RunFolder.read(folder))
-    for name in ("preset", "env", "seed", "data"):
+    for name in ("preset", "env", "seed", "data", "shuffle_rows"):
         own, theirs = getattr(recipe, name), getattr(former, name)
         if own != theirs:
             raise ConfigError(f"{folder} was trained with {name} {theirs!r}, not {own!r}: give another --name")

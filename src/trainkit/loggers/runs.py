@@ -33,7 +33,7 @@ _LARGEST_STEP = 2**63 - 1
 _OPTIONAL_TEXT = (str, type(None))
 _FIELDS: dict[str, tuple[type, ...]] = {  # of config.json, each of which may be missing
     **dict.fromkeys(("preset", "env", "data", "command", "began"), _OPTIONAL_TEXT),
-    "seed": (int, type(None)),
+    **dict.fromkeys(("seed", "shuffle_rows"), (int, type(None))),
     "settings": (dict,),
     "complete": (dict,),
     "versions": (dict,),
