@@ -56,23 +56,13 @@ def q_learner(name: str, task: str, seed: int, steps: int, *, memory: bool) -> t
 
 
 def ppo(task: str, seed: int, steps: int, *, memory: bool) -> tk.Trainer[Any]:
-    """Return a trainer of PPO in 8 environments, with a memory or without one."""
-    envs = tk.make_envs([TASKS[task].make] * 8, seed=seed)
-    options: dict[str, Any] = {"recurrent": "lstm", "sequences": tk.Sequences(64, 0)} if memory else {}
-    policy = tk.PPOPolicy.for_envs(
-        envs, hidden=(64,), lr=1e-3, gamma=0.99, entropy_weight=0.01, seed=seed, device="cpu", **options
-    )
-    return tk.OnpolicyTrainer(
-        policy,
-        tk.Collector(policy, envs, tk.RolloutBuffer()),
-        max_epoch=steps // EVERY,
-        step_per_epoch=EVERY,
-        step_per_collect=8 * 128,
-        repeat_per_collect=4,
-        batch_size=256,
-        seed=seed,
-        show_progress=False,
-    )
+    """Return the trainer of PPO with a memory, or of the same settings without one."""
+    preset: Any = tk.presets.recurrent_ppo if memory else tk.presets.ppo
+    settings = {"hidden": (64,), "lr": 1e-3, "entropy_weight": 0.01, "step_per_collect": 1024, "batch_size": 256}
+    common = {"max_epoch": steps // EVERY, "step_per_epoch": EVERY, "evaluation": None, "show_progress": False}
+    how: dict[str, Any] = settings | common | {"repeat_per_collect": 4, "zoo": False}
+    trainer: tk.Trainer[Any] = preset(TASKS[task].make, seed=seed, device="cpu", **how)
+    return trainer
 
 
 METHODS: dict[str, Callable[..., tk.Trainer[Any]]] = {

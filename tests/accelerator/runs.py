@@ -82,7 +82,8 @@ def tolerance_of(device: torch.device, precision: str = "float32") -> float:
     return 1e-5 if device.type == "pretend" else 2e-3
 
 
-DRAW_ON_THE_DEVICE = {"noisy_dqn", "rainbow", "iqn", "ppo", "a2c", "reinforce", "sac"}  # noise, actions, orders of rows
+# noise, actions, orders of rows
+DRAW_ON_THE_DEVICE = {"noisy_dqn", "rainbow", "iqn", "ppo", "recurrent_ppo", "a2c", "reinforce", "sac"}
 
 
 def draws_as_the_cpu(name: str, device: torch.device) -> bool:
@@ -95,6 +96,7 @@ def assert_equal_runs(there: Any, here: Any, tolerance: float) -> None:
     assert there.keys() == here.keys()
     for name in here:
         own = 10 * tolerance if name.endswith("grad_norm") else tolerance  # a sum over all weights
+        own = 100 * tolerance if name.endswith("clip_share") else own  # a count of rows, some of them at the bound
         np.testing.assert_allclose(there[name], here[name], rtol=own, atol=own, err_msg=name)
 
 

@@ -23,7 +23,8 @@ from trainkit import load_policy, presets
 from trainkit.core import tree
 
 EVERY = pytest.mark.parametrize("name", presets.PRESETS)
-WITHOUT_MEMORY = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name not in ("drqn", "r2d2")])
+RECURRENT = {"drqn", "r2d2", "recurrent_ppo"}
+WITHOUT_MEMORY = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name not in RECURRENT])
 OF_ACTIONS = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name != "sac"])
 
 
@@ -42,9 +43,11 @@ def check_against_cpu(name: str, device: torch.device, **options: Any) -> None:
         assert_finite_runs(there.update, here.update)
         assert_finite_runs(weights_there, weights)
         return
-    assert_equal_runs(there.update, here.update, tolerance_of(device))
+    # On the CPU oneDNN computes whole LSTMs, and rounds otherwise than the cells that other devices have.
+    tolerance = tolerance_of(device) * (10 if name in RECURRENT else 1)
+    assert_equal_runs(there.update, here.update, tolerance)
     assert there.test.returns == here.test.returns
-    assert_equal_runs(weights_there, weights, tolerance_of(device))
+    assert_equal_runs(weights_there, weights, tolerance)
 
 
 @EVERY

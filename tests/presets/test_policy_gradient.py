@@ -13,7 +13,7 @@ from tests.presets.test_q_learning import Board, Lives, Screen, limit_of
 from tests.trainer.toys import Walk
 from trainkit import presets
 
-LEARNERS = {"ppo": tk.PPOPolicy, "a2c": tk.A2CPolicy, "reinforce": tk.ReinforcePolicy}
+LEARNERS = {"ppo": tk.PPOPolicy, "a2c": tk.A2CPolicy, "reinforce": tk.ReinforcePolicy, "recurrent_ppo": tk.PPOPolicy}
 TINY: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 64, "n_test_envs": 2, "episode_per_test": 2, "verbose": False}
 every = pytest.mark.parametrize("preset", [presets.PRESETS[name] for name in LEARNERS], ids=repr)
 
@@ -77,7 +77,8 @@ def test_small_grids_take_the_grid_table_but_actions_in_a_box_the_continuous_one
 @pytest.mark.parametrize("domain", ["classic", "grid", "continuous", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: Any, domain: str) -> None:
-    assert set(preset.settings(domain)) == set(presets.ppo.settings())
+    own = {"recurrent", "sequence_length"} if preset.name == "recurrent_ppo" else set()
+    assert set(preset.settings(domain)) == set(presets.ppo.settings()) | own
     assert presets.settings(preset.name, domain) == preset.settings(domain)
 
 

@@ -30,7 +30,16 @@ from trainkit.presets.offline_learning import (
     bcq,
     cql,
 )
-from trainkit.presets.policy_gradient import OnpolicyPreset, OnpolicySettings, a2c, ppo, reinforce
+from trainkit.presets.policy_gradient import (
+    OnpolicyPreset,
+    OnpolicySettings,
+    RecurrentOnpolicyPreset,
+    RecurrentOnpolicySettings,
+    a2c,
+    ppo,
+    recurrent_ppo,
+    reinforce,
+)
 from trainkit.presets.q_learning import (
     QPreset,
     QSettings,
@@ -67,7 +76,7 @@ PRESETS: dict[str, Preset[..., Any, Any]] = {
             drqn,
             r2d2,
         ),
-        *(ppo, a2c, reinforce),
+        *(ppo, a2c, reinforce, recurrent_ppo),
         *(sac, bc, cql, bcq),
     )
 }
@@ -89,6 +98,8 @@ __all__ = [
     "PresetConfig",
     "QPreset",
     "QSettings",
+    "RecurrentOnpolicyPreset",
+    "RecurrentOnpolicySettings",
     "RecurrentQPreset",
     "RecurrentQSettings",
     "SACPreset",
@@ -111,6 +122,7 @@ __all__ = [
     "qrdqn",
     "r2d2",
     "rainbow",
+    "recurrent_ppo",
     "reinforce",
     "sac",
     "settings",

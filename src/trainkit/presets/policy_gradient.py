@@ -8,11 +8,13 @@ from gymnasium import spaces as gym_spaces
 
 from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
+from trainkit.core.data import Sequences
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
+from trainkit.nets.recurrent import Recurrent
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P, network_options, noise
@@ -143,6 +145,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             hidden=settings.hidden,
             shared=settings.shared,
             **network_options(settings),
+            **self._memory_options(settings),
             normalize_obs=settings.normalize_obs,
             action_scaling=settings.action_scaling,
             action_bound_method=settings.action_bound_method,
@@ -157,6 +160,10 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             precision=settings.precision,
             **{name: getattr(settings, name) for name in _OF_LEARNER[self._learner]},
         )
+
+    def _memory_options(self, settings: OnpolicySettings) -> dict[str, Any]:
+        """Return the arguments of the policy's `for_envs` for a memory; none without one."""
+        return {}
 
     def _trainer(
         self, policy: OnpolicyPolicy, envs: Envs, settings: OnpolicySettings, common: Mapping[str, Any]
@@ -216,4 +223,44 @@ reinforce = OnpolicyPreset(
         "batch_size": None,
     },
     classic={"lr": Linear(5e-3, 0.0)},
+)
+
+
+# ---- with a memory ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentOnpolicySettings(OnpolicySettings):
+    """Settings of the policy-gradient presets with a memory.
+
+    Args:
+        recurrent: the memory behind the hidden layers of each torso: "lstm", "gru", "transformer" or a function of its
+            number of inputs.
+        sequence_length: rows of an episode that gradients reach back through.
+    """
+
+    recurrent: Recurrent = "lstm"
+    sequence_length: int = 64
+    hidden: tuple[int, ...] = (64,)
+
+
+class RecurrentOnpolicyPreset(OnpolicyPreset[P]):
+    """A preset of a policy with a memory that learns from rollouts."""
+
+    def _memory_options(self, settings: OnpolicySettings) -> dict[str, Any]:
+        assert isinstance(settings, RecurrentOnpolicySettings), "the settings of these presets"
+        return {"recurrent": settings.recurrent, "sequences": Sequences(settings.sequence_length, 0)}
+
+
+def _with_memory(settings: OnpolicySettings) -> RecurrentOnpolicySettings:
+    """Return a table with a memory behind its last hidden layer."""
+    return RecurrentOnpolicySettings(**{**vars(settings), "hidden": settings.hidden[-1:]})
+
+
+recurrent_ppo = RecurrentOnpolicyPreset(
+    "recurrent_ppo",
+    "PPO with a memory, whose rollouts are divided into sequences (Schulman et al., 2017)",
+    RecurrentOnpolicySettings,
+    {domain: _with_memory(table) for domain, table in _TABLES.items()},
+    learner=PPOPolicy,
 )
