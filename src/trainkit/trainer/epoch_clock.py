@@ -1,0 +1,67 @@
+"""The clock of epochs: the number of the epoch, where it began, and when it is over."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainkit.trainer.metrics import Stopwatch
+
+
+class EpochClock:
+    """The number of the epoch and where it began; the steps of all epochs together are exact.
+
+    Args:
+        n_steps: of the trainer's clock per epoch; steps in excess of one epoch are subtracted from the next.
+        max_seconds: ends an epoch early, None does not.
+    """
+
+    def __init__(self, n_steps: int, max_seconds: float | None) -> None:
+        self._n_steps, self._max_seconds = n_steps, max_seconds
+        self.reset(0)
+
+    def reset(self, clock: int) -> None:
+        """Start counting epochs from 0."""
+        self.number = 0  # of the epoch that runs, or ran last
+        self.is_running = False
+        self.origin = clock  # before the first epoch
+        self.n_skipped = 0  # steps that epochs ended by time did not make
+        self.start_clock, self.start_seconds = clock, 0.0  # of the epoch
+
+    def start(self, clock: int, seconds: float) -> None:
+        """Start the next epoch."""
+        self.is_running = True
+        self.number += 1
+        self.start_clock, self.start_seconds = clock, seconds
+
+    def n_done(self, clock: int) -> int:
+        """Return the steps since the first epoch began, including those skipped."""
+        return clock - self.origin + self.n_skipped
+
+    def is_over(self, clock: int, stopwatch: Stopwatch) -> bool:
+        """Return whether the epoch has all its steps, or its time is over."""
+        if clock - self.origin + self.n_skipped >= self.number * self._n_steps:
+            return True
+        if self._max_seconds is None or clock == self.start_clock:  # an epoch has at least one step
+            return False
+        return stopwatch.lap() - self.start_seconds >= self._max_seconds
+
+    def skip_rest(self, clock: int) -> None:
+        """Skip the steps that the epoch did not make."""
+        self.n_skipped += max(0, self.number * self._n_steps - self.n_done(clock))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts."""
+        return {
+            "epoch": self.number,
+            "_origin": self.origin,
+            "_is_in_epoch": self.is_running,
+            "_n_skipped": self.n_skipped,
+            "_epoch_clock": self.start_clock,
+            "_epoch_seconds": self.start_seconds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore saved counts."""
+        self.number, self.origin, self.is_running = state["epoch"], state["_origin"], state["_is_in_epoch"]
+        self.n_skipped = state.get("_n_skipped", self.n_skipped)  # older checkpoints have none of these
+        self.start_clock = state.get("_epoch_clock", self.start_clock)
+        self.start_seconds = state.get("_epoch_seconds", self.start_seconds)
