@@ -114,6 +114,7 @@ def test_each_policy_has_its_own_clock_ratio_and_statistics() -> None:
     assert last["update/main/loss"] is not None
     assert last["update/main/smoothed_loss"] is not None
     assert last["explore/rival/epsilon"] == trainer.policy["rival"].explore_metrics(clocks["rival"])["epsilon"]
+    assert last["buffer/main/beta"] == pytest.approx(0.4 + 0.6 * min(clocks["main"], 100) / 100)
     assert last["train/policies/main/returns/mean"] is not None
     assert last["train/agents/right/returns/mean"] is not None
 
@@ -125,6 +126,17 @@ def test_a_frozen_policy_keeps_its_bits() -> None:
     trainer.run()
     assert_same(trainer.policy["rival"].get_weights(), before)
     assert trainer.policy["rival"].n_updates == 0 < trainer.policy["main"].n_updates
+
+
+@pytest.mark.slow
+def test_a_frozen_policy_keeps_its_bits_for_10_000_steps() -> None:
+    trainer = two_policies(step_per_epoch=10_000, max_epoch=1, update_per_step=0.1)
+    trainer.policy.policies_to_train = ("main",)
+    before = trainer.policy["rival"].training_state()["weights"]
+    before = {name: weight.clone() for name, weight in before.items()}
+    trainer.run()
+    assert trainer.env_step >= 10_000
+    assert_same(trainer.policy["rival"].training_state()["weights"], before)
 
 
 def test_an_interrupted_run_continues_with_the_same_bits_after_another_policy_was_frozen(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ class _Part:
 
     def __init__(self, buffer: Any, part: RowPart, n_envs: int) -> None:
         self.buffer, self.number, self._own_rows = buffer, part.number, part.own_rows
+        self.clock = part.clock
         self.position = np.full(n_envs, -1, np.intp)  # [N], of each row in the buffer; -1 for rows of others
         self.position[part.env_ids] = np.arange(len(part.env_ids))
         self._columns = tuple(part.spec.extras)
@@ -207,11 +208,12 @@ class MultiAgentBuffer:
                 part.buffer.rewrite(given[own], **values)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return the metrics of all buffers by `policy/metric`."""
+        """Return the metrics of all buffers by `policy/metric`, each at the clock of its policy."""
+        names = {id(own): name for name, own in self._buffers.items()}
         return {
-            f"{name}/{metric}": value
-            for name, own in self._buffers.items()
-            for metric, value in own.metrics(step).items()
+            f"{names[id(part.buffer)]}/{metric}": value
+            for part in self._parts.values()
+            for metric, value in part.buffer.metrics(part.clock.env_step).items()
         }
 
     def state_dict(self) -> dict[str, Any]:

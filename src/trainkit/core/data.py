@@ -550,6 +550,7 @@ class RowPart:
     env_ids: NDArray[np.intp]  # [n_envs], the rows that it may ever control, ascending
     spec: RowSpec  # of them, with the columns that the policy stores
     own_rows: Callable[[Transition], Transition]  # turns rows of the collector into the policy's own
+    clock: Any  # its `env_step` is the step of the policy's schedules
 
 
 def _plain_node(node: Any) -> list[Any]:

@@ -252,7 +252,13 @@ class GameActor:
             action = spec.action if view is None else array_specs(view.action_space)
             own_spec = RowSpec(n_envs=len(rows), obs=obs, action=action, extras=columns)
             own_rows = _same if view is None else view.own_rows
-            return RowPart(number=self._policy.number_of(name), env_ids=rows, spec=own_spec, own_rows=own_rows)
+            return RowPart(
+                number=self._policy.number_of(name),
+                env_ids=rows,
+                spec=own_spec,
+                own_rows=own_rows,
+                clock=self._policy.clocks[name],
+            )
 
         return replace(spec, part_of=part_of)
 
