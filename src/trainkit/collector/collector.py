@@ -594,7 +594,8 @@ class Collector:
         self._state = output.state
         # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
         self._starts = self._starts.copy()  # the policy may keep the array it was given
-        self._starts[acted] = False
+        if acted is not env_ids:
+            self._starts[acted] = False
         self._starts[env_ids] = outcome.ended
         if self._quota is None:
             self._n_left -= n_rows

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.data import Obs
+from trainkit.core.data import Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError
 from trainkit.core.joint_spaces import AgentView, JointSpaces
 from trainkit.core.spaces import Spaces, check_spaces, flat_actions, structure_of
@@ -178,9 +178,10 @@ class GamesBackend:
         present = set(map(str, answer.present))
         late = self._add_rewards(game, first, rewards)
         entries: list[Entry] = []
+        is_open = self._is_open[self._rows_of(game)].tolist()
         for agent, name in enumerate(self.agents):
             env_id = game * len(self.agents) + agent
-            flags = self._flags(env_id, name, columns, present, answer) if self._is_open[env_id] else None
+            flags = self._flags(env_id, name, columns, present, answer) if is_open[agent] else None
             is_seen = name in obs and name in present and not ends.get(name) and not cuts.get(name)
             if flags is not None and (name in obs or any(flags)):
                 self._complete(env_id, obs.get(name), flags, infos.get(name, {}), read)
@@ -295,20 +296,24 @@ class GamesBackend:
         begun = self._begun(read.entries, read.failures) if read.entries else None
         completed = np.array(read.env_ids, np.intp)
         flags = np.array(read.flags, np.bool_).reshape(len(completed), 2)
-        order = np.argsort(completed)  # a game that is over completes the rows that it did not mention last
-        step = RawStep(
-            env_ids=completed[order],
-            next_obs=tree.map_tree(lambda leaf: leaf[order], read.next_obs),
-            reward=np.array(read.reward, np.float64)[order],
-            terminated=flags[order, 0],
-            truncated=flags[order, 1],
-            over=np.array(read.over, np.bool_)[order],
-            infos=ListInfos([read.infos[row] for row in order.tolist()]),
+        rows: Any = slice(len(completed))
+        infos = read.infos
+        if any_true(completed[1:] < completed[:-1]):  # a game that is over completes last what it did not mention
+            rows = np.argsort(completed)
+            infos = [read.infos[row] for row in rows.tolist()]
+        ids = completed[rows]
+        return RawStep(
+            env_ids=env_ids if len(ids) == len(env_ids) and not any_true(ids != env_ids) else ids,
+            next_obs=tree.map_tree(lambda leaf: leaf[rows], read.next_obs),
+            reward=np.array(read.reward, np.float64)[rows],
+            terminated=flags[rows, 0],
+            truncated=flags[rows, 1],
+            over=np.array(read.over, np.bool_)[rows],
+            infos=ListInfos(infos),
             begun=begun,
             failures=read.failures,
             late_rewards=read.late,
         )
-        return step._replace(env_ids=env_ids) if np.array_equal(step.env_ids, env_ids) else step
 
     def _write(self, rows: Obs, row: int, env_id: int, obs: Any) -> None:
         """Copy an observation into its row, and keep it where a later row may need it."""
