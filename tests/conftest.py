@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
@@ -12,7 +11,6 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from coverage import Coverage
 
 from tests.helpers.accelerator import SKIPPED, build_pretend_device, load_pretend_device
 from trainkit.engine.device import resolve_device
@@ -25,26 +23,19 @@ hypothesis.settings.register_profile("trainkit", deadline=None, derandomize=True
 hypothesis.settings.load_profile("trainkit")  # --hypothesis-profile=default explores afresh
 
 
-TRACED_SECONDS = 0.1  # of all cases of a test together; tracing takes two thirds of a test's time once more
+TRACED_SECONDS = 0.1  # of all cases of a test together; tracing takes two thirds of a case's time once more
 _spent: defaultdict[str, float] = defaultdict(float)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure coverage in the first moments of a test, and leave it out of the many steps and cases that follow."""
-    coverage = Coverage.current()
-    if coverage is None:
-        return (yield)
+    """Measure coverage in the first cases of a test, and leave it out of the many that follow."""
     test, began = item.nodeid.partition("[")[0], time.process_time()
-    signal.signal(signal.SIGPROF, lambda *_: coverage.stop())
-    signal.setitimer(signal.ITIMER_PROF, max(TRACED_SECONDS - _spent[test], 1e-6))  # 0 would be never
-    try:
-        return (yield)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        if Coverage.current() is None:
-            coverage.start()
-        _spent[test] += time.process_time() - began
+    if _spent[test] > TRACED_SECONDS:
+        item.add_marker("no_cover")
+    result = yield
+    _spent[test] += time.process_time() - began
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

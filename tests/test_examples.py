@@ -130,7 +130,7 @@ class TestTwoAgents:
             with make(max_epoch=1, step_per_epoch=n_steps, verbose=False) as trainer:
                 _, stats, info = next(trainer)
             assert info.env_step >= n_steps
-            assert stats["train/agents/left/mean"] > 5
+            assert stats["train/agents/left/returns/mean"] > 5
             assert stats.test.agents.keys() == {"left", "right"}
             assert stats.test.n_episode == 20
 

@@ -15,8 +15,8 @@ from trainkit.testing import PretendDevice
 
 # Of one update of a small preset, from its columns on the device to the optimizer's step.
 N_OPERATIONS = {
-    "dqn": {"float32": 54, "bf16": 63},
-    "rainbow": {"float32": 212, "bf16": 235},
+    "dqn": {"float32": 59, "bf16": 76},
+    "rainbow": {"float32": 233, "bf16": 288},
     "sac": {"float32": 185, "bf16": 209},
     "ppo": {"float32": 79, "bf16": 88},
 }
@@ -50,7 +50,7 @@ def test_an_update_launches_so_many_operations(name: str, precision: str, preten
 
 def operations_of_three_layers(name: str, pretend: PretendDevice, **options: Any) -> dict[str, int]:
     """Return the operations that three more hidden layers add to an update."""
-    few, many = (operations_of_an_update(name, pretend, hidden=(8,) * n, **options) for n in (1, 4))
+    few, many = (operations_of_an_update(name, pretend, hidden=(8,) * n, norm=None, **options) for n in (1, 4))
     return {kind: n - few[kind] for kind, n in many.items() if n > few[kind]}
 
 
@@ -76,7 +76,7 @@ def test_bf16_learns_there_as_on_the_cpu(name: str, pretend: PretendDevice) -> N
         policies.append(trainer.policy)
     here, there = (epoch.stats.update for epoch in epochs)
     assert epochs[0].info.gradient_step == N_UPDATES
-    assert there == {key: pytest.approx(value, rel=1e-5, abs=1e-6) for key, value in here.items()}
+    assert there == {key: pytest.approx(value, rel=5e-5, abs=1e-6) for key, value in here.items()}
     for key, weights in policies[0].get_weights().items():
         np.testing.assert_allclose(policies[1].get_weights()[key], weights, rtol=1e-5, atol=1e-6, err_msg=key)
 

@@ -103,12 +103,12 @@ def alignment_not_compared(set_cursors: Any) -> Any:
 MUTANTS = {
     "n-step across a cut": Fault(
         plant=in_the_buffer(
-            '($rows["final"][:-1] < 0) & $more', '~($rows["terminated"] | $rows["truncated"])[:-1] & $more'
+            '(records["final"][:-1] < 0) & $more', '~(records["terminated"] | records["truncated"])[:-1] & $more'
         ),
         check=test_nstep.test_a_window_stops_at_a_cut_but_keeps_the_bootstrap,
     ),
     "n-step across the write head": Fault(
-        plant=in_the_buffer('$more & ($rows["stamp"][1:] >= 0)', "$more"),
+        plant=in_the_buffer('$more & (records["stamp"][1:] >= 0)', "$more"),
         check=test_nstep.test_a_window_never_reads_on_from_the_newest_row_into_the_oldest,
     ),
     "truncation as termination": Fault(

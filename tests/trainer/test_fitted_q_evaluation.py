@@ -103,32 +103,30 @@ def recorded(env: type[Chain], n_episode: int, seed: int) -> tk.ReplayBuffer:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("env", "hidden", "lr"), [(Chain, (), 0.1), (Road, (32, 32), 3e-3)])
 def test_estimates_are_near_the_true_value_and_narrower(env: type[Chain], hidden: Any, lr: float) -> None:
-    """20 seeds, 100 episodes each, and as many for the fit.
-
-    At most 4 of 20 doubly robust estimates are further than 2 of their standard errors from the true value, and the
-    means of 20 estimates less than 3: those of the chain's 20 data sets are 2.2 above it even with the exact values as
-    control variate, and 1.1 above for the 40 seeds from 1,000.
-    """
+    """20 seeds of 2 times 100 episodes: action values fitted to each half are the control variate of the other one."""
     gamma, target = 0.95, Mostly(0.8)
     truth = true_value(env(), target, gamma)
-    fitted, robust, sampled, errors = [], [], [], []
+    fitted, robust, sampled = [], [], []
     for seed in range(20):
-        rows, others = recorded(env, 100, seed), recorded(env, 100, 100 + seed)
+        halves = recorded(env, 100, seed), recorded(env, 100, 100 + seed)
         how: Any = {"n_updates": 3_000, "batch_size": 128, "hidden": hidden, "lr": lr, "seed": seed}
-        q = fitted_q_evaluation(target, others, gamma=gamma, **how)
-        dr, ordinary = doubly_robust(target, rows, q, gamma=gamma), importance_sampling(target, rows, gamma=gamma)
-        fitted.append(q.estimate.value)
-        robust.append(dr.value)
-        sampled.append(ordinary.value)
-        assert dr.std_error is not None
-        assert ordinary.std_error is not None
-        errors.append((dr.std_error, ordinary.std_error))
-    for values in (fitted, robust):
-        assert abs(np.mean(values) - truth) <= 3 * np.std(values, ddof=1) / np.sqrt(20), (np.mean(values), truth)
-        assert np.std(values) < np.std(sampled) / 2
-    covered = [abs(value - truth) <= 2 * error for value, (error, _) in zip(robust, errors, strict=True)]
-    assert np.mean(covered) >= 0.8
-    assert np.mean([own < other for own, other in errors]) >= 0.9
+        models = [fitted_q_evaluation(target, half, gamma=gamma, **how) for half in halves]
+        own = [doubly_robust(target, half, q, gamma=gamma) for half, q in zip(halves, models[::-1], strict=True)]
+        fitted.append(np.mean([q.estimate.value for q in models]))
+        robust.append(mean_and_error(own))
+        sampled.append(mean_and_error([importance_sampling(target, half, gamma=gamma) for half in halves]))
+    (estimates, errors), (_, wider) = np.array(robust).T, np.array(sampled).T
+    for values in (fitted, estimates):
+        assert abs(np.mean(values) - truth) <= 2 * np.std(values, ddof=1) / np.sqrt(20), (np.mean(values), truth)
+        assert np.std(values) < np.std(sampled, axis=0)[0] / 2
+    assert np.mean(np.abs(estimates - truth) <= 2 * errors) >= 0.85  # 17 of 20: fewer have a probability of 2 %
+    assert np.mean(errors < wider) >= 0.9
+
+
+def mean_and_error(halves: list[Any]) -> tuple[float, float]:
+    """Return the mean return of the episodes of both halves, and its standard error."""
+    per_episode = np.concatenate([half.per_episode for half in halves])
+    return float(per_episode.mean()), float(per_episode.std(ddof=1) / np.sqrt(len(per_episode)))
 
 
 def test_a_deterministic_chain_has_its_exact_values() -> None:

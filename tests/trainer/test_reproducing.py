@@ -130,7 +130,7 @@ def test_a_run_whose_environments_count_episodes_differs_after_a_resume_and_is_w
     caplog.clear()
     resumed = make_trainer(env=Later, max_epoch=6, resume_from=tmp_path / "run")
     assert caplog.text.count("the run may not continue with the same bits") == 1
-    assert "n_walks of env 0" in caplog.text
+    assert "n_walks of env " in caplog.text
     straight.run()
     resumed.run()
     assert weights(resumed) != weights(straight)

@@ -80,7 +80,7 @@ def read_sequences(
         valid=valid,
         first=first,
         windows=windows,
-        after=nearest[:n_positions] + offset + n_steps,
+        after=np.minimum(nearest[:n_positions] + offset + n_steps, n_tracked - 1),  # of rows that are not valid, too
         observations=_observations(storage, all_rows, offset + n_rows, gather),
     )
 

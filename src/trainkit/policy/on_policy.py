@@ -236,11 +236,13 @@ class OnpolicyPolicy(ActorPolicy):
     def _updates(
         self, rollout: Rollout | TensorRollout, step: int, batch_size: int | None, repeat: int
     ) -> Iterator[UpdateResult]:
-        rows, positions = self._rows(rollout)
+        rows = self._rows(rollout)
         n_rows = len(rollout)
         layout: RolloutLayout | None = None
         if self.sequences is not None:
-            starts = (rows.extras["t"] == 0).cpu().numpy()
+            assert isinstance(rollout, Rollout), "collectors of tensors reject memories"
+            positions = np.flatnonzero(rollout.is_row)
+            starts = np.ravel(rollout.extras["t"])[positions] == 0
             layout = RolloutLayout(positions, starts, rollout.reward.shape[1], self.sequences.length)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         for _ in range(repeat):
@@ -290,8 +292,8 @@ class OnpolicyPolicy(ActorPolicy):
         columns, inputs = given
         return RolloutRows(*columns)._replace(inputs=inputs)
 
-    def _rows(self, rollout: Rollout | TensorRollout) -> tuple[RolloutRows, NDArray[np.int64]]:
-        """Return the rows of a rollout with their advantages, and their positions t * N + n."""
+    def _rows(self, rollout: Rollout | TensorRollout) -> RolloutRows:
+        """Return the rows of a rollout with their advantages."""
         if isinstance(rollout, Rollout):
             rollout = self._on_device(rollout)
         reward, value, terminated, ended = rollout.reward, rollout.value, rollout.terminated, rollout.ended
@@ -307,9 +309,8 @@ class OnpolicyPolicy(ActorPolicy):
             features = self.preprocess(rollout.obs)
         value, legal, action = rollout.by_row(value), legal_mask(rollout.obs), rollout.action
         extras = {name: rollout.extras[name] for name in self.columns}
-        positions = np.arange(len(rollout)) if rollout.positions is None else rollout.positions.cpu().numpy()
         columns = features, legal, action, rollout.log_prob, value, advantage, advantage + value, extras
-        return RolloutRows(*columns), positions
+        return RolloutRows(*columns)
 
     def _before_last(self, rollout: TensorRollout) -> tuple[Any, ...]:
         """Return the observations to bootstrap from [E, ...]; of a recurrent policy those before, and states, too."""

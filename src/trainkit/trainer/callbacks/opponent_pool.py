@@ -54,6 +54,7 @@ class OpponentPool(Callback):
         folder: str | Path | None = None,
     ) -> None:
         with Checks("OpponentPool") as checks:
+            checks.require(isinstance(name, str), f".name must be the name of a policy, got {name!r}")
             checks.integer("size", size, low=1)
             one = (add_every is None) != (add_at_win_rate is None)
             checks.require(one, " needs exactly one of add_every and add_at_win_rate")
