@@ -109,7 +109,7 @@ def test_estimates_are_near_the_true_value_and_narrower(env: type[Chain], hidden
     fitted, robust, sampled = [], [], []
     for seed in range(20):
         halves = recorded(env, 100, seed), recorded(env, 100, 100 + seed)
-        how: Any = {"n_updates": 3_000, "batch_size": 128, "hidden": hidden, "lr": lr, "seed": seed}
+        how: Any = {"n_updates": 8_000, "batch_size": 128, "hidden": hidden, "lr": lr, "seed": seed}
         models = [fitted_q_evaluation(target, half, gamma=gamma, **how) for half in halves]
         own = [doubly_robust(target, half, q, gamma=gamma) for half, q in zip(halves, models[::-1], strict=True)]
         fitted.append(np.mean([q.estimate.value for q in models]))
