@@ -91,7 +91,10 @@ class Stateful(Protocol):
 class Seedable(Protocol):
     """A part with its own random streams."""
 
-    is_seeded: bool
+    @property
+    def is_seeded(self) -> bool:
+        """Whether it has a seed."""
+        ...
 
     def seed(self, root: int) -> None: ...
 

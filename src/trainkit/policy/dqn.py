@@ -472,8 +472,8 @@ class DQNPolicy(Policy):
         columns, inputs = given
         return sequence_rows(columns, self.preprocess, self.sequences, frames, inputs)
 
-    def loss(self, rows: TensorBatch | SequenceRows) -> Loss:
-        """Return the loss of rows, or of sequences of them, where a network is called with recalled features."""
+    def loss(self, rows: Any) -> Loss:
+        """Return the loss of a `TensorBatch`; of `SequenceRows`, where a network is called with recalled features."""
         if not isinstance(rows, SequenceRows):
             return self._td_loss(rows, self.network, self.target_network)
         assert self.sequences is not None, "the policy is recurrent"
