@@ -14,7 +14,7 @@ import gymnasium as gym
 
 from trainkit.core.errors import ConfigError
 
-_MAX_UNOBSERVED = 10_000  # steps of a dict game in which it observes nobody
+_MAX_UNOBSERVED = 10_000  # steps of a dict game in which it observes no agent
 _MAX_SEED = 2**31  # games in C++ take no larger seeds
 _ALL = "__all__"  # RLlib's key of a flag for every agent
 _COMMON = "__common__"  # RLlib's key of an info that belongs to no agent
@@ -183,7 +183,7 @@ class DictGame(_Game):
             if is_over or any(not (ends.get(agent) or cuts.get(agent)) for agent in obs):
                 return whole
             result = _joined(whole.result, self.game.step({}))
-        raise RuntimeError(f"observed nobody in {_MAX_UNOBSERVED:,} steps, and did not end")
+        raise RuntimeError(f"observed no agent in {_MAX_UNOBSERVED:,} steps, and did not end")
 
 
 def _are_dicts(result: object) -> bool:
