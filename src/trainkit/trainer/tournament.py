@@ -1,7 +1,7 @@
 """Tournaments: policies that play each other on all sides, their win rates with intervals, and Elo ratings."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -51,6 +51,12 @@ class WinRate:
         spread = _Z * math.sqrt(rate * (1 - rate) / n_games + _Z**2 / (4 * n_games**2)) / (1 + _Z**2 / n_games)
         return max(0.0, center - spread), min(1.0, center + spread)
 
+    @classmethod
+    def of(cls, leads: Sequence[float]) -> "WinRate":
+        """Return the results of games by how much the policy's return exceeded its opponent's in each."""
+        signs = np.sign(leads)
+        return cls(wins=int((signs > 0).sum()), draws=int((signs == 0).sum()), losses=int((signs < 0).sum()))
+
     @property
     def reverse(self) -> "WinRate":
         """The results as the other policy sees them."""
@@ -68,20 +74,41 @@ class Tournament:
     Attributes:
         results: {(policy, its opponent): results}, each pair once.
         elo: {policy: rating}, the best first.
+        sides: {(policy, its opponent): {agent that the policy controlled: results}}.
     """
 
     results: Mapping[tuple[str, str], WinRate]
     elo: Mapping[str, float] = field(default_factory=dict)
+    sides: Mapping[tuple[str, str], Mapping[str, WinRate]] = field(default_factory=dict)
 
-    def win_rate(self, name: str, opponent: str) -> WinRate:
-        """Return the results of a policy against an opponent."""
-        if (name, opponent) in self.results:
-            return self.results[name, opponent]
-        if (opponent, name) not in self.results:
+    def win_rate(self, name: str, opponent: str, *, agent: str | None = None) -> WinRate:
+        """Return the results of a policy against an opponent.
+
+        Args:
+            name: of the policy.
+            opponent: its name.
+            agent: count only games in which the policy controlled this agent; in games of more than two agents the
+                policy must be the first of the pair.
+        """
+        pair, is_first = (name, opponent), (name, opponent) in self.results
+        if not is_first:
+            pair = opponent, name
+        if pair not in self.results:
             raise ConfigError(
                 f"Tournament has no games of {name!r} against {opponent!r}: the pairs are {[*self.results]}"
             )
-        return self.results[opponent, name].reverse
+        if agent is None:
+            return self.results[pair] if is_first else self.results[pair].reverse
+        sides = self.sides[pair]
+        if not is_first:
+            others = [*reversed(sides)] if len(sides) == 2 else []
+            sides = {own: sides[theirs].reverse for own, theirs in zip(sides, others, strict=False)}
+        if agent not in sides:
+            raise ConfigError(
+                f"Tournament has no games in which {name!r} alone controlled {agent!r} against {opponent!r}, only "
+                f"{[*sides]}"
+            )
+        return sides[agent]
 
     def __str__(self) -> str:
         width = max(map(len, self.elo))
@@ -128,23 +155,21 @@ def tournament(
     root = seeding.fresh_root() if seed is None else seed
     games = min(n_episode, 16) if n_envs is None else n_envs
     results: dict[tuple[str, str], WinRate] = {}
+    sides: dict[tuple[str, str], dict[str, WinRate]] = {}
     with borrowed_envs(env, games, **{"in_evaluation": True, **env_options}) as envs:
         for one, other in combinations(policies, 2):
             pair = MultiAgentPolicy({one: policies[one], other: policies[other]}, dict.fromkeys(envs.agents, one))
-            leads: list[float] = []
+            leads: dict[str, list[float]] = {}
             for side, agent in enumerate(envs.agents):
                 count = n_episode // len(envs.agents) + (side < n_episode % len(envs.agents))
                 if count:
                     pair.policy_mapping = {name: one if name == agent else other for name in envs.agents}
-                    leads += _leads(pair, envs, side, count, explore, root)
+                    leads[agent] = _leads(pair, envs, side, count, explore, root)
             if not leads:
                 pair.actor_for(envs)  # raises: these are no games
-            results[one, other] = WinRate(
-                wins=sum(lead > 0 for lead in leads),
-                draws=sum(lead == 0 for lead in leads),
-                losses=sum(lead < 0 for lead in leads),
-            )
-    return Tournament(results=results, elo=elo_ratings(list(policies), results))
+            results[one, other] = WinRate.of([lead for own in leads.values() for lead in own])
+            sides[one, other] = {agent: WinRate.of(own) for agent, own in leads.items()}
+    return Tournament(results=results, elo=elo_ratings(list(policies), results), sides=sides)
 
 
 def _leads(policy: MultiAgentPolicy, envs: Any, side: int, n_episode: int, explore: bool, seed: int) -> list[float]:
