@@ -39,8 +39,8 @@ NAMESPACES = {
     """,
     "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Precision TensorBatch TorchOptimizer",
     "envs": """
-        ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs PreviousStep
-        Processor AgentId TimeFeature check_env flat_actions group_agents make_envs
+        ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs ObserveState
+        PreviousStep Processor AgentId TimeFeature check_env flat_actions group_agents make_envs
     """,
     "errors": """
         TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

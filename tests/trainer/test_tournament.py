@@ -52,3 +52,15 @@ def test_games_of_one_agent_and_single_policies_are_rejected() -> None:
         tk.trainer.tournament({"one": always(0)}, MatrixGame)
     with pytest.raises(tk.ConfigError, match=r"plays games of several agents, and CartPole-v1 has one"):
         tk.trainer.tournament({"one": always(0), "other": always(1)}, "CartPole-v1")
+
+
+def test_results_are_counted_by_side() -> None:
+    players = {"rock": always(0), "paper": always(1)}
+    won_by_the_row = [[1, 1, 1]] * 3
+    table = tk.trainer.tournament(players, lambda: MatrixGame(won_by_the_row), n_episode=5, seed=0)
+    assert table.win_rate("rock", "paper") == WinRate(wins=3, draws=0, losses=2)
+    assert table.win_rate("rock", "paper", agent="row") == WinRate(wins=3, draws=0, losses=0)
+    assert table.win_rate("rock", "paper", agent="column") == WinRate(wins=0, draws=0, losses=2)
+    assert table.win_rate("paper", "rock", agent="row") == WinRate(wins=2, draws=0, losses=0)
+    with pytest.raises(tk.ConfigError, match="in which 'paper' alone controlled 'left'"):
+        table.win_rate("paper", "rock", agent="left")

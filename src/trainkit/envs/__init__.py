@@ -6,6 +6,7 @@ from trainkit.envs.agent_groups import group_agents
 from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
+from trainkit.envs.game_state import ObserveState
 from trainkit.envs.make import make_envs
 from trainkit.envs.processors import (
     AgentId,
@@ -29,6 +30,7 @@ __all__ = [
     "Flatten",
     "MapActions",
     "MapObs",
+    "ObserveState",
     "PreviousStep",
     "Processor",
     "TimeFeature",

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +40,8 @@ class ActorCriticNetwork(SeededModule):
         activation: after each hidden layer, and of the encoder that is named; default tanh, of convolutions relu.
         norm: "layer" or "rms", before each activation; None for none.
         recurrent: a memory behind each torso, see `Encoder`.
+        critic_only: leaves of a Dict observation that the critic sees and the actor does not, such as ["state"]
+            (asymmetric actor-critic; Pinto et al., 2018). Each has a torso of its own.
     """
 
     def __init__(
@@ -53,15 +55,19 @@ class ActorCriticNetwork(SeededModule):
         activation: Activation | None = None,
         norm: Norm | None = None,
         recurrent: Recurrent | None = None,
+        critic_only: Sequence[str] = (),
     ) -> None:
         _check_sizes("ActorCriticNetwork", width=width, hidden=hidden)
+        _check_leaves(critic_only, shapes, shared=shared)
         super().__init__()
+        self.critic_only = frozenset(critic_only)
         how: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm, "default": torch.tanh}
         how["recurrent"] = recurrent
-        self.actor_torso = Encoder(shapes, hidden, **how)
+        own = {} if not isinstance(encoder, Mapping) else {"encoder": self._of_actor(encoder)}
+        self.actor_torso = Encoder(self._of_actor(shapes), hidden, **how | own)
         self.critic_torso = None if shared else Encoder(shapes, hidden, **how)
         self.actor = MLP([self.actor_torso.n_features, width])
-        self.critic = MLP([self.actor_torso.n_features, 1])
+        self.critic = MLP([(self.critic_torso or self.actor_torso).n_features, 1])
         self.draw()
 
     @property
@@ -70,7 +76,7 @@ class ActorCriticNetwork(SeededModule):
         return self.actor_torso
 
     def forward(self, features: Any) -> ActorCriticOutput:
-        x = self.actor_torso(features)
+        x = self.actor_torso(self._of_actor(features))
         y = x if self.critic_torso is None else self.critic_torso(features)
         return ActorCriticOutput(self.actor(x), self.critic(y).squeeze(1))
 
@@ -86,11 +92,19 @@ class ActorCriticNetwork(SeededModule):
             x, state = self.actor_torso.unroll(features, state, starts)
             y = x
         else:
-            own, critics = state.split([state.shape[1] // 2] * 2, dim=1)  # of equal torsos
-            x, own = self.actor_torso.unroll(features, own, starts)
+            assert self.actor_torso.memory is not None, "only memories have states"
+            n_own = self.actor_torso.memory.state_size
+            own, critics = state[:, :n_own], state[:, n_own:]
+            x, own = self.actor_torso.unroll(self._of_actor(features), own, starts)
             y, critics = self.critic_torso.unroll(features, critics, starts)
             state = torch.cat([own, critics], dim=1)
         return ActorCriticOutput(self.actor(x.flatten(0, 1)), self.critic(y.flatten(0, 1)).squeeze(1)), state
+
+    def _of_actor(self, leaves: Any) -> Any:
+        """Return what the actor sees of a dict of leaves."""
+        if not self.critic_only:
+            return leaves
+        return {name: leaf for name, leaf in leaves.items() if name not in self.critic_only}
 
     def _initialize(self, generator: torch.Generator) -> None:
         draw_orthogonal(self, generator, gain=2**0.5)
@@ -205,3 +219,18 @@ def _check_sizes(name: str, *, hidden: Sequence[object], **counts: object) -> No
             checks.integer(option, count, low=1)
         for size in hidden:
             checks.integer("hidden sizes", size, low=1)
+
+
+def _check_leaves(critic_only: Sequence[str], shapes: Any, *, shared: bool) -> None:
+    """Raise a ConfigError unless the critic has a torso of its own, and the actor a leaf to see."""
+    with Checks("ActorCriticNetwork") as checks:
+        is_list = not isinstance(critic_only, str)
+        checks.require(is_list, f".critic_only must be a list of leaves such as [{critic_only!r}], got {critic_only!r}")
+        checks.done()
+        leaves = list(shapes) if isinstance(shapes, dict) else []
+        unknown = [name for name in critic_only if name not in leaves]
+        checks.require(not unknown, f".critic_only names {unknown}, and the observation has the leaves {leaves}")
+        is_seen = not critic_only or bool(set(leaves) - set(critic_only))
+        checks.require(is_seen, ".critic_only names all leaves of the observation: leave one to the actor")
+        is_apart = not (critic_only and shared)
+        checks.require(is_apart, " has critic_only and shared=True: a critic that sees more needs a torso of its own")

@@ -139,6 +139,7 @@ class OnpolicyPolicy(ActorPolicy):
         activation: Activation | None = None,
         norm: Norm | None = None,
         recurrent: Recurrent | None = None,
+        critic_only: Sequence[str] = (),
         normalize_obs: bool = False,
         action_bound_method: ActionBound = "clip",
         log_std: float | None = None,
@@ -154,8 +155,9 @@ class OnpolicyPolicy(ActorPolicy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, shared, encoder, activation, norm, recurrent: as in `ActorCriticNetwork`; layers default to (64, 64)
-                with tanh in a torso each, for images to (512,) and for grids to (128,) with relu in a shared one.
+            hidden, shared, encoder, activation, norm, recurrent, critic_only: as in `ActorCriticNetwork`; layers
+                default to (64, 64) with tanh in a torso each, for images to (512,) and for grids to (128,) with relu in
+                a shared one, unless the critic sees more.
             normalize_obs: as `normalize` in `Preprocess`.
             action_bound_method: how actions of a Box are kept within the bounds: "clip" them, or squash them by
                 "tanh", which needs finite bounds.
@@ -177,7 +179,7 @@ class OnpolicyPolicy(ActorPolicy):
             how: dict[str, Any] = {"action_bound_method": action_bound_method, "log_std": log_std}
             distribution = distribution_for(envs.action_space, **how)
         of_layers: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm}
-        of_layers["recurrent"] = recurrent
+        of_layers |= {"recurrent": recurrent, "critic_only": critic_only}
         network = _default_network(preprocess, distribution.width, hidden, shared, **of_layers)
         defaults = parts_for(
             envs,
@@ -416,6 +418,7 @@ def _default_network(
     shared: bool | None,
     *,
     activation: Activation | None,
+    critic_only: Sequence[str],
     **options: Any,
 ) -> ActorCriticNetwork:
     """Make the network of `OnpolicyPolicy.for_envs`, with its defaults where an option is None."""
@@ -424,8 +427,9 @@ def _default_network(
         preprocess.shapes,
         width,
         hidden=default_hidden(preprocess, vectors=(64, 64)) if hidden is None else hidden,
-        shared=has_convolutions if shared is None else shared,
+        shared=has_convolutions and not critic_only if shared is None else shared,
         activation=torch.relu if activation is None and has_convolutions else activation,
+        critic_only=critic_only,
         **options,
     )
 

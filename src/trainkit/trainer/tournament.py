@@ -101,8 +101,9 @@ class Tournament:
             return self.results[pair] if is_first else self.results[pair].reverse
         sides = self.sides[pair]
         if not is_first:
-            others = [*reversed(sides)] if len(sides) == 2 else []
-            sides = {own: sides[theirs].reverse for own, theirs in zip(sides, others, strict=False)}
+            agents = list(sides)
+            theirs = agents[::-1] if len(agents) == 2 else []
+            sides = {own: sides[other].reverse for own, other in zip(agents, theirs, strict=False)}
         if agent not in sides:
             raise ConfigError(
                 f"Tournament has no games in which {name!r} alone controlled {agent!r} against {opponent!r}, only "

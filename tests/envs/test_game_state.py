@@ -1,0 +1,74 @@
+"""The state of a game as a leaf of observations, in both of PettingZoo's APIs."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import trainkit as tk
+from tests.helpers.pairs import LENGTH, Corridors
+from tests.helpers.turns import TicTacToe
+
+
+class SeenCorridors(Corridors):
+    """Walks whose state is the places of both walkers, and the time."""
+
+    state_space = gym.spaces.Box(-50, 50, (3,), np.float32)
+
+    def state(self) -> Any:
+        return np.array([*self._places.values(), self._time], np.float32)
+
+
+class SeenTicTacToe(TicTacToe):
+    """Tic-tac-toe whose state is the number of moves."""
+
+    state_space = gym.spaces.Box(0, 9, (1,), np.float32)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_moves = 0
+
+    def reset(self, seed: Any = None, options: Any = None) -> None:
+        super().reset(seed=seed, options=options)
+        self.n_moves = 0
+
+    def step(self, action: Any) -> None:
+        super().step(action)
+        self.n_moves += action is not None
+
+    def state(self) -> Any:
+        return np.array([self.n_moves], np.float32)
+
+
+def test_all_agents_of_a_parallel_game_observe_the_state() -> None:
+    envs = tk.make_envs(lambda: SeenCorridors({"left": 0, "right": 1}), 2, wrappers=[tk.envs.ObserveState], seed=1)
+    policy = tk.RandomPolicy(envs.action_space, seed=0)
+    buffer = tk.ReplayBuffer(100)
+    tk.Collector(policy, envs, buffer).collect(n_step=4 * LENGTH)
+    rows = buffer.sample(48, horizon=tk.Horizon(1, 0.9), columns=("env_id",))
+    own, state = rows.obs["obs"], rows.obs["state"]
+    agent = rows.extras["env_id"] % 2
+    np.testing.assert_array_equal(state[np.arange(48), agent], own[:, 0])
+    np.testing.assert_array_equal(rows.next_obs["state"][:, 2], rows.next_obs["obs"][:, 1])
+    np.testing.assert_array_equal(rows.next_obs["state"][:, 2], state[:, 2] + 1)
+
+
+def test_turns_are_observed_with_the_state_and_the_mask_stays() -> None:
+    envs = tk.make_envs(SeenTicTacToe, 2, wrappers=[tk.envs.ObserveState], seed=1)
+    assert {"state", "action_mask"} < set(envs.observation_space.spaces)  # type: ignore[attr-defined]  # of a Dict
+    buffer = tk.ReplayBuffer(200)
+    stats = tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs, buffer).collect(n_episode=4)
+    rows = buffer.sample(100, horizon=tk.Horizon(1, 0.9), columns=("env_id",))
+    np.testing.assert_array_equal(rows.obs["state"][:, 0] % 2, rows.extras["env_id"] % 2)
+    assert rows.next_obs["state"].max() == max(stats.episode_lengths)
+    plain, seen = (
+        [finding.what for finding in tk.envs.check_env(make) if finding.level != "note"]
+        for make in (SeenTicTacToe, lambda: tk.envs.ObserveState(SeenTicTacToe()))
+    )
+    assert seen == plain
+
+
+def test_a_game_without_a_state_is_rejected() -> None:
+    with pytest.raises(tk.ConfigError, match=r"ObserveState needs a game with state\(\) and a state_space"):
+        tk.make_envs(lambda: Corridors({"left": 0}), wrappers=[tk.envs.ObserveState])
