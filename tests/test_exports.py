@@ -19,7 +19,7 @@ TOP = """
     MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise SoftQ
     Target Adam Clip Linear TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
-    evaluate load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
+    evaluate run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
     trainer zoo
 """.split()
@@ -74,7 +74,7 @@ NAMESPACES = {
         FittedQ Histograms History Learner LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainer OnpolicyTrainer
         PlayerStats RecordVideo RolloutLearner RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee
         Trainer Tournament WinRate tournament
-        evaluate fitted_q_evaluation inspect_checkpoint run_with_restart scalars
+        evaluate fitted_q_evaluation inspect_checkpoint run run_with_restart scalars RunResult
     """,
     "zoo": "ZooEntry ZooResult entry list load train",
 }

@@ -82,6 +82,7 @@ from trainkit.trainer import (
     OnpolicyTrainer,
     Trainer,
     evaluate,
+    run,
     scalars,
 )
 
@@ -158,6 +159,7 @@ __all__ = [
     "plot",
     "policy",
     "presets",
+    "run",
     "scalars",
     "schedules",
     "simulators",

@@ -1,4 +1,4 @@
-"""`trainkit sweep`: the runs of a TOML file, one after the other; finished ones are skipped when it is run again."""
+"""`trainkit sweep`: the runs of a TOML file, one after the other or several at a time; finished ones are skipped."""
 
 import argparse
 import hashlib
@@ -16,17 +16,19 @@ import numpy as np
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_error, print_line
 from trainkit.cli.recipe import Recipe
-from trainkit.cli.train import train
+from trainkit.cli.train import add_jobs, check_jobs, train, train_at_once
 from trainkit.core import files
 from trainkit.core.errors import Checks, ConfigError, TrainkitError, reject_unknown
 from trainkit.core.setting_texts import format_for_shell, format_value, from_toml, parse_value
 from trainkit.core.stats import RunInfo
 from trainkit.presets import PRESETS
 from trainkit.trainer.interrupt import TERMINATE
+from trainkit.trainer.parallel.tasks import Outcome
 
 _EXAMPLES = """\
   trainkit sweep lr.toml --dry-run                   list the runs
   trainkit sweep lr.toml                             run them; again: those that are not finished
+  trainkit sweep lr.toml --jobs 4                    four runs at a time
   trainkit compare runs/lr
 
 A file has the preset, the environment and one table of what to try:
@@ -82,36 +84,61 @@ def add_sweep(commands: "Commands[Parser]") -> None:
     parser.add_argument("--name", help="of the folder below it, default: the file's")
     parser.add_argument("--dry-run", action="store_true", help="list the runs, and which are finished")
     parser.add_argument("--quiet", action="store_true", help="no bar and no line per epoch")
+    add_jobs(parser)
 
 
 def run_sweep(options: argparse.Namespace) -> int:
     """Train every run that is not finished, then print the mean score of each setting."""
+    with Checks("trainkit sweep") as checks:
+        check_jobs(checks, options)
     jobs = read_sweep(options.file)
     name = options.name or options.file.stem
     folder = options.logdir / name
     finished = _read_results(folder)
     _check_same(folder, jobs, finished)
-    n_failed = 0
-    for number, job in enumerate(jobs, 1):
-        is_done = job.folder in finished
-        print_line(f"[{number}/{len(jobs)}] {job.folder}{': finished' if is_done else ''}")
-        if is_done or options.dry_run:
-            continue
-        how = {"resume": True, "checkpoint_every": 1, "quiet": options.quiet, "logdir": options.logdir}
-        try:
-            info = train(job.recipe, folder / job.folder, argparse.Namespace(name=f"{name}/{job.name}", **how))
-        except (TrainkitError, ArithmeticError, MemoryError) as error:  # the other runs may do better
-            print_error(f"{job.folder}: {error}")
+    by_folder, n_failed = {job.folder: job for job in jobs}, 0
+    for outcome in _outcomes(jobs, folder, finished, options):
+        if outcome.error is not None:
             n_failed += 1
-            continue
-        if info.stop_reason == TERMINATE:
+        elif outcome.result.stop_reason == TERMINATE:
             return 128 + signal.SIGTERM
-        finished[job.folder] = _write_result(folder, job, info)
+        else:
+            finished[outcome.name] = _write_result(folder, by_folder[outcome.name], outcome.result)
     if not options.dry_run:
         print_line(f"\n{_summary(jobs, finished)}\n\ntrainkit compare {folder} has intervals over the seeds")
     if n_failed:
         raise ConfigError(f"{n_failed} of {len(jobs)} runs failed, see above: run the sweep again to try them again")
     return 0
+
+
+def _outcomes(
+    jobs: Sequence[Job], folder: Path, finished: Mapping[str, object], options: argparse.Namespace
+) -> Iterator[Outcome]:
+    """Train every run that is not finished, and yield how it ended; list all of them."""
+    is_listed = options.jobs is None or options.dry_run
+    due = {}
+    for number, job in enumerate(jobs, 1):
+        is_done = job.folder in finished
+        if is_listed or is_done:
+            print_line(f"[{number}/{len(jobs)}] {job.folder}{': finished' if is_done else ''}")
+        if is_done or options.dry_run:
+            continue
+        due[job.folder] = job.recipe
+        if options.jobs is None:
+            yield _train_here(job, folder, options)
+    if due and options.jobs is not None:
+        yield from train_at_once(due, folder, argparse.Namespace(**vars(options), checkpoint_every=1))
+
+
+def _train_here(job: Job, folder: Path, options: argparse.Namespace) -> Outcome:
+    """Train a run in this process; the others may do better than one that fails."""
+    how = {"resume": True, "checkpoint_every": 1, "quiet": options.quiet, "logdir": options.logdir}
+    try:
+        info = train(job.recipe, folder / job.folder, argparse.Namespace(name=f"{folder.name}/{job.name}", **how))
+    except (TrainkitError, ArithmeticError, MemoryError) as error:
+        print_error(f"{job.folder}: {error}")
+        return Outcome(name=job.folder, error=str(error))
+    return Outcome(name=job.folder, result=info)
 
 
 def read_sweep(path: Path) -> list[Job]:

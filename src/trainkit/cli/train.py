@@ -5,8 +5,9 @@ import contextlib
 import shlex
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from trainkit.cli.flags import SCHEDULES, add_settings, given_settings, preset_name, preset_of
@@ -20,11 +21,14 @@ from trainkit.loggers.runs import CHECKPOINT, CLAIM, CONFIG, EVENTS, NUMBERS, Ru
 from trainkit.presets import PRESETS
 from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE
+from trainkit.trainer.parallel.many_runs import ProgressBar, train_and_report
+from trainkit.trainer.parallel.tasks import TRACEBACK, Outcome, Report, Task, run_tasks
 
 _ABOUT = "train a preset in an environment, log and save"
 _TRAIN_EXAMPLES = """\
   trainkit train rainbow CartPole-v1
   trainkit train dqn CartPole-v1 --lr 5e-4 --hidden 64,64 --no-double --seeds 5
+  trainkit train dqn CartPole-v1 --seeds 20 --jobs 4    four runs at a time
   trainkit train dqn --help                         every setting of DQN, with its defaults
   trainkit train ppo LunarLander-v3 --config moon.toml --logdir runs --name moon
   trainkit train rainbow CartPole-v1 --max-epoch 20 --resume
@@ -71,7 +75,7 @@ def _add_run_options(parser: Parser) -> None:
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="change a setting; repeatable")
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings, or a run's config.json")
     parser.add_argument("--seed", type=int, help="root of all randomness, default 1, or that of config.json")
-    parser.add_argument("--seeds", metavar="N", type=int, default=1, help="number of seeds, one run after the other")
+    parser.add_argument("--seeds", metavar="N", type=int, default=1, help="number of seeds; see --jobs")
     parser.add_argument("--data", metavar="PATH", help="of offline presets: recorded files, or a Minari id")
     parser.add_argument("--shuffle-rows", metavar="N", type=int, help="stream the data, with N rows in memory")
     parser.add_argument("--logdir", metavar="FOLDER", type=Path, default=Path("runs"), help="default: runs")
@@ -79,6 +83,21 @@ def _add_run_options(parser: Parser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of the same folder, if any")
     parser.add_argument("--checkpoint-every", metavar="N", type=int, default=1, help="epochs, default 1; 0 for never")
     parser.add_argument("--quiet", action="store_true", help="no bar and no line per epoch")
+    add_jobs(parser)
+
+
+def add_jobs(parser: Parser) -> None:
+    """Add the arguments of runs that are trained at the same time."""
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        help="train N runs at a time, each in a process of its own on one thread; repeated, the command continues "
+        "every run where it stood; default: one after the other in this process",
+    )
+    parser.add_argument(
+        "--backend", choices=["process", "ray"], default="process", help="of --jobs: processes, or tasks of Ray"
+    )
 
 
 def add_presets(commands: "Commands[Parser]") -> None:
@@ -97,13 +116,59 @@ def run_train(options: argparse.Namespace) -> int:
             options.checkpoint_every >= 0, f": --checkpoint-every must be >= 0, got {options.checkpoint_every}"
         )
         checks.require(not (options.resume and options.checkpoint_every == 0), ": --resume needs checkpoints")
+        check_jobs(checks, options)
     first = _recipe(options)
-    for seed in range(first.seed, first.seed + options.seeds):
-        recipe = replace(first, seed=seed)
-        name = options.name or "-".join(filter(None, (recipe.preset, recipe.env))).replace("/", "_").replace(":", "_")
-        if train(recipe, options.logdir / name / f"seed{seed}", options).stop_reason == TERMINATE:
+    name = options.name or "-".join(filter(None, (first.preset, first.env))).replace("/", "_").replace(":", "_")
+    recipes = [replace(first, seed=seed) for seed in range(first.seed, first.seed + options.seeds)]
+    folder: Path = options.logdir / name
+    if options.jobs is not None:
+        outcomes = list(train_at_once({f"seed{recipe.seed}": recipe for recipe in recipes}, folder, options))
+        return exit_code(outcomes)
+    for recipe in recipes:
+        if train(recipe, folder / f"seed{recipe.seed}", options).stop_reason == TERMINATE:
             return 128 + signal.SIGTERM
     return 0
+
+
+def check_jobs(checks: Checks, options: argparse.Namespace) -> None:
+    """Note a number of jobs that cannot work."""
+    checks.require(options.jobs is None or options.jobs >= 1, f": --jobs must be >= 1, got {options.jobs}")
+    is_used = options.jobs is not None or options.backend == "process"
+    checks.require(is_used, f": --backend {options.backend} needs --jobs, the number of runs at a time")
+
+
+def train_at_once(recipes: Mapping[str, Recipe], folder: Path, options: argparse.Namespace) -> Iterator[Outcome]:
+    """Train several runs at a time, and yield how each ended; those that were trained before continue.
+
+    Args:
+        recipes: {name of the run's folder below `folder`: recipe}.
+        folder: of all runs.
+        options: of the command.
+    """
+    every = options.checkpoint_every
+    how = {"resume": every > 0, "checkpoint_every": every, "quiet": True, "logdir": folder.parent, "name": folder.name}
+    work = {name: partial(train, recipe, folder / name, argparse.Namespace(**how)) for name, recipe in recipes.items()}
+    tasks = [Task(name=name, folder=folder / name, work=train_one) for name, train_one in work.items()]
+    with ProgressBar(show_bar=False if options.quiet else None, show_lines=True) as bar:
+        for outcome in run_tasks(tasks, options.jobs, backend=options.backend, show=bar.show):
+            bar.line(outcome)
+            yield outcome
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """Return the exit code of runs that were trained at the same time.
+
+    Raises:
+        ConfigError: some failed.
+    """
+    failed = [outcome.name for outcome in outcomes if outcome.error is not None]
+    if failed:
+        raise ConfigError(
+            f"{len(failed)} of {len(outcomes)} runs failed: {', '.join(failed)}; the traceback is {TRACEBACK} in the "
+            "run's folder; run the command again to continue them"
+        )
+    was_ended = any(outcome.result.stop_reason == TERMINATE for outcome in outcomes)
+    return 128 + signal.SIGTERM if was_ended else 0
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:
@@ -128,8 +193,8 @@ def _recipe(options: argparse.Namespace) -> Recipe:
     )
 
 
-def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
-    """Train one run, or continue the run in the folder."""
+def train(recipe: Recipe, folder: Path, options: argparse.Namespace, report: Report | None = None) -> RunInfo:
+    """Train one run, or continue the run in the folder; `report` is called with every epoch."""
     resumes = options.resume and (folder / CONFIG).is_file()
     if resumes:
         _check_same_run(recipe, folder)
@@ -158,7 +223,7 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace) -> RunInfo:
     how_to_resume = f"to resume: {recipe.command} {shlex.join([*where, '--resume'])}"
     with trainer:
         try:
-            info = trainer.run()
+            info = trainer.run() if report is None else train_and_report(trainer, report)
         except KeyboardInterrupt:
             if checkpoint is not None:
                 checkpoint.save(trainer)

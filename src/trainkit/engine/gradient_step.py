@@ -22,6 +22,7 @@ from trainkit.engine.device import CPU, convolutions_timed
 from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.optimizers import OptimizerSpec, as_spec
 from trainkit.engine.precision import LearningPrecision
+from trainkit.engine.ranks import Ranks
 from trainkit.engine.update_rules import State, rule_for
 
 Scalar = Tensor | float  # on a device, or a plain number already
@@ -71,6 +72,7 @@ class GradientStep:
     Attributes:
         optimizer: as given; a factory as `TorchOptimizer`.
         groups: parameters that move; a new list wherever they are laid out again.
+        ranks: processes that average their gradients; None for one process. May be set.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class GradientStep:
         self._named = list(module.named_parameters())
         self._rule = rule_for(self.optimizer, [parameter for _, parameter in self._named])
         self._look()
+        self.ranks: Ranks | None = None
         self._n_warm_ups = 0  # steps so far, up to `_N_WARM_UPS`
         self.use(compile=compile, precision=precision)
 
@@ -103,7 +106,7 @@ class GradientStep:
     @property
     def not_recordable(self) -> str | None:
         """Why a CUDA graph cannot record steps; None where it can."""
-        return self._rule.not_recordable
+        return self._rule.not_recordable if self.ranks is None else "gradients are averaged over ranks"
 
     def lr(self, step: int) -> float:
         """Return the learning rate of an update at an environment step, of the first group of parameters."""
@@ -136,6 +139,8 @@ class GradientStep:
         With a learning rate `lr` on the device no number is read on the CPU, so that the step can be recorded.
         """
         groups, clip = self.groups, self.clip
+        if self.ranks is not None:
+            self.ranks.average([group.gradient for group in groups], loss)
         limit = clip.limit if clip is not None and clip.by == "global_norm" else math.inf
         scale: Tensor | None = None  # what gradients are divided by
         skipped: Tensor | None = None

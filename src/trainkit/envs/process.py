@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.errors import BusyError, ConfigError, EnvError
 from trainkit.core.spaces import Spaces
+from trainkit.core.worker_process import blocked_signals, ignore_signals
 from trainkit.envs.backends import (
     FORKED,
     RAISED,
@@ -51,7 +52,6 @@ _CLOSING_S = 3.0  # for environments to close themselves
 _REPLACING_S = 1.0  # for one that failed, while all others wait
 
 _FINGERPRINT = "the fingerprint of its attributes"  # a request; no attribute has such a name
-_TRAINER_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}  # Windows has no SIGUSR1
 _PARENT_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
 
 
@@ -377,19 +377,6 @@ def _accelerator_is_running() -> bool:
     return is_initialized is not None and bool(is_initialized())
 
 
-@contextlib.contextmanager
-def blocked_signals() -> Iterator[None]:
-    """Block the trainer's signals until a process that starts can ignore them."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TRAINER_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _leave_to_parent() -> None:
     """In a fork, give up the parent's workers: close their pipes, so that they see it die, and do not wait for them."""
     known: set[object] = getattr(multiprocessing.process, "_children", set())
@@ -465,14 +452,3 @@ def _picklable(error: BaseException) -> BaseException:
     except Exception:  # noqa: BLE001  # it may hold anything
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def ignore_signals() -> None:
-    """Ignore Ctrl-C, SIGTERM and SIGUSR1 to the process group: the parent decides when to end or save.
-
-    The handler is an empty function and not SIG_IGN, which programs that an environment starts would inherit.
-    """
-    for number in _TRAINER_SIGNALS:
-        signal.signal(number, lambda number, frame: None)
-    if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TRAINER_SIGNALS)

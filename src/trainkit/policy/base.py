@@ -42,6 +42,7 @@ from trainkit.engine.gradient_step import Clip, GradientStep, Scalar
 from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision
+from trainkit.engine.ranks import Ranks
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
@@ -634,6 +635,25 @@ class Policy(nn.Module):
     def read_metrics(self) -> dict[str, float]:
         """Return the means over all updates since the last call, and reset them; empty if there were none."""
         return self._learning.read_metrics()
+
+    def join(self, ranks: Ranks) -> None:
+        """Start with the weights of rank 0, and average gradients over all ranks from now on; see docs/scaling_up.md.
+
+        Trainers call this under torchrun.
+
+        Raises:
+            ConfigError: the policy has running statistics, which ranks do not share.
+        """
+        if self.observes:
+            raise ConfigError(
+                f"{type(self).__name__} has running statistics, which the ranks of torchrun do not share: set "
+                "normalize_obs=False and no reward='return_scale', or train in one process"
+            )
+        ranks.copy_weights(self)
+        self._learning.ranks = ranks
+        for gradient_step in self._learning.steps.values():
+            gradient_step.ranks = ranks
+        self._check_recordable()
 
     # ---- seeds ----
 

@@ -412,7 +412,11 @@ class DQNPolicy(Policy):
         Trainers call this before the first update. Without it the rewards of the first batch set the support.
         """
         if self._support is not None and not self._support.is_fitted:
-            self._support.fit(*buffer.return_range(self.horizon))
+            low, high = buffer.return_range(self.horizon)
+            if self._learning.ranks is not None:
+                lows, highs = zip(*self._learning.ranks.gather((low, high)), strict=True)
+                low, high = min(lows), max(highs)
+            self._support.fit(low, high)
 
     def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
         """Learn from one batch and return its priorities; raise `DivergedError` as `minimize` does.
@@ -436,7 +440,7 @@ class DQNPolicy(Policy):
             support.fit(float(np.min(batch.reward)), float(np.max(batch.reward)))
         result = self._update(batch, step=step)
         if support is not None and support.clipped.is_due:
-            support.follow(partial(self._logits, batch), self._learning.steps["network"])
+            support.follow(partial(self._logits, batch), self._learning.steps["network"], self._learning.ranks)
         return result
 
     @torch.no_grad()

@@ -98,7 +98,10 @@ class PPOPolicy(OnpolicyPolicy):
         return torch.maximum(error, (near - rows.returns).square())
 
     def _should_stop(self, metrics: Mapping[str, Scalar]) -> bool:
-        return self.target_kl is not None and float(metrics["approx_kl"]) > self.target_kl
+        if self.target_kl is None:
+            return False
+        divergence, ranks = float(metrics["approx_kl"]), self._learning.ranks
+        return (divergence if ranks is None else ranks.mean(divergence)) > self.target_kl
 
 
 @checked

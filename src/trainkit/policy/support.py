@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from trainkit.core.errors import ConfigError
 from trainkit.engine.gradient_step import GradientStep
+from trainkit.engine.ranks import Ranks
 from trainkit.nets.networks import MapsOutputs, mapped
 from trainkit.policy.update_result import PeriodicMeans
 from trainkit.policy.values import SupportValue
@@ -63,22 +64,25 @@ class AutomaticSupport:
         self.value.fit(low, high)
         _log.info("%s has the support %g..%g for returns of %g..%g", self._subject, *self._bounds, low, high)
 
-    def follow(self, logits: Callable[[], Tensor], gradient_step: GradientStep) -> None:
+    def follow(self, logits: Callable[[], Tensor], gradient_step: GradientStep, ranks: Ranks | None = None) -> None:
         """Widen the support at the bounds where too much was clipped since the last look; this waits for the device.
 
         Args:
             logits: returns those of all networks for some observations, [N, W].
             gradient_step: which trains the first network.
+            ranks: processes that widen it by the mean of their shares, and by the outputs of rank 0.
         """
         shares = self.clipped.read()
         below = shares.get("clipped_below", 0.0)
         above = shares.get("clipped_share", 0.0) - below
+        if ranks is not None:
+            below, above = ranks.mean(below), ranks.mean(above)
         if max(below, above) <= LARGEST_SHARE:
             return
         before, bounds = self._bounds, self.value.widened(below=below > LARGEST_SHARE, above=above > LARGEST_SHARE)
         if bounds == before:  # those that were given
             return
-        given = logits()
+        given = logits() if ranks is None else ranks.copy(logits().contiguous())
         support = self.value.support.clone()
         self.value.set_bounds(*bounds)
         projection = projected(support, self.value.support)

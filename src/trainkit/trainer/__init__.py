@@ -23,6 +23,7 @@ from trainkit.trainer.fitted_q_evaluation import FittedQ, fitted_q_evaluation
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
+from trainkit.trainer.parallel.many_runs import RunResult, run
 from trainkit.trainer.restarting import run_with_restart
 from trainkit.trainer.tournament import Tournament, WinRate, tournament
 
@@ -49,6 +50,7 @@ __all__ = [
     "RecordVideo",
     "RolloutLearner",
     "RunInfo",
+    "RunResult",
     "RunWarning",
     "SaveBest",
     "SaveEvery",
@@ -62,6 +64,7 @@ __all__ = [
     "evaluate",
     "fitted_q_evaluation",
     "inspect_checkpoint",
+    "run",
     "run_with_restart",
     "scalars",
     "tournament",

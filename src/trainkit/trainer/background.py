@@ -2,41 +2,27 @@
 
 A request is a copy of the policy on the CPU, the state of the evaluation and the step of schedules; the answer is what
 an evaluation in this process would return. The worker keeps nothing from one request to the next but its environments,
-so that a new process gives the same numbers. It computes on one thread.
-
-The process is a new Python, not a fork: it shares no memory, lock or device with training. It ends when the pipe to it
-closes, whatever ends the trainer's process, and ignores signals that are for the trainer.
+so that a new process gives the same numbers.
 """
 
-import contextlib
-import multiprocessing
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import tempfile
-import traceback
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-from gymnasium.vector.utils import CloudpickleWrapper
 
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.stats import CollectStats
+from trainkit.core.worker_process import Inbox, WorkerProcess, packed, unpacked
 from trainkit.envs import Envs
-from trainkit.envs.process import blocked_signals, ignore_signals
 from trainkit.policy import load_policy
 from trainkit.trainer.evaluation import Evaluation
 
 _LOOK_S = 0.05  # between two looks for an answer, and for signals
-_CLOSING_S = 3.0  # for environments to close themselves
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_SUBJECT = "Evaluation.background"
 _FINISH = "finish"  # the message that ends an evaluation of duration "auto"
 
 
@@ -74,36 +60,23 @@ class EvaluationWorker:
             raise ConfigError("Evaluation.background needs a POSIX system: leave it out")
         self._envs = evaluation.collector.envs
         parts = {"envs": self._factory(), "options": evaluation.options, "metric": evaluation.collector.reward_metric}
-        self._parts = _pickled(parts, "the environments' factory, or a function of the evaluation,")
+        self._parts = packed(parts, _SUBJECT, "the environments' factory, or a function of the evaluation,")
         self._is_auto = evaluation.duration == "auto"
         self._is_finishing = False  # whether it is to finish the current episodes
-        self._pipe: Connection | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stop: Callable[[], object] = lambda: None
+        self._process: WorkerProcess | None = None
 
     def start(self) -> None:
         """Start the process unless it is running."""
-        if self._process is not None:
-            return
-        self._pipe, theirs = multiprocessing.Pipe()
-        code = f"import sys; sys.path[:] = {sys.path!r}; from trainkit.trainer.background import serve; "
-        code += f"serve({theirs.fileno()}, {os.getpid()})"
-        with theirs, blocked_signals():
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | _ONE_THREAD,
-            )
-        self._stop = weakref.finalize(self, _stop, self._process, self._pipe, os.getpid())
-        self._send(self._parts)
+        if self._process is None:
+            self._process = WorkerProcess(serve)
+            self._process.send(self._parts)
 
     def request(self, request: Request) -> None:
         """Let the process play."""
         self._factory()
         self.start()
         self._is_finishing = False
-        self._send(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+        self._send(request)
 
     def receive(self, between_looks: Callable[[], None]) -> Played:
         """Wait for the answer; an evaluation of duration "auto" ends with its current episodes.
@@ -115,16 +88,17 @@ class EvaluationWorker:
             EnvError: the process died.
             Exception: what the evaluation raised.
         """
-        assert self._pipe is not None, "a request was sent"
+        assert self._process is not None, "a request was sent"
         if self._is_auto and not self._is_finishing:
             self._is_finishing = True
-            self._send(pickle.dumps(_FINISH))
-        while not self._pipe.poll(_LOOK_S):
+            self._send(_FINISH)
+        while not self._process.pipe.poll(_LOOK_S):
             between_looks()
         try:
-            is_result, content, trace = pickle.loads(self._pipe.recv_bytes())  # noqa: S301  # from a process of our own
-        except (EOFError, OSError):
-            raise EnvError(f"the process of the evaluation in the background {self._end()}") from None
+            is_result, content, trace = self._process.receive()
+        except EOFError:
+            process, self._process = self._process, None
+            raise EnvError(f"the process of the evaluation in the background {process.end()}") from None
         if not is_result:
             content.add_note(f"in the process of the evaluation in the background:\n{trace}")
             raise content
@@ -133,8 +107,9 @@ class EvaluationWorker:
 
     def close(self) -> None:
         """End the process; the next request starts another."""
-        self._stop()
-        self._process = self._pipe = None
+        if self._process is not None:
+            self._process.close()
+        self._process = None
 
     def _factory(self) -> Callable[[], Envs]:
         """Return what makes equal environments in the process."""
@@ -145,17 +120,9 @@ class EvaluationWorker:
             )
         return self._envs.make_again
 
-    def _send(self, message: bytes) -> None:
-        assert self._pipe is not None, "it was started"
-        with contextlib.suppress(OSError):  # it is dead, and `receive` reports how it ended
-            self._pipe.send_bytes(message)
-
-    def _end(self) -> str:
-        """Release what is left of a process that died, and describe how it ended."""
+    def _send(self, message: object) -> None:
         assert self._process is not None, "it was started"
-        code = self._process.wait()
-        self.close()
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        self._process.send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
 def pickled_policy(policy: Any) -> bytes:
@@ -167,82 +134,45 @@ def pickled_policy(policy: Any) -> bytes:
         if hasattr(policy, "exploration"):
             copied.exploration = policy.exploration
         policy = copied
-    return _pickled(policy, f"{type(policy).__name__}")
+    return packed(policy, _SUBJECT, type(policy).__name__)
 
 
 def unpickled_policy(pickled: bytes) -> Any:
     """Return the policy of `pickled_policy`."""
-    return pickle.loads(pickled).fn  # noqa: S301  # pickled in this process
-
-
-def _pickled(content: Any, name: str) -> bytes:
-    try:
-        return pickle.dumps(CloudpickleWrapper(content), pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise ConfigError(
-            f"Evaluation.background: {name} cannot be sent to another process: {error}: create what it holds inside "
-            "of it, or set background=False"
-        ) from error
-
-
-def _stop(process: "subprocess.Popen[bytes]", pipe: Connection, owner: int) -> None:
-    """End a process: its pipe closes, and if it has not ended after some seconds it is killed."""
-    if os.getpid() != owner:  # a fork of the process that started it
-        return
-    pipe.close()
-    try:
-        process.wait(_CLOSING_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    return unpacked(pickled)
 
 
 # ---- in the worker process ----
 
 
-class _Gone(BaseException):
-    """The trainer's process has ended, or does not need this one any more."""
-
-
-def serve(descriptor: int, parent: int) -> None:
+def serve(inbox: Inbox) -> None:
     """Answer requests until the pipe closes."""
-    ignore_signals()
-    pipe = Connection(descriptor)
-    with contextlib.suppress(_Gone, EOFError, OSError):
-        parts: Mapping[str, Any] = pickle.loads(pipe.recv_bytes()).fn  # noqa: S301  # from our parent
-        worker = _Server(pipe, parent, parts)
-        try:
-            while True:
-                message = worker.next_message()
-                if isinstance(message, Request):
-                    pipe.send_bytes(worker.answer(message))
-        finally:
-            worker.close()
+    server = _Server(inbox, unpacked(inbox.receive()))
+    try:
+        while True:
+            message = server.next_message()
+            if isinstance(message, Request):
+                server.answer(message)
+    finally:
+        server.close()
 
 
 class _Server:
     """The worker's side: environments that stay, and an evaluation for each request."""
 
-    def __init__(self, pipe: Connection, parent: int, parts: Mapping[str, Any]) -> None:
-        self._pipe, self._parent, self._parts = pipe, parent, parts
+    def __init__(self, inbox: Inbox, parts: Mapping[str, Any]) -> None:
+        self._inbox, self._parts = inbox, parts
         self._envs: Any = None  # made at the first request, so that an error is an answer
         self._is_finishing = False
 
     def next_message(self) -> Any:
         """Wait for a message."""
-        while not self._pipe.poll(1.0):
-            self._check_parent()
-        return pickle.loads(self._pipe.recv_bytes())  # noqa: S301  # from our parent
+        return pickle.loads(self._inbox.receive())  # noqa: S301  # from our owner
 
-    def answer(self, request: Request) -> bytes:
-        """Play, and pack the result or the error."""
+    def answer(self, request: Request) -> None:
+        """Play, and send the result or the error."""
         self._is_finishing = False
-        try:
-            played = self._play(request)
-            return pickle.dumps((True, played, ""), pickle.HIGHEST_PROTOCOL)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # sent to the trainer
-            trace = "".join(traceback.format_exception(error))
-            return pickle.dumps((False, _picklable(error), trace), pickle.HIGHEST_PROTOCOL)
+        self._inbox.answer(lambda: self._play(request))
 
     def close(self) -> None:
         """Close the environments."""
@@ -267,19 +197,6 @@ class _Server:
 
     def _look(self) -> None:
         """Between two steps: read the request to finish, and end with the trainer's process."""
-        self._check_parent()
-        if self._pipe.poll():
+        self._inbox.check_owner()
+        if self._inbox.pipe.poll():
             self._is_finishing = self.next_message() == _FINISH
-
-    def _check_parent(self) -> None:
-        if os.getppid() != self._parent:
-            raise _Gone
-
-
-def _picklable(error: BaseException) -> Exception:
-    """Return an error that can be pickled: itself, or one with its text."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # just made
-    except Exception:  # noqa: BLE001  # it may hold anything
-        return EnvError(f"{type(error).__name__}: {error}")
-    return error if isinstance(error, Exception) else EnvError(f"it raised {type(error).__name__}: {error}")

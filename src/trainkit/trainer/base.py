@@ -22,6 +22,7 @@ from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
 from trainkit.core.protocols import Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second, scalars
+from trainkit.engine.ranks import Ranks
 from trainkit.loggers.logger import as_logger
 from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Dispatcher
@@ -36,8 +37,16 @@ from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.learning_units import components_of, learning_units
 from trainkit.trainer.metrics import Metrics, Reduce
 from trainkit.trainer.options import Options
+from trainkit.trainer.parallel.ranked import (
+    callbacks_of_rank,
+    check_even,
+    check_ranks,
+    join_ranks,
+    options_of_rank,
+    write_parts,
+)
 from trainkit.trainer.progress import Progress
-from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest_intact
+from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest, newest_intact
 from trainkit.trainer.run_record import record_of
 
 _log = logging.getLogger(__name__)
@@ -66,12 +75,14 @@ class Trainer(Generic[TraineeT]):
         options: those every trainer has, checked.
 
     Attributes:
+        ranks: processes started by torchrun that learn together; None for one process.
         recipe: the preset that made the trainer, and all of its settings in plain values; None otherwise.
     """
 
     unit: ClassVar[str] = "step"  # of the clock
     learns_by: ClassVar[str] = "update"  # the method a policy must have
     recipe: Mapping[str, Any] | None = None
+    episode_per_collect: int | None = None  # of trainers that collect
 
     policy: TraineeT
     learning: str = ""  # the name of the policy that learns from the batch of `on_train_batch`; "" of an only one
@@ -95,15 +106,26 @@ class Trainer(Generic[TraineeT]):
         self.train_collector, self.buffer = train_collector, buffer
         self._max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
+        self.ranks = Ranks.launched()
+        if self.ranks is not None:
+            check_ranks(type(self).__name__, options, train_collector, self.episode_per_collect)
+            self.seed = self.ranks.gather(self.seed)[0]
+            options = options_of_rank(self.ranks, options)
         self._options = options
         evaluation = options.evaluator()
         self.test_collector = None if evaluation is None else evaluation.collector
         self._prepare_parts()
-        parts = {"policy": policy, "train": train_collector, "test": self.test_collector, "evaluation": evaluation}
-        fill_seeds(self.seed, parts | ({"buffer": buffer} if isinstance(buffer, Seedable) else {}))
+        parts: dict[str, Seedable | None] = {"policy": policy, "train": train_collector, "test": self.test_collector}
+        parts |= {"evaluation": evaluation, "buffer": buffer if isinstance(buffer, Seedable) else None}
+        if self.ranks is not None:
+            join_ranks(self.ranks, self.seed, parts, learning_units(policy, buffer, self))
+        else:
+            fill_seeds(self.seed, parts)
 
         self.history = History()  # a row of numbers per epoch
         callbacks = [self.history, *options.all_callbacks()]
+        if self.ranks is not None:
+            callbacks = callbacks_of_rank(self.ranks, callbacks)
         self._callbacks = Dispatcher(callbacks, options.callback_errors)
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         if evaluation is not None and evaluation.background:
@@ -112,7 +134,8 @@ class Trainer(Generic[TraineeT]):
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
         self._metrics = Metrics(policy, buffer, options.smoothed_reports)
         self._diagnosis = Diagnosis(options.diagnosis or ())
-        self._interrupt = DeferredInterrupt(self._save_now if self._checkpoints else None)
+        can_save = bool(self._checkpoints) and self.ranks is None
+        self._interrupt = DeferredInterrupt(self._save_now if can_save else None, ends_work=self.ranks is None)
         self.evaluation_schedule = EvaluationSchedule(
             evaluation, options.compute_score_fn, self._callbacks, self._metrics.stopwatch, self._interrupt.check
         )
@@ -136,6 +159,8 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def _folder_owners(self) -> list[OwnsFolder]:
+        if self.ranks is not None and self.ranks.rank > 0:
+            return []
         return [callback for callback in self._callbacks.callbacks if isinstance(callback, OwnsFolder)]
 
     def _prepare_parts(self) -> None:
@@ -478,6 +503,7 @@ class Trainer(Generic[TraineeT]):
             "seed": self.seed,
             "max_epoch": self.max_epoch,
             f"{self.unit}_per_epoch": self.step_per_epoch,
+            **({} if self.ranks is None else {"n_ranks": self.ranks.n}),
         }
 
     def note(self, line: str) -> None:
@@ -513,7 +539,9 @@ class Trainer(Generic[TraineeT]):
         self._start_epoch()
         if not self._is_whole:
             self._train_step()
-        while self.stop_reason is None and not self._epochs.is_over(self.clock, self._metrics.stopwatch):
+        while (self.stop_reason is None or self.ranks is not None) and not self._epochs.is_over(
+            self.clock, self._metrics.stopwatch
+        ):
             if self._progress.is_shown:
                 self._progress.advance_to(self._epochs.n_done(self.clock))
             if self.clock - self._metrics.recent.start >= self._options.log_every:
@@ -541,6 +569,8 @@ class Trainer(Generic[TraineeT]):
     def _after_collect(self, stats: CollectStats) -> None:
         """Add a collect to the metrics and fire its event; a divergence of earlier updates is known by now."""
         self.policy.check_divergence()
+        if self.ranks is not None:
+            check_even(type(self).__name__, self.train_collector, stats.n_step)
         self._metrics.recent.add_collect(stats)
         if self._options.test_in_train:
             score = self.evaluation_schedule.score(stats)
@@ -560,6 +590,7 @@ class Trainer(Generic[TraineeT]):
         """Evaluate if it is due, and compute the epoch's result."""
         schedule = self.evaluation_schedule
         schedule.deliver(self)  # of the epoch before
+        self._agree_to_stop()
         if self.stop_reason is None:  # else the missing steps are made when the run continues
             self._epochs.skip_rest(self.clock)
         is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
@@ -569,6 +600,7 @@ class Trainer(Generic[TraineeT]):
             schedule.deliver(self)
         if self.epoch >= self.max_epoch:
             self.stop("max_epoch")
+        self._agree_to_stop()
         self._epoch_report, stats = self._metrics.end_epoch(self.clock, schedule.unreported, schedule.epoch_test)
         schedule.unreported = NO_COLLECT
         self._epochs.is_running, self._is_ending = False, True
@@ -576,7 +608,14 @@ class Trainer(Generic[TraineeT]):
         self._result = EpochResult(self.epoch, stats, self.info)
         self._progress.advance_to(self._epochs.n_done(self.clock))
         self._callbacks.fire("on_epoch_end", self, self._result)
+        self._agree_to_stop()
         self._finish_epoch()
+
+    def _agree_to_stop(self) -> None:
+        """Stop if another rank stops, for the reason of the first; a SIGTERM ends all at the end of their epoch."""
+        if self.ranks is not None:
+            own = TERMINATE if self._interrupt.take_termination() else self.stop_reason
+            self.stop_reason = next((reason for reason in self.ranks.gather(own) if reason is not None), None)
 
     def _diagnose(self, stats: EpochStats) -> EpochStats:
         """Return the statistics of an epoch with the warnings that follow from them; log those that are new."""
@@ -594,6 +633,7 @@ class Trainer(Generic[TraineeT]):
         if self._is_ending:
             self._is_ending = False
             self._callbacks.fire("on_epoch_reported", self, self._result)
+            self._agree_to_stop()
 
     def _write_epoch(self) -> None:
         """Write the report of a finished epoch, once; values logged afterwards belong to the next epoch."""
@@ -668,6 +708,8 @@ class Trainer(Generic[TraineeT]):
     ) -> Path:
         """Write a checkpoint of the run into a folder, completely or not at all.
 
+        Under torchrun every rank must call it, and writes its part.
+
         Args:
             path: of the folder; a checkpoint there is replaced.
             include: of "policy", "buffer", "collector" and "trainer", those to write; None is all.
@@ -680,7 +722,10 @@ class Trainer(Generic[TraineeT]):
         self._complete()
         if at == "episode_end" and self.train_collector is not None:
             self.train_collector.require_reset()
-        written = self._checkpoint().write(path, include, exclude)
+        if self.ranks is None:
+            written = self._checkpoint().write(path, include, exclude)
+        else:
+            written = write_parts(self.ranks, Path(path), lambda own: self._checkpoint().write(own, include, exclude))
         self._callbacks.fire("on_checkpoint_saved", self, written)
         return written
 
@@ -694,6 +739,8 @@ class Trainer(Generic[TraineeT]):
             CheckpointError: it is damaged, or of another kind of run.
         """
         keeps_buffer = all(checkpoint.with_buffer for checkpoint in self._checkpoints)
+        if self.ranks is not None:
+            path = self.ranks.part(newest(path))
         loaded = self._checkpoint().read(path, include, exclude, keeps_buffer=keeps_buffer)
         if loaded.lacks_buffer:
             self._continue_without_rows()
@@ -713,6 +760,8 @@ class Trainer(Generic[TraineeT]):
             if not self._checkpoints:
                 raise ConfigError('resume_from="auto" needs checkpoint=, the folder that this run saves to')
             folder = newest_intact(self._checkpoints[0].folder)
+            if self.ranks is not None:
+                folder = self.ranks.gather(folder)[0]
         if folder is not None:
             self.load(folder)
             done = f"{self.env_step:,} steps | {self.gradient_step:,} updates"

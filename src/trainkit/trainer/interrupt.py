@@ -32,10 +32,11 @@ class DeferredInterrupt:
 
     Args:
         save: called on SIGUSR1; None leaves that signal alone.
+        ends_work: whether SIGTERM raises `Terminated`; if not, it waits for `take_termination`.
     """
 
-    def __init__(self, save: Callable[[], object] | None = None) -> None:
-        self._save = save
+    def __init__(self, save: Callable[[], object] | None = None, *, ends_work: bool = True) -> None:
+        self._save, self._ends_work = save, ends_work
         self._is_pending = False  # whether any signal is deferred
         self._is_ending = False  # whether SIGTERM took effect
         self._deferred: set[int] = set()
@@ -92,7 +93,7 @@ class DeferredInterrupt:
         if not self._is_pending:
             return
         if signal.SIGTERM in self._deferred:
-            if not is_whole:
+            if not (is_whole and self._ends_work):
                 return
             self._deferred &= {signal.SIGINT}  # which takes effect on leaving
             self._is_ending = True
@@ -107,6 +108,13 @@ class DeferredInterrupt:
                 self._save()
                 if self._save_handler is not None:
                     self._save_handler.pass_on()
+
+    def take_termination(self) -> bool:
+        """Return whether a SIGTERM was received; its owner ends the work."""
+        was_received = signal.SIGTERM in self._deferred
+        self._deferred.discard(signal.SIGTERM)
+        self._refresh()
+        return was_received
 
     def pass_on(self, number: int) -> None:
         """Call the former handler, if it is a function."""

@@ -18,7 +18,14 @@ _log = logging.getLogger(__name__)
 
 Component = tuple[Callable[[], Any], Callable[[Any], object]]
 
-_IDENTITY = ("trainer", "policy", "buffer", "env", "n_envs")  # settings a checkpoint must share with the resumed run
+_IDENTITY = (
+    "trainer",
+    "policy",
+    "buffer",
+    "env",
+    "n_envs",
+    "n_ranks",
+)  # settings a checkpoint must share with the resumed run
 _UNCOMPARED = (*_IDENTITY, "seed", "max_epoch")  # compared elsewhere, or free to differ
 _DEFAULTS = {"overlap": False, "policy.precision": "float32"}  # of settings that older checkpoints lack
 _PROGRESS = (

@@ -108,7 +108,10 @@ class Checkpoint(Callback):
 
     def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
         if self._note_best(result.stats):
-            self._save(trainer, self.folder / "best", ["buffer"])
+            if trainer.ranks is not None:  # rank 0, which alone evaluates
+                trainer.policy.save(self.folder / "best")
+            else:
+                self._save(trainer, self.folder / "best", ["buffer"])
         if trainer.is_finished or (self.unit == "epochs" and self._is_due(trainer)):
             self.save(trainer)
 
@@ -118,12 +121,14 @@ class Checkpoint(Callback):
             self.save(trainer)
 
     def save(self, trainer: "Trainer") -> None:
-        """Save now, and remove old checkpoints."""
-        self.claim.hold()
+        """Save now, and remove old checkpoints; of several ranks each saves its part, in the folder of rank 0."""
         self._note_position(trainer)
         found = checkpoints.numbered(self.folder)
         number = 1 + max((number for number, _ in found), default=0)
-        if self._save(trainer, self.folder / f"save-{number:06d}", [] if self.with_buffer else ["buffer"]):
+        if trainer.ranks is not None:
+            number = trainer.ranks.gather(number)[0]
+        is_written = self._save(trainer, self.folder / f"save-{number:06d}", [] if self.with_buffer else ["buffer"])
+        if is_written and (trainer.ranks is None or trainer.ranks.rank == 0):
             self._drop_old()
 
     def _note_position(self, trainer: "Trainer") -> None:
@@ -147,7 +152,8 @@ class Checkpoint(Callback):
 
     def _save(self, trainer: "Trainer", path: Path, exclude: Sequence[str]) -> bool:
         """Save, and return whether that succeeded; at the end of a run a failure raises."""
-        self.claim.hold()
+        if trainer.ranks is None or trainer.ranks.rank == 0:
+            self.claim.hold()
         try:
             trainer.save(path, exclude=exclude, at=self._at)
         except CheckpointError as error:

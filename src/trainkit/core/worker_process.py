@@ -1,0 +1,226 @@
+"""Worker processes: a new Python, not a fork, that answers the messages of its owner on one thread.
+
+A new Python shares no memory, lock or device with its owner, and needs no `if __name__ == "__main__"` in a script. It
+ends when the pipe to it closes, whatever ends its owner, and ignores signals that are for the owner.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from trainkit.core.errors import ConfigError, EnvError
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_CLOSING_S = 3.0  # for a process to end by itself
+_OWNER_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}  # Windows has no SIGUSR1
+
+Serve = Callable[["Inbox"], None]
+
+
+class WorkerProcess:
+    """A process that executes `serve(inbox)`, and the pipe to it.
+
+    Args:
+        serve: a function of a module.
+        output: a file that its standard streams are appended to; None: those of this process.
+
+    Attributes:
+        pipe: readable when it has answered, or has died.
+        pid: of the process.
+    """
+
+    def __init__(self, serve: Serve, *, output: Path | None = None) -> None:
+        if os.name != "posix":
+            raise ConfigError("a worker process needs a POSIX system: use one process")
+        self.pipe, theirs = multiprocessing.Pipe()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from trainkit.core.worker_process import Inbox; "
+        code += f"from {serve.__module__} import {serve.__name__}; "
+        code += f"Inbox({theirs.fileno()}, {os.getpid()}).serve({serve.__name__})"
+        with theirs, blocked_signals(), contextlib.ExitStack() as opened:
+            stream = None if output is None else opened.enter_context(output.open("ab"))
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=os.environ | ONE_THREAD,
+            )
+        self.pid = self._process.pid
+        self._stop = weakref.finalize(self, _stop, self._process, self.pipe, os.getpid())
+
+    def send(self, message: bytes) -> None:
+        """Send a message; to a process that is dead nothing, as `receive` reports how it ended."""
+        with contextlib.suppress(OSError):
+            self.pipe.send_bytes(message)
+
+    def receive(self) -> Any:
+        """Wait for the next answer, and unpickle it.
+
+        Raises:
+            EOFError: the process died; `end` describes how.
+        """
+        try:
+            return pickle.loads(self.pipe.recv_bytes())  # noqa: S301  # from a process of our own
+        except OSError:
+            raise EOFError from None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, unless it has ended."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End the process now."""
+        self._process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """Close the pipe, which ends the process; after some seconds it is killed."""
+        self._stop()
+
+    def end(self) -> str:
+        """Release what is left of a process that died, and describe how it ended."""
+        code = self._process.wait()
+        self.close()
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+def _stop(process: "subprocess.Popen[bytes]", pipe: Connection, owner: int) -> None:
+    """End a process: its pipe closes, and if it has not ended after some seconds it is killed."""
+    if os.getpid() != owner:  # a fork of the process that started it
+        return
+    pipe.close()
+    try:
+        process.wait(_CLOSING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def packed(content: Any, subject: str, name: str) -> bytes:
+    """Pickle what a worker process is given, functions of a script included.
+
+    Args:
+        content: to send.
+        subject: for the error.
+        name: of the content, for the error.
+
+    Raises:
+        ConfigError: it cannot be pickled.
+    """
+    try:
+        return pickle.dumps(CloudpickleWrapper(content), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise ConfigError(
+            f"{subject}: {name} cannot be sent to another process: {error}: create what it holds inside of it, or use "
+            "one process"
+        ) from error
+
+
+def unpacked(message: bytes) -> Any:
+    """Return the content of `packed`."""
+    return pickle.loads(message).fn  # noqa: S301  # packed by a process of our own
+
+
+@contextlib.contextmanager
+def blocked_signals() -> Iterator[None]:
+    """Block the owner's signals until a process that starts can ignore them."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OWNER_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ---- in the worker process ----
+
+
+class OwnerGoneError(BaseException):
+    """The owner of this process has ended, or does not need it any more."""
+
+
+class Inbox:
+    """The worker's side of the pipe.
+
+    Args:
+        descriptor: of the pipe.
+        owner: the process that started this one.
+    """
+
+    def __init__(self, descriptor: int, owner: int) -> None:
+        self.pipe, self._owner = Connection(descriptor), owner
+
+    def serve(self, function: Serve) -> None:
+        """Execute the function of this process, until the owner closes the pipe or ends."""
+        ignore_signals()
+        with contextlib.suppress(OwnerGoneError, EOFError, BrokenPipeError, ConnectionResetError):
+            function(self)
+
+    def receive(self) -> bytes:
+        """Wait for a message."""
+        while not self.pipe.poll(1.0):
+            self.check_owner()
+        return self.pipe.recv_bytes()
+
+    def check_owner(self) -> None:
+        """Raise `OwnerGoneError` if the owner has ended."""
+        if os.getppid() != self._owner:
+            raise OwnerGoneError
+
+    def terminate_with_owner(self) -> None:
+        """Send this process a SIGTERM each second from when the owner has ended, for work that reads no message."""
+
+        def watch() -> None:
+            while True:
+                time.sleep(1.0)
+                if os.getppid() != self._owner:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    def answer(self, work: Callable[[], Any]) -> None:
+        """Do some work, and send (True, result, "") or (False, error, its traceback)."""
+        try:
+            message = pickle.dumps((True, work(), ""), pickle.HIGHEST_PROTOCOL)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # sent to the owner
+            trace = "".join(traceback.format_exception(error))
+            message = pickle.dumps((False, picklable(error), trace), pickle.HIGHEST_PROTOCOL)
+        self.pipe.send_bytes(message)
+
+
+def picklable(error: BaseException) -> Exception:
+    """Return an error that can be pickled: itself, or one with its text."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # just made
+    except Exception:  # noqa: BLE001  # it may hold anything
+        return EnvError(f"{type(error).__name__}: {error}")
+    return error if isinstance(error, Exception) else EnvError(f"it raised {type(error).__name__}: {error}")
+
+
+def ignore_signals() -> None:
+    """Ignore Ctrl-C, SIGTERM and SIGUSR1 to the process group: the owner decides when to end or save.
+
+    The handler is an empty function and not SIG_IGN, which programs that are started here would inherit.
+    """
+    for number in _OWNER_SIGNALS:
+        signal.signal(number, lambda number, frame: None)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OWNER_SIGNALS)

@@ -1,0 +1,90 @@
+"""Ranks: processes started by torchrun that learn together, each from its own rows, by averaged gradients.
+
+All ranks start with the weights of rank 0 and take the same steps along the same averaged gradient, so that their
+weights stay equal to the bit.
+"""
+
+import atexit
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_LONGEST = timedelta(hours=12)  # that ranks wait for rank 0, which evaluates
+
+
+class Ranks:
+    """This process among those that learn together.
+
+    Attributes:
+        rank: of this process, from 0.
+        n: number of processes.
+    """
+
+    def __init__(self, rank: int, n: int) -> None:
+        self.rank, self.n = rank, n
+
+    @classmethod
+    def launched(cls) -> "Ranks | None":
+        """Return the ranks that torchrun started, or whose process group the script has made; None for one process."""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return None
+        distributed = torch.distributed
+        if not distributed.is_initialized():
+            if not distributed.is_torchelastic_launched():  # a scheduler's variable
+                return None
+            device = torch.accelerator.current_accelerator(check_available=True)
+            if device is not None:
+                torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+            distributed.init_process_group("gloo" if device is None else None, timeout=_LONGEST)
+            atexit.register(_leave)
+        return cls(distributed.get_rank(), distributed.get_world_size())
+
+    def part(self, folder: Path) -> Path:
+        """Return where this rank's part of a checkpoint is: that of rank 0 in the folder itself, the others below."""
+        return folder if self.rank == 0 else folder / f"rank{self.rank}"
+
+    # ---- gradient steps ----
+
+    def average(self, gradients: Sequence[Tensor], loss: Tensor | float) -> None:
+        """Average flat gradients in place, one all-reduce each, usually one in all.
+
+        Where the loss of a rank is not finite, the averaged gradient of all is not, and no rank takes the step.
+        """
+        for gradient in gradients:
+            gradient[:1].add_(loss * 0.0)  # nan and infinity times 0 are nan
+            torch.distributed.all_reduce(gradient)
+            gradient.div_(self.n)
+
+    # ---- what all ranks must have the same of ----
+
+    def copy_weights(self, module: nn.Module) -> None:
+        """Give a module the parameters and buffers that it has on rank 0."""
+        with torch.no_grad():
+            for tensor in module.state_dict().values():
+                self.copy(tensor)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Overwrite a tensor by that of rank 0, and return it."""
+        torch.distributed.broadcast(tensor, 0)
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks in their order; values can be pickled."""
+        values: list[Any] = [None] * self.n
+        torch.distributed.all_gather_object(values, value)
+        return values
+
+    def mean(self, number: float) -> float:
+        """Return the mean of a number over all ranks."""
+        return sum(map(float, self.gather(number))) / self.n
+
+
+def _leave() -> None:
+    """Leave the process group that was joined here."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

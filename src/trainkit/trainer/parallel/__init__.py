@@ -1,0 +1,1 @@
+"""Training on more cores, machines and devices than one process uses."""

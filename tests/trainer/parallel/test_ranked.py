@@ -1,0 +1,151 @@
+"""Several ranks: the averaged gradient is that of one process, weights stay equal, and a resumed run is exact."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed
+
+import trainkit as tk
+from tests.trainer.toys import everything
+from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
+from trainkit.core.worker_process import ONE_THREAD
+from trainkit.engine.ranks import Ranks
+
+SCRIPT = Path(__file__).parent / "ranks_script.py"
+PORTS = iter(range(29_600, 29_700))
+
+
+@pytest.fixture
+def single_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    """Have trainers take part in a group of one rank."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    ranks = Ranks(0, 1)
+    monkeypatch.setattr(Ranks, "launched", classmethod(lambda cls: ranks))
+    yield ranks
+    torch.distributed.destroy_process_group()
+
+
+def make_run(name: str = "dqn", **options: Any) -> tk.Trainer:
+    """Return a run of 3 epochs."""
+    of_kind: dict[str, Any] = {"step_per_collect": 64} if name == "ppo" else {"learning_starts": 32, "batch_size": 16}
+    given = {"seed": 3, "hidden": (8,), "zoo": False, "max_epoch": 3, "verbose": False, "step_per_epoch": 64}
+    preset: Any = getattr(tk.presets, name)
+    trainer: tk.Trainer = preset("CartPole-v1", **{**given, **of_kind, **options})
+    return trainer
+
+
+def test_one_process_takes_part_in_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as schedulers set it
+    assert make_run().ranks is None
+
+
+@pytest.mark.parametrize("name", ["rainbow", "ppo"])
+def test_a_group_of_one_rank_has_the_bits_of_one_process(
+    name: str, single_rank: Ranks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = make_run(name, evaluation=tk.Evaluation(duration=2))
+    assert own.ranks is single_rank
+    own.run()
+    monkeypatch.setattr(Ranks, "launched", classmethod(lambda cls: None))
+    plain = make_run(name, evaluation=tk.Evaluation(duration=2))
+    plain.run()
+    assert everything(own) == everything(plain)
+    with pytest.raises(tk.errors.CheckpointError, match="was saved with n_ranks 1, this run has None"):
+        make_run(name).load(own.save(tmp_path / "save"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_step_of_every_rank(single_rank: Ranks) -> None:
+    gradients = [torch.ones(3), torch.ones(2)]
+    single_rank.average(gradients, float("inf"))
+    assert [bool(gradient.isfinite().all()) for gradient in gradients] == [False, False]
+    single_rank.average(gradients := [torch.ones(3)], 1e30)
+    assert gradients[0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_epoch_seconds": 1.0}, "max_epoch_seconds ends an epoch of one rank alone"),
+        ({"checkpoint": tk.Checkpoint("x", unit="seconds")}, "saves ranks at different steps"),
+        ({"env_options": {"on_error": "restart"}}, "every step must give a row of each environment"),
+        (
+            {"episode_per_collect": 2, "step_per_collect": None},
+            ".episode_per_collect has as many steps as its episodes",
+        ),
+        ({"normalize_obs": True}, "has running statistics, which the ranks of torchrun do not share"),
+    ],
+)
+def test_options_by_which_ranks_would_take_different_numbers_of_updates_are_rejected(
+    options: dict[str, Any], message: str, single_rank: Ranks
+) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        make_run(**options)
+    assert message in str(caught.value)
+
+
+def run_ranks(job: str, folder: Path, *arguments: str, n: int = 2) -> tuple[list[dict[str, Any]], str]:
+    """Run the script under torchrun; return what each rank wrote, and the output."""
+    out = folder / f"out-{len(list(folder.iterdir()))}"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={n}", f"--master-port={next(PORTS)}"]
+    done = subprocess.run(
+        [*torchrun, str(SCRIPT), job, str(out), *arguments],
+        env=os.environ | ONE_THREAD, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{out.name}.*"))], done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["dqn", "rainbow", "ppo", "sac"])
+def test_the_averaged_gradient_is_that_of_one_process_for_the_rows_of_all_ranks(name: str, tmp_path: Path) -> None:
+    """At each of 1,000 updates, to 1e-6 relative; before each update both ranks have the same bits of all weights."""
+    found, output = run_ranks("gradients", tmp_path, name, "1000")
+    assert len(found) == 2, output
+    assert found[0]["n_updates"] >= 1_000
+    assert found[0]["n_compared"] >= found[0]["n_updates"] - 10
+    assert found[0]["largest"] < 1e-6
+    assert found[0]["n_different"] == found[1]["n_different"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["rainbow", "ppo"])
+def test_a_resumed_run_of_two_ranks_is_exact_and_another_number_is_rejected(name: str, tmp_path: Path) -> None:
+    run_ranks("train", tmp_path, name, str(tmp_path / "whole"), "3", "-")
+    run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "1", "-")
+    found, output = run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "3", "auto")
+    assert len(found) == 2, output
+    assert find_checkpoints(tmp_path / "whole")[0].name == "save-000003"
+    whole, parts = find_checkpoints(tmp_path / "whole")[0], find_checkpoints(tmp_path / "parts")[0]
+    for part in ("", "rank1"):
+        assert states_of(whole / part) == states_of(parts / part), part
+    assert states_of(whole)["policy"] != states_of(whole / "rank1")["policy"], "streams differ"
+    assert states_of(whole)["buffer"] != states_of(whole / "rank1")["buffer"]
+    found, output = run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "4", "auto", n=1)
+    assert found == []
+    assert "was saved with n_ranks 2, this run has None: make it as it was" in output
+
+
+def states_of(folder: Path) -> dict[str, Any]:
+    """Return the components of a checkpoint in bits, without times."""
+    with open_checkpoint(folder, ["policy", "buffer", "collector", "trainer"]) as states:
+        trainer = {name: states["trainer"][name] for name in ("epoch", "stop_reason", "seed")}
+        found = {name: repr(_plain(states[name])) for name in ("policy", "buffer", "collector")}
+    return found | {"trainer": trainer}
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items() if "seconds" not in str(name) and name != "tally"}
+    if isinstance(state, (list, tuple)):
+        return [_plain(value) for value in state]
+    if isinstance(state, torch.Tensor):
+        return state.numpy().tobytes()
+    return state.tobytes() if hasattr(state, "tobytes") else state
