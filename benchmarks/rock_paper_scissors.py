@@ -86,10 +86,10 @@ def report(runs: Mapping[tuple[str, int], Mapping[str, Any]], commits: list[str]
             f"`python -m benchmarks.rock_paper_scissors` on {platform.machine()}, one thread; Python "
             f"{platform.python_version()}, trainkit {tk.__version__}, torch {torch.__version__}.",
             "",
-            f"PPO with a network of 16 hidden units, for {STEPS:,} games of the learner. The entropy bonus stands after "
-            f"the kind of opponents. The average is over all copies in the pool, of one every {EVERY} games, and in "
-            "self-play over the policies at the same times. New leaders counts how often another action became the most "
-            "probable. Bar: with a pool the average is within 0.05 of (1/3, 1/3, 1/3).",
+            f"PPO with a network of 16 hidden units, for {STEPS:,} games of the learner. The entropy bonus stands "
+            f"after the kind of opponents. The average is over all copies in the pool, of one every {EVERY} games, and "
+            "in self-play over the policies at the same times. New leaders counts how often another action became the "
+            "most probable. Bar: with a pool the average is within 0.05 of (1/3, 1/3, 1/3).",
             "",
             *table(runs),
             "",

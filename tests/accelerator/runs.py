@@ -83,7 +83,7 @@ def tolerance_of(device: torch.device, precision: str = "float32") -> float:
 
 
 # noise, actions, orders of rows
-DRAW_ON_THE_DEVICE = {"noisy_dqn", "rainbow", "iqn", "ppo", "recurrent_ppo", "a2c", "reinforce", "sac"}
+DRAW_ON_THE_DEVICE = {"noisy_dqn", "rainbow", "iqn", "ppo", "recurrent_ppo", "ippo", "mappo", "a2c", "reinforce", "sac"}
 
 
 def draws_as_the_cpu(name: str, device: torch.device) -> bool:

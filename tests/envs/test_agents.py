@@ -479,6 +479,7 @@ def test_a_game_of_pettingzoo_is_played_as_its_own_loop_plays_it() -> None:
     pytest.importorskip("pygame", reason="rock, paper, scissors draws with it")
     rps = pytest.importorskip("pettingzoo.classic.rps.rps", reason="PettingZoo is not installed")
     make = partial(rps.parallel_env, num_actions=3, max_cycles=6)
+    assert make_envs("pettingzoo/classic/rps_v2").agents == ("player_0", "player_1")
     ledger = Ledger()
     envs = make_envs(make, 2, seed=1)
     assert envs.agents == ("player_0", "player_1")

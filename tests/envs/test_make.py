@@ -104,7 +104,11 @@ def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
         ("CartPole-v9", {}, "make_envs: .*v9"),
         ("Nowhere/Pong-v5", {}, "make_envs: Namespace Nowhere not found"),
         ("not an id", {}, "make_envs: Malformed environment ID"),
-        ("no.such.Class", {}, "'no.such.Class' is neither a registered id nor a class that can be imported: No module"),
+        (
+            "no.such.Class",
+            {},
+            "'no.such.Class' is neither a registered id nor a class or a game that can be imported: No module",
+        ),
         ("tests.helpers.scripted_env.Nobody", {}, "has no attribute 'Nobody'"),
         (5, {}, "needs an id, a factory, a list of factories or a vector environment, got 5"),
         ([], {}, r"needs an id, a factory, .* got \[\]"),

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.envs.test_game_state import SeenCorridors
 from tests.helpers.network_options import NETWORK_OPTIONS
+from tests.helpers.pairs import Corridors
 from tests.presets.test_q_learning import Board, Lives, Screen, limit_of
 from tests.trainer.toys import Walk
 from trainkit import presets
@@ -25,6 +27,20 @@ class Push(Walk):
 
     def step(self, action: Any) -> Any:
         return super().step(int(action[0] > 0))
+
+
+class Clock(Walk):
+    """The same walk, which observes the number of the step, too."""
+
+    observation_space = gym.spaces.Dict({"place": Walk.observation_space, "time": gym.spaces.Box(0, 1, (1,))})
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return {"place": obs, "time": np.zeros(1, np.float32)}, info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return {"place": obs, "time": np.ones(1, np.float32)}, *rest
 
 
 def tiny(preset: Any, env: Any = Walk, **more: Any) -> Any:
@@ -93,6 +109,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "lives_key": ("lives", lambda t: t.train_collector.envs.lives_key),
     "hidden": ((7,), lambda t: (t.policy.network.actor_torso.n_features,)),
     "shared": (True, lambda t: t.policy.network.critic_torso is None),
+    "critic_only": (("place",), lambda t: tuple(t.policy.network.critic_only)),
     "normalize_obs": (True, lambda t: t.policy.observes),
     "action_scaling": (False, lambda t: t.policy.action_scale.scaling),
     "action_bound_method": (
@@ -127,6 +144,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     **NETWORK_OPTIONS,
 }
 NEEDS: dict[str, dict[str, Any]] = {
+    "critic_only": {"env": Clock},
     "episode_per_collect": {"step_per_collect": None},
     "lives_key": {"env": Lives},
     "action_scaling": {"env": Push},
@@ -176,3 +194,18 @@ def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
 def test_both_ways_to_collect_are_refused_by_the_trainer() -> None:
     with pytest.raises(tk.ConfigError, match="needs exactly one of step_per_collect and episode_per_collect"):
         tiny(presets.ppo, episode_per_collect=3)
+
+
+def test_the_critic_of_mappo_sees_the_state_and_that_of_ippo_does_not() -> None:
+    def make() -> SeenCorridors:
+        return SeenCorridors({"left": 0, "right": 1})
+
+    options: dict[str, Any] = {"n_envs": 2, "step_per_collect": 32}
+    with tiny(presets.mappo, make, **options) as trainer:
+        trainer.run()
+        assert trainer.policy.network.critic_torso.body.layers[0].in_features == 2 + 3
+        assert trainer.policy.network.actor_torso.body.layers[0].in_features == 2
+    assert tiny(presets.ippo, make, **options).policy.network.critic_only == frozenset()
+    assert tiny(presets.mappo, **options).policy.network.critic_only == frozenset()  # no game
+    with pytest.raises(tk.ConfigError, match=r"ObserveState needs a game with state\(\) and a state_space"):
+        tiny(presets.mappo, lambda: Corridors({"left": 0, "right": 1}), **options)

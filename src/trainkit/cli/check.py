@@ -28,7 +28,7 @@ def add_check_env(commands: "Commands[Parser]") -> None:
     parser = add_command(
         commands, "check-env", run_check_env, about="check an environment before training", examples=_CHECK_EXAMPLES
     )
-    parser.add_argument("env", metavar="ENV", help="an id, or module.Class")
+    parser.add_argument("env", metavar="ENV", help="an id, module.Class or a/game_v1")
     parser.add_argument("--steps", metavar="N", type=int, default=1_000, help="of an episode at most, default 1000")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
     parser.add_argument("--mask-key", metavar="KEY", help="of the info that holds the legal actions")

@@ -71,7 +71,9 @@ def add_train_of_each_preset(commands: "Commands[Parser]") -> None:
 
 def _add_run_options(parser: Parser) -> None:
     """Add the arguments that all presets have."""
-    parser.add_argument("env", metavar="ENV", nargs="?", help="an id, or module.Class; offline: where to evaluate")
+    parser.add_argument(
+        "env", metavar="ENV", nargs="?", help="an id, module.Class or a/game_v1; offline: where to evaluate"
+    )
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="change a setting; repeatable")
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings, or a run's config.json")
     parser.add_argument("--seed", type=int, help="root of all randomness, default 1, or that of config.json")

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ ValidateEnv = Callable[[Any], object]
 
 # Ids that a package registers when it is imported: {namespace: (package, our extra)}.
 _PACKAGES = {"ALE": ("ale_py", "atari")}
+_GAME = re.compile(r"(\w+/)+\w+_v\d+")  # a module of PettingZoo's or mpe2's, with slashes
 _MINATAR = "MinAtar"  # the namespace of a package that registers its ids by a call, and is no extra of ours
 
 
@@ -245,17 +247,23 @@ def is_registered(env: str) -> bool:
 
 
 def is_class_path(spec: str) -> bool:
-    """Return whether a text is "module.Class" and not a registered id."""
-    return spec not in gym.registry and "." in spec and all(part.isidentifier() for part in spec.split("."))
+    """Return whether a text is "module.Class" or a game such as "pettingzoo/classic/chess_v6", and no registered id."""
+    is_path = "." in spec and all(part.isidentifier() for part in spec.split("."))
+    return spec not in gym.registry and (is_path or _GAME.fullmatch(spec) is not None)
 
 
 def _load_class(path: str) -> Callable[..., Any]:
+    """Return the class of "module.Class", or the factory of a game, with the parallel API if it has that."""
     module, _, name = path.rpartition(".")
     try:
+        if _GAME.fullmatch(path):
+            game = importlib.import_module(path.replace("/", "."))
+            made: Callable[..., Any] = getattr(game, "parallel_env", None) or game.env
+            return made
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"make_envs: {path!r} is neither a registered id nor a class that can be imported: {error}"
+            f"make_envs: {path!r} is neither a registered id nor a class or a game that can be imported: {error}"
         ) from error
     return found
 

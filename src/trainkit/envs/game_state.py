@@ -9,7 +9,7 @@ from gymnasium import spaces
 from trainkit.core.errors import ConfigError
 from trainkit.envs.games import space_of
 
-STATE = "state"  # the leaf's name
+STATE_LEAF = "state"
 _OBS = "obs"  # the name of an observation that is no dict
 
 
@@ -44,9 +44,9 @@ class ObserveState:
         """Return an agent's space with the leaf "state"."""
         own = space_of(self._game, "observation_space", agent)
         leaves = dict(own.spaces) if isinstance(own, spaces.Dict) else {_OBS: own}
-        if STATE in leaves:
-            raise ConfigError(f"ObserveState: the observation of agent {agent!r} has a leaf {STATE!r} already")
-        return spaces.Dict({**leaves, STATE: self._state_space})
+        if STATE_LEAF in leaves:
+            raise ConfigError(f"ObserveState: the observation of agent {agent!r} has a leaf {STATE_LEAF!r} already")
+        return spaces.Dict({**leaves, STATE_LEAF: self._state_space})
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the game."""
@@ -72,4 +72,4 @@ class ObserveState:
         return {agent: self._own(obs, state) for agent, obs in by_agent.items()}
 
     def _own(self, obs: Any, state: Any) -> dict[str, Any]:
-        return {**(obs if isinstance(obs, Mapping) else {_OBS: obs}), STATE: state}
+        return {**(obs if isinstance(obs, Mapping) else {_OBS: obs}), STATE_LEAF: state}

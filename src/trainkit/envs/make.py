@@ -82,7 +82,8 @@ def make_envs(
     """Make N environments that are stepped together; docs/environments.md describes the options in detail.
 
     Args:
-        spec: an id, "module.Class", a factory or class, a list of factories, or a gymnasium vector environment.
+        spec: an id, "module.Class", a game such as "pettingzoo/classic/chess_v6", a factory or class, a list of
+            factories, or a gymnasium vector environment.
         n: number of environments, or of games of several agents; a list or a vector environment has its own.
         seed: root of the seeds of all episodes, by (root, environment, episode); None: the trainer's.
         backend: "sync" steps in this process, "async" in a process each, "vector" uses the id's own vector environment.

@@ -31,11 +31,14 @@ from trainkit.presets.offline_learning import (
     cql,
 )
 from trainkit.presets.policy_gradient import (
+    CentralizedCriticPreset,
     OnpolicyPreset,
     OnpolicySettings,
     RecurrentOnpolicyPreset,
     RecurrentOnpolicySettings,
     a2c,
+    ippo,
+    mappo,
     ppo,
     recurrent_ppo,
     reinforce,
@@ -76,7 +79,7 @@ PRESETS: dict[str, Preset[..., Any, Any]] = {
             drqn,
             r2d2,
         ),
-        *(ppo, a2c, reinforce, recurrent_ppo),
+        *(ppo, a2c, reinforce, recurrent_ppo, ippo, mappo),
         *(sac, bc, cql, bcq),
     )
 }
@@ -88,6 +91,7 @@ __all__ = [
     "BCSettings",
     "CQLPreset",
     "CQLSettings",
+    "CentralizedCriticPreset",
     "OfflinePreset",
     "OfflineSettings",
     "OffpolicySettings",
@@ -114,7 +118,9 @@ __all__ = [
     "dqn",
     "drqn",
     "dueling_dqn",
+    "ippo",
     "iqn",
+    "mappo",
     "munchausen_dqn",
     "noisy_dqn",
     "ppo",

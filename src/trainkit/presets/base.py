@@ -565,7 +565,7 @@ def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:
 
 
 def _is_off(value: object) -> bool:
-    return value is None or value is False or value == {}
+    return value is None or value is False or value in ({}, ())
 
 
 def _is_ale(env: object) -> bool:

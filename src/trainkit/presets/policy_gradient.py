@@ -13,7 +13,10 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.engine.optimizers import LearningRate
-from trainkit.envs import Envs
+from trainkit.envs import Envs, ObserveState
+from trainkit.envs.game_state import STATE_LEAF
+from trainkit.envs.games import is_game
+from trainkit.envs.make import EnvSpec
 from trainkit.nets.recurrent import Recurrent
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
@@ -27,6 +30,7 @@ class OnpolicySettings(EnvSettings):
 
     Args:
         shared: one network for actor and critic up to their heads.
+        critic_only: leaves of a Dict observation that the critic sees and the actor does not.
         action_scaling: map actions of a Box from [-1, 1] to the bounds of the space.
         action_bound_method: "clip" actions of a Box at the bounds, or squash them by "tanh".
         log_std: initial logarithm of the standard deviation of Box actions; None is the policy's own.
@@ -47,6 +51,7 @@ class OnpolicySettings(EnvSettings):
     n_envs: int = 8
     hidden: tuple[int, ...] = (64, 64)
     shared: bool = False
+    critic_only: tuple[str, ...] = ()
     action_scaling: bool = True
     action_bound_method: Literal["clip", "tanh"] = "clip"
     log_std: float | None = None
@@ -144,6 +149,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             envs,
             hidden=settings.hidden,
             shared=settings.shared,
+            critic_only=settings.critic_only,
             **network_options(settings),
             **self._memory_options(settings),
             normalize_obs=settings.normalize_obs,
@@ -263,4 +269,61 @@ recurrent_ppo = RecurrentOnpolicyPreset(
     RecurrentOnpolicySettings,
     {domain: _with_memory(table) for domain, table in _TABLES.items()},
     learner=PPOPolicy,
+)
+
+
+# ---- for games of several agents ----
+
+# Yu et al. (2022), appendix, for the particle environments: 10 passes over a rollout in one batch. Theirs is of 128
+# games of 25 steps, here of 32. Returns are scaled by their standard deviation in place of their value normalization,
+# and the critic's loss is squared in place of Huber's.
+_COOPERATIVE = OnpolicySettings(
+    n_envs=32,
+    lr=7e-4,
+    entropy_weight=0.01,
+    max_grad_norm=10.0,
+    reward="return_scale",
+    step_per_collect=2_400,
+    repeat_per_collect=10,
+    batch_size=None,
+    step_per_epoch=48_000,
+)
+_COOPERATIVE_TABLES = {
+    "classic": _COOPERATIVE,
+    "grid": replace(_COOPERATIVE, hidden=(128,)),
+    "continuous": replace(_COOPERATIVE, normalize_obs=True),
+}
+
+
+class CentralizedCriticPreset(OnpolicyPreset[P]):
+    """A preset whose critic sees the state of a game; in environments of one agent it is like any other."""
+
+    def _make_envs(self, env: EnvSpec, count: str, settings: OnpolicySettings, options: Mapping[str, Any]) -> Envs:
+        wrappers = [*settings.env_options.get("wrappers", ()), _with_state]
+        seen = replace(settings, env_options={**settings.env_options, "wrappers": wrappers})
+        return super()._make_envs(env, count, seen, options)
+
+    def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
+        return super()._policy(envs, settings if envs.agents else replace(settings, critic_only=()))
+
+
+def _with_state(env: Any) -> Any:
+    return ObserveState(env) if is_game(env) else env
+
+
+ippo = OnpolicyPreset(
+    "ippo",
+    "IPPO: one PPO for all agents of a game, each by its own observation (de Witt et al., 2020)",
+    OnpolicySettings,
+    _COOPERATIVE_TABLES,
+    learner=PPOPolicy,
+)
+
+mappo = CentralizedCriticPreset(
+    "mappo",
+    "MAPPO: IPPO whose critic sees the state of the whole game, too (Yu et al., 2022)",
+    OnpolicySettings,
+    _COOPERATIVE_TABLES,
+    learner=PPOPolicy,
+    parts={"critic_only": (STATE_LEAF,)},
 )
