@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainkit import nets
 from trainkit.nets.layers import StackedNorm
 
 
@@ -33,5 +34,11 @@ NETWORK_OPTIONS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "encoder": (Plain, lambda trainer: Plain if has(Plain)(trainer) else None),
     "activation": (nn.Softsign, lambda trainer: nn.Softsign if has(nn.Softsign)(trainer) else None),
     "norm": ("rms", lambda trainer: "rms" if has(nn.RMSNorm, StackedNorm)(trainer) else None),
+    "recurrent": ("gru", lambda trainer: "gru" if has(nets.GRU)(trainer) else None),
+    "sequence_length": (7, lambda trainer: trainer.policy.sequences.length),
+    "burn_in": (3, lambda trainer: trainer.policy.sequences.burn_in),
+    "stored_state": (False, lambda trainer: trainer.policy.sequences.stored_state),
     "auxiliary": (penalty, lambda trainer: trainer.policy.auxiliary),
 }
+# What some of them need to have an effect.
+MEMORY_NEEDS = {name: {"recurrent": "lstm"} for name in ("sequence_length", "burn_in", "stored_state")}

@@ -42,6 +42,18 @@ def test_a_sequence_is_its_steps_one_after_the_other_and_starts_reset_the_state(
     torch.testing.assert_close(outputs[:, 0], together[:, 0], rtol=1e-5, atol=1e-6)
 
 
+def test_an_lstm_for_many_steps_keeps_what_it_saw() -> None:
+    kept = {}
+    for n_steps in (None, 200):
+        memory = LSTM(INPUTS, 64, n_steps=n_steps)
+        x, zero = torch.zeros(50, 2, INPUTS), torch.zeros(2, memory.state_size)
+        x[0, 1] = 1.0
+        with torch.no_grad():
+            outputs, _ = memory(x, zero)
+        kept[n_steps] = float((outputs[-1, 1] - outputs[-1, 0]).abs().max())
+    assert kept[200] > 0.01 > 1e-6 > kept[None]
+
+
 @pytest.mark.parametrize(("kind", "theirs"), [(LSTM, nn.LSTM), (GRU, nn.GRU)])
 def test_outputs_and_gradients_are_torchs(kind: Any, theirs: Any) -> None:
     memory = kind(INPUTS, 5)

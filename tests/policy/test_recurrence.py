@@ -314,6 +314,180 @@ def test_wrong_uses_are_named() -> None:
     collector.close()
 
 
+# ---- SAC and behavior cloning ----
+
+
+class Pushing(Counting):
+    """The same, with actions in a Box."""
+
+    def __init__(self) -> None:
+        super().__init__(masked=False)
+        self.action_space = gym.spaces.Box(-2, 2, (2,), np.float32)
+
+
+def recalled(policy: Any, network: Any, batch: SequenceBatch, column: int, part: slice) -> dict[int, Tensor]:
+    """Return what a network's memory gives [F] at each position from the burn-in's end on, step by step."""
+    memory, found = network.encoder.memory, {}
+    state = torch.zeros(1, memory.state_size)
+    if batch.state is not None and policy.sequences.stored_state:
+        state = torch.from_numpy(batch.state[column : column + 1, part])
+    rows = np.flatnonzero(batch.valid[:, column])
+    for position in range(int(rows[0]), int(batch.after[rows, column].max()) + 1):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and position >= batch.burn_in):
+            if position < len(batch.starts) and batch.starts[position, column]:
+                state = torch.zeros_like(state)
+            observations: Any = batch.observations
+            x = network.encoder.body(torch.from_numpy(observations[position, column][None]))
+            x, state = memory.step(x, state)
+            found[position] = x
+    return found
+
+
+def learned_rows(batch: SequenceBatch) -> list[tuple[int, int]]:
+    """Return the (position, column) of every row to learn from."""
+    return [(int(p), int(c)) for p, c in np.argwhere(batch.valid) if p >= batch.burn_in]
+
+
+def assert_gradients(module: nn.Module, loss: Tensor) -> None:
+    parameters = dict(module.named_parameters())
+    wanted = torch.autograd.grad(loss, list(parameters.values()))
+    largest = max(float(gradient.abs().max()) for gradient in wanted)
+    for (name, parameter), gradient in zip(parameters.items(), wanted, strict=True):
+        assert parameter.grad is not None
+        np.testing.assert_allclose(parameter.grad, gradient, rtol=1e-5, atol=1e-5 * largest, err_msg=name)
+
+
+def pushed(**options: Any) -> tuple[tk.SACPolicy, tk.PrioritizedReplayBuffer, tk.Collector]:
+    """Return a recurrent SAC policy, with a buffer of its steps in short episodes."""
+    envs = tk.make_envs([lambda: gym.wrappers.TimeLimit(Pushing(), 7)] * 3, seed=1)
+    settings: dict[str, Any] = {"hidden": (8, 6), "recurrent": "lstm", "sequences": SEQUENCES, "seed": 2, **options}
+    policy = tk.SACPolicy.for_envs(envs, **settings)
+    buffer = tk.PrioritizedReplayBuffer(200, seed=3)
+    collector = tk.Collector(policy, envs, buffer)
+    collector.collect(n_step=90)
+    return policy, buffer, collector
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_gradients_of_sac_are_those_of_a_plain_loop(engine: Any) -> None:
+    policy, buffer, collector = pushed(lr=1e-12, engine=engine, n_step=2)  # so small that no weight changes
+    with torch.no_grad():
+        for weights in policy.target_critics.parameters():
+            weights.mul_(0.9)
+    batch = buffer.sample_sequences(5, length=6, burn_in=3, horizon=policy.horizon)
+    state = policy.streams_state()
+    noise = policy.loss_noise(5)
+    policy.load_streams_state(state)
+    target: Any = copy.deepcopy(policy.target_critics)  # which the update moves
+    result = policy.update(batch, step=0)
+    assert policy.engine.name == engine
+
+    def losses(column: int) -> tuple[Tensor, Tensor, list[float]]:
+        critics, actor, errors = torch.zeros(()), torch.zeros(()), []
+        of_actor, of_critics = policy._actors_part, policy._critics_part
+        x_actor = recalled(policy, policy.actor, batch, column, of_actor)
+        x_critics = recalled(policy, policy.critics, batch, column, of_critics)
+        with torch.no_grad():
+            x_target = recalled(policy, target, batch, column, of_critics)
+        networks: Any = policy
+        for position, own in learned_rows(batch):
+            if own != column:
+                continue
+            row = [(position - batch.burn_in) * len(batch) + column]
+            after = int(batch.after[position, column])
+            with torch.no_grad():
+                unit, log_prob = policy.distribution.draw(
+                    networks.actor.predict(x_actor[after]), noise["next_noise"][row]
+                )
+                value = target.predict(x_target[after], unit).amin() - log_prob  # temperature 1
+                goal = batch.reward[position, column] + batch.discount[position, column] * value
+            done = policy.action_scale.to_unit(torch.from_numpy(batch.action[position, column][None]))
+            td = networks.critics.predict(x_critics[position], done.clamp(-1, 1)) - goal
+            critics = critics + 0.5 * td.square().sum()
+            errors.append(float(td.detach().abs().mean()))
+            unit, log_prob = policy.distribution.draw(networks.actor.predict(x_actor[position]), noise["noise"][row])
+            q = networks.critics.predict(x_critics[position].detach(), unit).amin()
+            actor = actor + log_prob.sum() - q
+        return critics, actor, errors
+
+    found = [losses(column) for column in range(len(batch))]
+    assert_gradients(policy.critics, sum((one[0] for one in found), torch.zeros(())) / batch.n_rows)
+    assert_gradients(policy.actor, sum((one[1] for one in found), torch.zeros(())) / batch.n_rows)
+    priorities = [0.9 * max(errors) + 0.1 * float(np.mean(errors)) for _, _, errors in found]
+    np.testing.assert_allclose(result.read_priority(), priorities, rtol=1e-4)
+    collector.close()
+
+
+def test_a_run_of_sac_resumes_in_the_middle_of_episodes_with_the_same_bits(tmp_path: Any) -> None:
+    def made() -> tk.OffpolicyTrainer[Any]:
+        policy, _, collector = pushed()
+        return tk.OffpolicyTrainer(
+            policy, collector, max_epoch=2, step_per_epoch=30, batch_size=4, update_per_step=0.2, seed=1,
+            show_progress=False,
+        )  # fmt: skip
+
+    whole, first, second = made(), made(), made()
+    whole.run()
+    next(iter(first))
+    first.save(tmp_path / "half")
+    second.load(tmp_path / "half")
+    second.run()
+    for name, weights in whole.policy.get_weights().items():
+        np.testing.assert_array_equal(second.policy.get_weights()[name], weights, err_msg=name)
+    action, state = second.policy.predict(np.zeros(3, np.float32))
+    assert action.shape == (2,)
+    assert state.shape == (1, 2 * 6 + 2 * 8)  # output and cell, behind the actor's last and the critics' first layer
+
+
+def test_random_steps_are_stored_with_a_state_of_zero() -> None:
+    _, buffer, collector = pushed()
+    before = set(buffer.slots.tolist())
+    collector.collect(n_step=30, random=True)
+    added = [slot for slot in buffer.slots.tolist() if slot not in before]
+    assert len(added) == 30
+    assert not buffer.get(added, ["state"]).extras["state"].any()
+    assert buffer.get(sorted(before), ["state"]).extras["state"].any()
+    collector.close()
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_gradients_of_behavior_cloning_are_those_of_a_plain_loop(engine: Any) -> None:
+    _, buffer, collector = collected()
+    policy = tk.BCPolicy.for_envs(
+        collector.envs, hidden=(8,), recurrent="gru", sequences=tk.Sequences(6, 3, stored_state=False), seed=2,
+        engine=engine,
+    )  # fmt: skip
+    batch = buffer.sample_sequences(5, length=6, burn_in=3, horizon=policy.horizon)
+    before = copy.deepcopy(policy.network)
+    policy.update(batch, step=0)
+    total = torch.zeros(())
+    networks: Any = before
+    found = [recalled(policy, before, batch, column, slice(None)) for column in range(len(batch))]
+    for position, column in learned_rows(batch):
+        chosen = torch.from_numpy(batch.action[position, column][None])
+        outputs = networks.predict(found[column][position]).outputs.squeeze(2)
+        total = total - policy.distribution.log_prob(outputs, chosen, None)[0]
+    for own, updated in zip(before.parameters(), policy.network.parameters(), strict=True):
+        own.grad = updated.grad
+    assert_gradients(before, total / batch.n_rows)
+    collector.close()
+
+
+def test_wrong_uses_of_recurrent_sac_and_behavior_cloning_are_named() -> None:
+    envs = tk.make_envs([Pushing], seed=1)
+    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network has no memory"):
+        tk.SACPolicy.for_envs(envs, sequences=SEQUENCES)
+    with pytest.raises(tk.ConfigError, match="needs a memory in both the actor and the critics, or in neither"):
+        tk.SACPolicy(
+            tk.nets.ActorNetwork((3,), 4, recurrent="gru"), tk.nets.CriticNetwork((3,), 2),
+            action_space=envs.action_space,
+        )  # fmt: skip
+    with pytest.raises(tk.ConfigError, match="must have stored_state=False: data have no states of this policy"):
+        tk.BCPolicy.for_envs(envs, recurrent="lstm", sequences=SEQUENCES)
+    with pytest.raises(tk.ConfigError, match="auxiliary is for networks without a memory"):
+        tk.BCPolicy.for_envs(envs, recurrent="lstm", auxiliary=lambda features, rows: features.sum(dim=1))
+
+
 # ---- on-policy ----
 
 

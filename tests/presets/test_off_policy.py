@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.helpers.network_options import NETWORK_OPTIONS, Plain
+from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, Plain
 from tests.presets.test_q_learning import Lives, Screen, limit_of
 from tests.trainer.toys import everything
 from trainkit import presets
@@ -163,6 +163,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     **NETWORK_OPTIONS,
 }
 NEEDS: dict[str, dict[str, Any]] = {
+    **MEMORY_NEEDS,
     "auxiliary": {"encoder": Plain},  # the features of vectors are not learned otherwise
     "alpha": {"prioritized": True},
     "beta": {"prioritized": True},

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.helpers.network_options import NETWORK_OPTIONS
+from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
@@ -121,6 +121,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     **NETWORK_OPTIONS,
 }
 NEEDS = {
+    **MEMORY_NEEDS,
     "atoms": {"value": "categorical"},
     "v_min": {"value": "categorical"},
     "v_max": {"value": "categorical"},
@@ -129,6 +130,8 @@ NEEDS = {
 OF_LEARNERS = [presets.PRESETS[name] for name in LEARNERS]
 CASES = [(preset, name) for preset in OF_LEARNERS for name in preset.settings()]
 CASES.remove((presets.PRESETS["bc"], "loss"))  # its own words, below
+for of_a_memory in ("recurrent", *MEMORY_NEEDS.keys() - {"stored_state"}):
+    CASES.remove((presets.PRESETS["bcq"], of_a_memory))  # which has none, below
 CASES.remove((presets.PRESETS["bc"], "action_scaling"))  # of a Box, in tests/nets/test_action_scale.py
 
 
@@ -148,6 +151,22 @@ def test_the_loss_of_bc_is_its_own() -> None:
         tiny(presets.bc, loss="mse")
     with pytest.raises(tk.ConfigError, match="loss must be 'likelihood' or 'mse', got 'huber'"):
         tiny(presets.bc, loss="huber")
+
+
+@pytest.mark.parametrize("preset", [presets.bc, presets.cql], ids=repr)
+def test_a_memory_learns_from_the_sequences_of_a_dataset(preset: Any) -> None:
+    trainer = tiny(preset, recurrent="lstm", hidden=(8,), sequence_length=4, burn_in=2)
+    assert trainer.policy.sequences == tk.Sequences(4, 2, stored_state=False)
+    before = trainer.policy.get_weights()
+    result = trainer.run()
+    assert result.gradient_step == 10
+    memory = next(name for name in before if name.startswith("network") and "memory" in name)
+    assert (trainer.policy.get_weights()[memory] != before[memory]).any()
+
+
+def test_bcq_has_no_memory() -> None:
+    with pytest.raises(tk.ConfigError, match=r"recurrent has no effect: discrete BCQ has no memory.*use presets\.cql"):
+        tiny(presets.bcq, recurrent="lstm")
 
 
 def test_linear_is_stretched_over_all_updates() -> None:

@@ -9,7 +9,7 @@ import torch
 
 import trainkit as tk
 from tests.envs.test_game_state import SeenCorridors
-from tests.helpers.network_options import NETWORK_OPTIONS
+from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
 from tests.helpers.pairs import Corridors
 from tests.presets.test_q_learning import Board, Lives, Screen, limit_of
 from tests.trainer.toys import Walk
@@ -93,8 +93,7 @@ def test_small_grids_take_the_grid_table_but_actions_in_a_box_the_continuous_one
 @pytest.mark.parametrize("domain", ["classic", "grid", "continuous", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: Any, domain: str) -> None:
-    own = {"recurrent", "sequence_length"} if preset.name == "recurrent_ppo" else set()
-    assert set(preset.settings(domain)) == set(presets.ppo.settings()) | own
+    assert set(preset.settings(domain)) == set(presets.ppo.settings())
     assert presets.settings(preset.name, domain) == preset.settings(domain)
 
 
@@ -145,6 +144,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "critic_only": {"env": Clock},
+    **MEMORY_NEEDS,
     "episode_per_collect": {"step_per_collect": None},
     "lives_key": {"env": Lives},
     "action_scaling": {"env": Push},

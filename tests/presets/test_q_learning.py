@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.helpers.network_options import NETWORK_OPTIONS
+from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
 from tests.trainer.toys import Walk, everything
 from trainkit import presets
 from trainkit.nets.noisy import NoisyLinear
@@ -368,6 +368,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     **NETWORK_OPTIONS,
 }
 NEEDS = {
+    **MEMORY_NEEDS,
     "lives_key": {"env": Lives},
     "sigma0": {"noisy": True},
     "atoms": {"value": "categorical"},
@@ -422,8 +423,7 @@ def test_a_value_part_is_checked(options: Any, message: str) -> None:
 @pytest.mark.parametrize("domain", ["classic", "grid", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: presets.QPreset, domain: Any) -> None:
-    own = {"recurrent", "sequence_length", "burn_in", "stored_state"} if preset.name in ("drqn", "r2d2") else set()
-    assert set(preset.settings(domain)) == set(presets.dqn.settings()) | own
+    assert set(preset.settings(domain)) == set(presets.dqn.settings())
     assert presets.settings(preset.name, domain) == preset.settings(domain)
 
 
@@ -533,6 +533,7 @@ def test_no_preset_draws_from_the_global_generators() -> None:
     ("preset", "name", "value"),
     [
         (presets.dqn, "atoms", 7),
+        (presets.dqn, "burn_in", 7),
         (presets.dqn, "beta", 0.7),
         (presets.c51, "loss", "huber"),
         (presets.rainbow, "quantiles", 7),

@@ -18,7 +18,7 @@ from trainkit.collector.events import EpisodeEvents
 from trainkit.collector.open_rows import OpenRows
 from trainkit.collector.policy_actor import actor_of
 from trainkit.core import seeding, tree
-from trainkit.core.data import ACTION_PROB, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
+from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.protocols import NormalActor, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
@@ -424,7 +424,7 @@ class Collector:
         count = n_episode if n_step is None else n_step
         if type(count) is not int or count < 1 or options.max_episode_steps is not None or options.render is not None:
             _check_counts(n_step, n_episode, options)
-        if options.random and set(self.policy.extras_spec) - {ACTION_PROB}:
+        if options.random and self.policy.extras_spec.keys() - FILLED_AT_RANDOM:
             raise ConfigError(
                 f"Collector.collect(random=True) cannot fill the columns {sorted(self.policy.extras_spec)} that "
                 f"{type(self.policy).__name__} stores with each step: let the policy explore instead"
@@ -563,9 +563,13 @@ class Collector:
         """Return uniformly random legal actions, with the columns that the policy would return."""
         space, n_rows = self.envs.action_space, len(env_ids)
         action = random_actions(space, obs, n_rows, self._rng, env_ids)
-        names = self.policy.extras_spec if self._options.random else ()
-        extras = {name: random_probability(space, obs, n_rows) for name in names}
-        return ActOutput(action, {**extras, **self._actor.row_extras(env_ids)}, self._state)
+        extras = dict(self._actor.row_extras(env_ids))
+        if self._options.random:
+            for name, spec in self.policy.extras_spec.items():
+                is_state = name == STATE  # 0: nothing is remembered
+                zero = np.zeros((n_rows, *spec.shape), spec.dtype)
+                extras[name] = zero if is_state else random_probability(space, obs, n_rows)
+        return ActOutput(action, extras, self._state)
 
     def _store_step(self, obs: Obs, acted: Ids, output: ActOutput, outcome: VectorStep) -> None:
         """Store the rows that a vector step completed, and count it."""

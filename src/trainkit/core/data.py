@@ -30,6 +30,9 @@ Q_VALUES = "q_values"
 # The column with the recurrent state before each step, [S], zeros where an episode starts.
 STATE = "state"
 
+# The columns that random actions can fill, a state by 0.
+FILLED_AT_RANDOM = frozenset({ACTION_PROB, STATE})
+
 # The column with each action as an on-policy learner drew it, in policy units, before it is mapped to a Box.
 POLICY_ACTION = "policy_action"
 

@@ -123,6 +123,7 @@ class ActorNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
+        recurrent: a memory after the hidden layers, see `Encoder`.
     """
 
     def __init__(
@@ -134,15 +135,21 @@ class ActorNetwork(SeededModule):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
     ) -> None:
         _check_sizes("ActorNetwork", width=width, hidden=hidden)
         super().__init__()
-        self.encoder = Encoder(shapes, hidden, activation, default=torch.relu_, encoder=encoder, norm=norm)
+        how: dict[str, Any] = {"encoder": encoder, "norm": norm, "recurrent": recurrent}
+        self.encoder = Encoder(shapes, hidden, activation, default=torch.relu_, **how)
         self.head = MLP([self.encoder.n_features, width])
         self.draw()
 
     def forward(self, features: Any) -> Tensor:
-        outputs: Tensor = self.head(self.encoder(features))
+        return self.predict(self.encoder(features))
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the outputs of the head for the encoder's [B, F]."""
+        outputs: Tensor = self.head(x)
         return outputs
 
 
@@ -158,6 +165,8 @@ class CriticNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
+        recurrent: a memory of observations, see `Encoder`, behind a layer as wide as the first hidden one; both are
+            shared.
     """
 
     def __init__(
@@ -170,10 +179,12 @@ class CriticNetwork(SeededModule):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
     ) -> None:
         _check_sizes("CriticNetwork", n_dimensions=n_dimensions, n_critics=n_critics, hidden=hidden)
         super().__init__()
-        self.encoder = Encoder(shapes, (), activation, encoder=encoder, norm=norm)
+        before = () if recurrent is None else hidden[:1]
+        self.encoder = Encoder(shapes, before, activation, encoder=encoder, norm=norm, recurrent=recurrent)
         sizes = [self.encoder.n_features + n_dimensions, *hidden, 1]
         self.layers = nn.ModuleList([StackedLinear(n_critics, a, b) for a, b in itertools.pairwise(sizes)])
         self.norms = None
@@ -184,7 +195,11 @@ class CriticNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any, action: Tensor) -> Tensor:
-        x = torch.cat([self.encoder(features), action], dim=1)
+        return self.predict(self.encoder(features), action)
+
+    def predict(self, x: Tensor, action: Tensor) -> Tensor:
+        """Return the values [B, C] for the encoder's [B, F]."""
+        x = torch.cat([x, action], dim=1)
         x = x.expand(self.n_critics, *x.shape)
         last = len(self.layers) - 1
         for position, layer in enumerate(self.layers):

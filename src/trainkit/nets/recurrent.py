@@ -98,10 +98,30 @@ class LSTM(_GatedMemory):
     Args:
         n_inputs: I.
         n_features: F; default: I.
+        n_steps: initialize it to remember what was seen up to this many steps before: cells decay over U(1, n_steps)
+            steps and hardly take what the input weights, 8 times as large, do not let in (Tallec and Ollivier, 2018,
+            equation 16, without the weights). None initializes as torch does, which remembers some 10 steps at first.
     """
 
-    def __init__(self, n_inputs: int, n_features: int | None = None) -> None:
+    def __init__(self, n_inputs: int, n_features: int | None = None, *, n_steps: int | None = None) -> None:
+        with Checks("LSTM") as checks:
+            checks.integer("n_steps", n_steps, low=2, optional=True)
+        self._n_steps = n_steps
         super().__init__(n_inputs, n_features, n_gates=4, n_vectors=2)
+
+    def draw_parameters(self, generator: torch.Generator) -> None:
+        """Initialize all parameters uniformly in +-1/sqrt(F), as torch does, or for `n_steps`."""
+        super().draw_parameters(generator)
+        if self._n_steps is None:
+            return
+        size = self.n_features
+        with torch.no_grad():
+            logarithm = torch.empty(size).uniform_(1.0, self._n_steps, generator=generator).log()
+            self.input_weight.mul_(8.0)
+            self.hidden_bias.zero_()
+            self.input_bias.zero_()
+            self.input_bias[:size] = -logarithm  # of the input gate
+            self.input_bias[size : 2 * size] = logarithm  # of the forget gate
 
     def unroll(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs [T, B, F] and the last states [B, S] of inputs [T, B, I]."""

@@ -40,7 +40,6 @@ class ActorPolicy(Policy):
     distribution: Distribution
     _action_std: ActionStd | None = None  # of sampled actions, where they are reported
     _noise_sequences: NoiseSequences | None = None
-    _state_size = 0  # of the recurrent state
 
     def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the parameters [B, width] of the distribution, and further outputs by name.

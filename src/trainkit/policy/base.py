@@ -59,7 +59,7 @@ from trainkit.policy.persistence import (
     describe,
     load_weights,
 )
-from trainkit.policy.recurrence import sequence_columns
+from trainkit.policy.recurrence import sequence_columns, sequence_rows
 from trainkit.policy.settings import settings_of
 from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
@@ -150,6 +150,7 @@ class Policy(nn.Module):
     columns: Sequence[str] = ()
     sequences: Sequences | None = None
     unwatched: frozenset[str] = frozenset()
+    _state_size = 0  # of the recurrent state
     recipe: Mapping[str, Any] | None = None
 
     def __init__(
@@ -437,6 +438,11 @@ class Policy(nn.Module):
             if self.sequences is None:
                 raise ConfigError(f"{type(self).__name__} is not recurrent, and learns from rows: use buffer.sample")
             return places_of(sequence_columns(batch, self.sequences))
+        if self.sequences is not None:
+            raise ConfigError(
+                f"{type(self).__name__} is recurrent and learns from sequences, got a {type(batch).__name__}: use "
+                "buffer.sample_sequences"
+            )
         reward, discount = np.asarray(batch.reward, np.float32), np.asarray(batch.discount, np.float32)
         weight = np.asarray(batch.weight, np.float32)
         columns = batch.obs, batch.action, reward, discount, batch.next_obs, weight, dict(batch.extras)
@@ -555,11 +561,14 @@ class Policy(nn.Module):
         return {}
 
     def rows(self, given: Any, frames: Any = None) -> Any:
-        """Return an update's columns and inputs on the device as a `TensorBatch`, the argument of losses.
+        """Return an update's columns and inputs on the device as the argument of losses.
 
-        `frames` are the images that columns of indices refer to, as in `tensor_batch`.
+        That is a `TensorBatch`, of a recurrent policy `SequenceRows`. `frames` are the images that columns of indices
+        refer to, as in `tensor_batch`.
         """
         columns, inputs = given
+        if self.sequences is not None:
+            return sequence_rows(columns, self.preprocess, self.sequences, frames, inputs)
         return tensor_batch(columns, self.preprocess, frames)._replace(inputs=inputs)
 
     def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:

@@ -1,6 +1,6 @@
 """Behavior cloning."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, Self, Unpack
 
@@ -9,7 +9,8 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from trainkit.core.data import TransitionBatch
+from trainkit.core import tree
+from trainkit.core.data import STATE, SequenceBatch, Sequences, TransitionBatch
 from trainkit.core.errors import Checks
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -21,12 +22,14 @@ from trainkit.nets.action_scale import action_scale_for
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
 from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
-from trainkit.nets.networks import ActionValues, PlainModule, QNetwork
+from trainkit.nets.networks import ActionValues, PlainModule, Prediction, QNetwork
 from trainkit.nets.preprocess import Preprocess
+from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import non_integer_actions
 from trainkit.policy.persistence import recorded
+from trainkit.policy.recurrence import SequenceRows, check_memory, state_size_of
 from trainkit.policy.update_result import UpdateResult
 
 
@@ -49,6 +52,8 @@ class BCPolicy(ActorPolicy):
         optimizer: `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
+        sequences: what a network with a memory learns from, without stored states, which data have not; default:
+            `Sequences(stored_state=False)`.
         options: observation_space, preprocess, horizon, device, seed, engine, precision and auxiliary, as in `Policy`.
 
     Metrics: loss, accuracy (share of rows whose action is the most probable, in all discrete columns; not for Box),
@@ -66,11 +71,16 @@ class BCPolicy(ActorPolicy):
         optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
+        sequences: Sequences | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
         flat = flat_actions(action_space)
         is_box = isinstance(flat, spaces.Box)
+        self._state_size = state_size_of(network)
         with Checks(type(self).__name__) as checks:
+            check_memory(checks, self._state_size, sequences, options.get("auxiliary"))
+            is_stored = sequences is not None and sequences.stored_state
+            checks.require(not is_stored, ".sequences must have stored_state=False: data have no states of this policy")
             if checks.one_of("loss", loss, ["likelihood", "mse"]):
                 fits = loss == "likelihood" or is_box
                 checks.require(
@@ -84,6 +94,7 @@ class BCPolicy(ActorPolicy):
         if isinstance(flat, StructuredHybrid):
             self._counted = np.flatnonzero(flat.structure.is_discrete).tolist()
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
+        self.sequences = Sequences(stored_state=False) if self._state_size and sequences is None else sequences
         self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
@@ -100,6 +111,7 @@ class BCPolicy(ActorPolicy):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
         normalize_obs: bool = False,
         optimizer: OptimizerSpec | None = None,
         lr: LearningRate = 1e-3,
@@ -111,7 +123,7 @@ class BCPolicy(ActorPolicy):
         Args:
             envs: anything with `observation_space` and `action_space`.
             hidden: layers; default (128, 128), for images (512,), for grids (128,).
-            encoder, activation, norm: as in `QNetwork`.
+            encoder, activation, norm, recurrent: as in `QNetwork`.
             normalize_obs: as `normalize` in `Preprocess`.
             optimizer, lr: as in `BCPolicy` and `Adam`; an optimizer with a learning rate of its own ignores numbers
                 and schedules of the step in `lr`.
@@ -127,25 +139,36 @@ class BCPolicy(ActorPolicy):
             encoder=encoder,
             activation=activation,
             norm=norm,
+            recurrent=recurrent,
         )
         spec = partial(spec_with_lr, optimizer, Adam(1e-3), lr)
         defaults = parts_for(envs, preprocess, max_grad_norm=max_grad_norm, optimizer=spec)
         return cls(network, **defaults | {"distribution": distribution} | parts)
 
     def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        return self._outputs(features), {}
+        if state is None:
+            return _outputs(self.network(features)), {}
+        network: Any = self.network
+        x, after = network.encoder.unroll(tree.map_tree(lambda leaf: leaf.unsqueeze(0), features), state)
+        return _outputs(network.predict(x.squeeze(0))), {STATE: after}
 
     # ---- learning ----
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
+    def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
         """Learn from one batch; raise `DivergedError` as `minimize` does. There are no priorities."""
         if isinstance(self.distribution, Categorical) and batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
-        return super().update(batch, step=step)
+        return self._update(batch, step=step)
 
-    def loss(self, rows: TensorBatch) -> Loss:
+    def loss(self, rows: Any) -> Loss:
         """Return the negative log-likelihood of the data's actions, or their squared distance from the mode."""
-        outputs, legal = self._outputs(rows.obs), rows.legal
+        if not isinstance(rows, SequenceRows):
+            return self._loss(rows, self.network)
+        assert self.sequences is not None, "the policy is recurrent"
+        return rows.per_sequence(self._loss(rows.steps, rows.recalled(self.network)), self.sequences.eta)
+
+    def _loss(self, rows: TensorBatch, network: Callable[[Any], Prediction]) -> Loss:
+        outputs, legal = _outputs(network(rows.obs)), rows.legal
         action = rows.action if self.action_scale is None else self.action_scale.to_unit(rows.action)
         if self._is_mse:
             loss = (self.distribution.mode(outputs, legal) - action).reshape(len(action), -1).square().sum(dim=1)
@@ -158,7 +181,7 @@ class BCPolicy(ActorPolicy):
                 metrics["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype).mean()
         return Loss(loss, metrics=metrics)
 
-    def _outputs(self, features: Any) -> Tensor:
-        """Return the parameters [B, width] of the distribution."""
-        outputs: Tensor = self.network(features).outputs.squeeze(2)
-        return outputs
+
+def _outputs(prediction: Prediction) -> Tensor:
+    """Return the parameters [B, width] of the distribution."""
+    return prediction.outputs.squeeze(2)

@@ -58,7 +58,14 @@ from trainkit.policy.exploration import (
 )
 from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import CarriedState, SequenceRows, blank_sequence, memory_of, sequence_rows
+from trainkit.policy.recurrence import (
+    CarriedState,
+    SequenceRows,
+    blank_sequence,
+    check_memory,
+    state_size_of,
+    state_spec,
+)
 from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
 from trainkit.policy.update_result import UpdateResult
@@ -121,8 +128,8 @@ class DQNPolicy(Policy):
         super().__init__(action_space=action_space, **options)
         name = type(self).__name__
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
-        self._memory_size = 0 if (memory := memory_of(network)) is None else memory.state_size
-        self.sequences = sequences if memory is None or sequences is not None else Sequences()
+        self._state_size = state_size_of(network)
+        self.sequences = Sequences() if self._state_size and sequences is None else sequences
         self._check_recurrence(name, act_on)
         self.value: Value = ExpectedValue() if value is None else value
         check_overrides("Value", type(self.value))
@@ -139,8 +146,7 @@ class DQNPolicy(Policy):
             values = ArraySpec(shape=(n_actions,), dtype=np.dtype(np.float32))
             self._extras_spec = {**self._extras_spec, Q_VALUES: values}
         if self.sequences is not None and self.sequences.stored_state:
-            state = ArraySpec(shape=(self._memory_size,), dtype=np.dtype(np.float32))
-            self._extras_spec = {**self._extras_spec, STATE: state}
+            self._extras_spec = {**self._extras_spec, STATE: state_spec(self._state_size)}
         self._draws_fractions = isinstance(self.value, DrawnFractions)
         self._joint = joint_actions(name, action_space)
         self.to(self.device)
@@ -240,7 +246,7 @@ class DQNPolicy(Policy):
         if self.sequences is None:
             values = self.action_values(obs, explore=explore)  # [K, A]
         else:
-            carried = CarriedState(state, self._memory_size, len(tree.first_leaf(obs)), starts, env_ids)
+            carried = CarriedState(state, self._state_size, len(tree.first_leaf(obs)), starts, env_ids)
             values, after = self._recurrent_values(obs, carried.rows, explore=explore)
             state = carried.after(after)
         if not is_finite(values):
@@ -424,11 +430,6 @@ class DQNPolicy(Policy):
         Raises:
             ConfigError: the policy is recurrent, and the batch has no sequences, or the reverse.
         """
-        if self.sequences is not None and not isinstance(batch, SequenceBatch):
-            raise ConfigError(
-                f"{type(self).__name__} is recurrent and learns from sequences, got a {type(batch).__name__}: use "
-                "buffer.sample_sequences"
-            )
         if batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
         if self._joint is not None:
@@ -469,13 +470,6 @@ class DQNPolicy(Policy):
             fractions = value.draw(n_rows * (1 if self.sequences is None else self.sequences.length), self.generator)
         return {"online": RandomInputs(noise[0], fractions[0]), "target": RandomInputs(noise[1], fractions[1])}
 
-    def rows(self, given: Any, frames: Any = None) -> Any:
-        """Return an update's columns and inputs as the argument of `loss`: rows, of a recurrent policy sequences."""
-        if self.sequences is None:
-            return super().rows(given, frames)
-        columns, inputs = given
-        return sequence_rows(columns, self.preprocess, self.sequences, frames, inputs)
-
     def loss(self, rows: Any) -> Loss:
         """Return the loss of a `TensorBatch`; of `SequenceRows`, where a network is called with recalled features."""
         if not isinstance(rows, SequenceRows):
@@ -510,18 +504,10 @@ class DQNPolicy(Policy):
     def _check_recurrence(self, name: str, act_on: ActOn) -> None:
         """Raise for options that do not go with a network that has a memory, or that has none."""
         with Checks(name) as checks:
-            has_memory = memory_of(self.network) is not None
+            check_memory(checks, self._state_size, self.sequences, self.auxiliary)
             checks.require(
-                has_memory or self.sequences is None,
-                ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out",
-            )
-            checks.require(
-                not has_memory or act_on == "policy",
+                not self._state_size or act_on == "policy",
                 ".act_on must be 'policy' for a recurrent network, whose state is not copied, got 'cpu'",
-            )
-            checks.require(
-                not has_memory or self.auxiliary is None,
-                ".auxiliary is for networks without a memory: leave one of the two out",
             )
 
     def train(self, mode: bool = True) -> Self:
@@ -551,7 +537,7 @@ class DQNPolicy(Policy):
             self.load_streams_state(streams)
             rows: Any = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
             if self.sequences is not None:
-                given = obs, self.sequences, self.horizon.longest, extras, self._memory_size
+                given = obs, self.sequences, self.horizon.longest, extras, self._state_size
                 rows = self.rows((blank_sequence(*given), inputs))
             check_loss(
                 f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}", lambda: self.loss(rows)

@@ -40,7 +40,7 @@ from trainkit.policy.advantages import RolloutRows, TensorRollout, gae, normaliz
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import RolloutLayout, RolloutSequences
+from trainkit.policy.recurrence import RolloutLayout, RolloutSequences, check_memory, state_spec
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.update_result import UpdateResult
 
@@ -115,7 +115,7 @@ class OnpolicyPolicy(ActorPolicy):
         if self._state_size:
             self.sequences = Sequences(16, 0) if sequences is None else sequences
             self.columns = (*type(self).columns, STATE, "t")
-            self._extras_spec[STATE] = ArraySpec(shape=(self._state_size,), dtype=_FLOAT32)
+            self._extras_spec[STATE] = state_spec(self._state_size)
         self.network = network
         self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
@@ -377,14 +377,10 @@ class OnpolicyPolicy(ActorPolicy):
 
     def _check_recurrence(self, checks: Checks, sequences: Sequences | None, auxiliary: object) -> None:
         """Note options that do not go with a network that has a memory, or that has none."""
-        if not self._state_size:
-            rule = ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out"
-            checks.require(sequences is None, rule)
-            return
-        if sequences is not None:
+        check_memory(checks, self._state_size, sequences, auxiliary)
+        if self._state_size and sequences is not None:
             has_none = sequences.burn_in == 0 and sequences.stored_state
             checks.require(has_none, f".sequences must have burn_in=0 and stored states, got {sequences}")
-        checks.require(auxiliary is None, ".auxiliary is for networks without a memory: leave one of the two out")
 
     def evaluated(self, rows: RolloutRows) -> ActorCriticOutput:
         """Return the network's outputs for B rows, of a recurrent policy those of sequences, for losses."""

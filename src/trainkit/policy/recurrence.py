@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.data import SequenceBatch, Sequences
-from trainkit.core.errors import ConfigError
+from trainkit.core.data import ArraySpec, SequenceBatch, Sequences
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.device_frames import with_frames
 from trainkit.engine.loss import Loss, TensorBatch, legal_mask
 from trainkit.nets.encoders import Encoder
-from trainkit.nets.networks import Prediction
 from trainkit.nets.recurrent import Memory, reset
 
 # ---- acting ----
@@ -75,6 +74,25 @@ def memory_of(network: object) -> Memory | None:
     return encoder.memory if isinstance(encoder, Encoder) else None
 
 
+def state_size_of(*networks: object) -> int:
+    """Return S, of the recurrent states of networks one after the other; 0 without memories."""
+    memories = [memory_of(network) for network in networks]
+    return sum(memory.state_size for memory in memories if memory is not None)
+
+
+def state_spec(size: int) -> ArraySpec:
+    """Return the specification of the column of recurrent states."""
+    return ArraySpec(shape=(size,), dtype=np.dtype(np.float32))
+
+
+def check_memory(checks: Checks, state_size: int, sequences: Sequences | None, auxiliary: object) -> None:
+    """Note options that do not go with networks that have a memory, or that have none."""
+    rule = ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out"
+    checks.require(state_size > 0 or sequences is None, rule)
+    rule = ".auxiliary is for networks without a memory: leave one of the two out"
+    checks.require(state_size == 0 or auxiliary is None, rule)
+
+
 # ---- learning ----
 
 
@@ -123,13 +141,17 @@ class SequenceRows(NamedTuple):
         """Return the part of a column [..., B, ...] after the burn-in as rows."""
         return column[self.burn_in :].flatten(0, 1)
 
-    def recalled(self, network: nn.Module) -> "Recalled":
-        """Return a recurrent network as a function of positions among the observations after the burn-in."""
+    def recalled(self, network: nn.Module, part: slice = slice(None)) -> "Recalled":
+        """Return a recurrent network as a function of positions among the observations after the burn-in.
+
+        Args:
+            network: has an `encoder` with a memory, and `predict`.
+            part: of the states, those of this network.
+        """
         encoder: Any = network.encoder
         n_rows = self.valid.shape[1]
-        state = self.state
-        if state is None:
-            state = self.reward.new_zeros(n_rows, encoder.memory.state_size)
+        given = self.state
+        state = self.reward.new_zeros(n_rows, encoder.memory.state_size) if given is None else given[:, part]
         with torch.no_grad():
             state = reset(state, self.starts[0])
             if self.burn_in:
@@ -167,9 +189,8 @@ class Recalled:
     def __init__(self, network: Any, features: Tensor) -> None:
         self._predict, self._features = network.predict, features
 
-    def __call__(self, position: Tensor, *given: Any) -> Prediction:
-        prediction: Prediction = self._predict(self._features[position], *given)
-        return prediction
+    def __call__(self, position: Tensor, *given: Any) -> Any:
+        return self._predict(self._features[position], *given)
 
 
 class RolloutSequences(NamedTuple):

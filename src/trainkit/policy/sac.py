@@ -10,7 +10,8 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core.data import Horizon, Obs
+from trainkit.core import tree
+from trainkit.core.data import STATE, Horizon, Obs, Sequences
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.former_names import former_members
 from trainkit.core.protocols import EnvSpaces
@@ -26,11 +27,13 @@ from trainkit.nets.distributions import SquashedGaussian, bounded_box
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
+from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
+from trainkit.policy.recurrence import SequenceRows, check_memory, state_size_of, state_spec
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.target import Target
 
@@ -59,6 +62,8 @@ class SACPolicy(ActorPolicy):
         optimizer: of the actor, and of the others that are not given, `critic_optimizer` and `temperature_optimizer`:
             `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
         clip: of the actor's and the critics' gradients; None clips nothing.
+        sequences: what networks with a memory learn from; default: `Sequences()`. Their states are the actor's and the
+            critics', and both are stored.
         action_space: a Box of floats, bounded in every dimension.
         flush_denormals: see `GradientStep`.
         options: observation_space, preprocess, horizon (of n steps only the last one's entropy counts), device, seed,
@@ -85,11 +90,17 @@ class SACPolicy(ActorPolicy):
         temperature_optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
+        sequences: Sequences | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
         name = type(self).__name__
         box = bounded_box(name, action_space)
+        self._actor_size, size = state_size_of(actor), state_size_of(critics)
+        self._state_size = self._actor_size + size
         with Checks(name) as checks:
+            has_both = (self._actor_size > 0) == (size > 0)
+            checks.require(has_both, " needs a memory in both the actor and the critics, or in neither: add the other")
+            check_memory(checks, self._state_size, sequences, options.get("auxiliary"))
             is_learned = temperature == "auto"
             checks.number("initial_temperature", initial_temperature, low=0, above_low=True)
             if target_entropy is not None:
@@ -103,6 +114,9 @@ class SACPolicy(ActorPolicy):
         super().__init__(action_space=action_space, **options)
         self.distribution: SquashedGaussian = SquashedGaussian(box, log_std=None)
         self._scale = self.action_scale = ActionScale(box)
+        self.sequences = Sequences() if self._state_size and sequences is None else sequences
+        if self.sequences is not None and self.sequences.stored_state:
+            self._extras_spec = {STATE: state_spec(self._state_size)}
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
         # By the name that saved weights have.
@@ -133,6 +147,7 @@ class SACPolicy(ActorPolicy):
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
         normalize_obs: bool = False,
         n_step: int | tuple[int, int] = 1,
         gamma: float = 0.99,
@@ -148,8 +163,8 @@ class SACPolicy(ActorPolicy):
         Args:
             envs: anything with `observation_space` and `action_space`.
             hidden: layers of the actor and of each critic.
-            encoder, activation, norm: as in `ActorNetwork` and `CriticNetwork`, with an encoder each; actor and critics
-                do not share them.
+            encoder, activation, norm, recurrent: as in `ActorNetwork` and `CriticNetwork`, with an encoder each; actor
+                and critics do not share them.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
             optimizer, lr: as in `SACPolicy` and `Adam`; an optimizer with a learning rate of its own ignores numbers
@@ -169,6 +184,7 @@ class SACPolicy(ActorPolicy):
             target=lambda: Target(every=1, unit="updates", tau=tau),
         )
         how: dict[str, Any] = {"hidden": hidden, "encoder": encoder, "activation": activation, "norm": norm}
+        how["recurrent"] = recurrent
         for name in {"critic_optimizer", "temperature_optimizer"} & parts.keys():
             parts[name] = None if parts[name] is None else spec_with_lr(parts[name], Adam(3e-4), lr)
         actor = ActorNetwork(preprocess.shapes, 2 * n_dimensions, **how)
@@ -182,12 +198,22 @@ class SACPolicy(ActorPolicy):
         return learned if isinstance(learned, LogTemperature) else None
 
     def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.actor(features), {}
+        if state is None:
+            return self.actor(features), {}
+        actor: Any = self.actor
+        critics: Any = self.critics
+        first: Any = tree.map_tree(lambda leaf: leaf.unsqueeze(0), features)
+        own, others = state.split([self._actor_size, self._state_size - self._actor_size], dim=1)
+        x, own = actor.encoder.unroll(first, own)
+        _, others = critics.encoder.unroll(first, others)
+        outputs: Tensor = actor.predict(x.squeeze(0))
+        return outputs, {STATE: torch.cat([own, others], dim=1)}
 
     def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the value [K] of the greedy action for raw observations [K, ...], and an infinite gap [K].
 
-        The value is the critics' minimum; it includes the entropy bonuses of the future.
+        The value is the critics' minimum; it includes the entropy bonuses of the future. With a memory, observations
+        are taken for the first of their episodes.
         """
         self.enter(training=False)
         with torch.no_grad():
@@ -203,38 +229,71 @@ class SACPolicy(ActorPolicy):
         return {} if self._schedule is None else {"temperature": self._schedule(step)}
 
     def loss_noise(self, n_rows: int) -> dict[str, Any]:
-        """Sample noise [B, D] for this and for the next observation's action."""
+        """Sample noise [B, D] for this and for the next observation's action; of sequences for each row."""
+        n_rows *= 1 if self.sequences is None else self.sequences.length
         how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
         noise, next_noise = torch.randn(2, n_rows, self.distribution.n_dimensions, **how)
         return {"noise": noise, "next_noise": next_noise}
 
-    def critic_loss(self, rows: TensorBatch) -> Loss:
+    def critic_loss(self, rows: Any) -> Loss:
         """Return half the squared TD errors of all critics (equations 5 and 6); the priority is their mean size."""
+        if not isinstance(rows, SequenceRows):
+            return self._critic_loss(rows, self.actor, self.critics, self.target_critics)
         with torch.no_grad():
-            next_unit, log_prob = self.distribution.draw(self.actor(rows.next_obs), rows.inputs["next_noise"])
-            after = self.target_critics(rows.next_obs, next_unit).amin(dim=1) - self._temperature(rows) * log_prob
+            actor = rows.recalled(self.actor, self._actors_part)
+            target = rows.recalled(self.target_critics, self._critics_part)
+        critics = rows.recalled(self.critics, self._critics_part)
+        return rows.per_sequence(self._critic_loss(rows.steps, actor, critics, target), self._eta)
+
+    def _critic_loss(self, rows: TensorBatch, actor: Any, critics: Any, target_critics: Any) -> Loss:
+        with torch.no_grad():
+            next_unit, log_prob = self.distribution.draw(actor(rows.next_obs), rows.inputs["next_noise"])
+            after = target_critics(rows.next_obs, next_unit).amin(dim=1) - self._temperature(rows) * log_prob
             target = rows.reward + torch.where(rows.discount > 0, rows.discount * after, 0.0)
         unit = self._scale.to_unit(rows.action).reshape(len(rows.action), -1).clamp(-1.0, 1.0)
-        q = self.critics(rows.obs, unit)
+        q = critics(rows.obs, unit)
         td = q - target.unsqueeze(1)  # [B, C]
         priority = td.detach().abs().mean(dim=1)
         metrics = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
         metrics |= {"td_abs_mean": priority.mean(), "td_abs_max": priority.max()}
         return Loss(0.5 * td.square().sum(dim=1), priority, metrics)
 
-    def actor_loss(self, rows: TensorBatch) -> Loss:
+    def actor_loss(self, rows: Any) -> Loss:
         """Return temperature * log pi minus the critics' minimum for a sampled action (equation 9)."""
+        if not isinstance(rows, SequenceRows):
+            return self._actor_loss(rows, self.actor, self.critics)
+        with torch.no_grad():
+            critics = rows.recalled(self.critics, self._critics_part)
+        actor = rows.recalled(self.actor, self._actors_part)
+        return rows.per_sequence(self._actor_loss(rows.steps, actor, critics), self._eta)
+
+    def _actor_loss(self, rows: TensorBatch, actor: Any, critics: Any) -> Loss:
         temperature = self._temperature(rows)
-        unit, log_prob = self.distribution.draw(self.actor(rows.obs), rows.inputs["noise"])
-        q = self.critics(rows.obs, unit).amin(dim=1)
+        unit, log_prob = self.distribution.draw(actor(rows.obs), rows.inputs["noise"])
+        q = critics(rows.obs, unit).amin(dim=1)
         metrics = {"entropy": -log_prob.mean(), "temperature": temperature}
         return Loss(temperature * log_prob - q, metrics=metrics, outputs={"log_prob": log_prob})
 
-    def temperature_loss(self, rows: TensorBatch) -> Loss:
+    def temperature_loss(self, rows: Any) -> Loss:
         """Return log temperature times (entropy - target entropy) (equation 18)."""
         assert self.learned_temperature is not None, "there is no such step otherwise"
         excess = -(rows.inputs["log_prob"] + self.target_entropy)
-        return Loss(self.learned_temperature.log * excess)
+        loss = Loss(self.learned_temperature.log * excess)
+        return rows.per_sequence(loss, self._eta) if isinstance(rows, SequenceRows) else loss
+
+    @property
+    def _eta(self) -> float:
+        assert self.sequences is not None, "the policy is recurrent"
+        return self.sequences.eta
+
+    @property
+    def _actors_part(self) -> slice:
+        """The actor's part of a state [B, S]."""
+        return slice(self._actor_size)
+
+    @property
+    def _critics_part(self) -> slice:
+        return slice(self._actor_size, None)
 
     def _temperature(self, rows: TensorBatch) -> Tensor:
         """Return the temperature, a scalar without gradient."""

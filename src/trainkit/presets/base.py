@@ -12,6 +12,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector
+from trainkit.core.data import Sequences
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
@@ -24,6 +25,7 @@ from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 from trainkit.nets import Preprocess
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
+from trainkit.nets.recurrent import Recurrent
 from trainkit.policy import ColoredNoise, Noise
 from trainkit.policy.auxiliary import Auxiliary
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
@@ -60,6 +62,9 @@ class Settings(Options):
         encoder: in front of these: "impala" and others, or a module; None is the algorithm's own.
         activation: "relu", "tanh" and others; None is the algorithm's own.
         norm: normalization of every layer; None is the algorithm's own.
+        recurrent: a memory behind the hidden layers, "lstm", "gru", "transformer" or a function of its number of
+            inputs, with which `batch_size` counts sequences except in rollouts; None for none.
+        sequence_length: consecutive rows that a memory learns from.
         auxiliary: a function or a module (features, rows) -> a further loss per row.
         normalize_obs: subtract the mean of observations and divide by their standard deviation.
         optimizer: an `Adam`, or a class of torch's optimizers; None is Adam.
@@ -79,6 +84,8 @@ class Settings(Options):
     encoder: EncoderLike | None = None
     activation: Activation | None = None
     norm: Norm | None = None
+    recurrent: Recurrent | None = None
+    sequence_length: int = 20
     auxiliary: Auxiliary | None = None
     normalize_obs: bool = False
     optimizer: OptimizerSpec | None = None
@@ -135,6 +142,8 @@ _HOW_ENVS_ARE_RUN = frozenset(
 _NOT_LEARNING = frozenset(("device", "engine", "precision", "act_on", "overlap", "frames_on_device", "zoo")) | {
     *("episode_per_test", "n_test_envs", "test_env", "stop_return")
 }
+
+_OF_A_MEMORY = "sequence_length", "burn_in", "stored_state"
 
 _TRAINER_OPTIONS = frozenset(item.name for item in fields(Options))
 
@@ -236,6 +245,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def _no_effect(self, name: str, settings: SettingsT) -> str | None:
         """Return why a setting has no effect in combination with the others, None if it has one."""
+        if name in _OF_A_MEMORY and settings.recurrent is None:
+            return "recurrent is None"
         other, values = self.needs.get(name, ("", ()))
         if not other or (value := getattr(settings, other)) in values:
             return None
@@ -543,6 +554,16 @@ def network_options(settings: Settings) -> dict[str, Any]:
     """Return the arguments that every `for_envs` has for its networks; each run trains a copy of a module."""
     how = {"encoder": settings.encoder, "activation": settings.activation, "norm": settings.norm}
     return {**how, "auxiliary": copy.deepcopy(settings.auxiliary)}
+
+
+def memory_options(settings: Settings, burn_in: int | None, *, stored_state: bool = True) -> dict[str, Any]:
+    """Return the arguments of `for_envs` for a memory; none without one."""
+    if settings.recurrent is None:
+        return {}
+    return {
+        "recurrent": settings.recurrent,
+        "sequences": Sequences(settings.sequence_length, burn_in, stored_state),
+    }
 
 
 def scheduled(value: Scheduled | Linear) -> Scheduled:

@@ -12,7 +12,7 @@ from trainkit.engine import DeviceFrames
 from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
 from trainkit.policy import Noise, SACPolicy
-from trainkit.presets.base import EnvPreset, EnvSettings, P, network_options, noise, scheduled
+from trainkit.presets.base import EnvPreset, EnvSettings, P, memory_options, network_options, noise, scheduled
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.offpolicy import Refresh
 
@@ -35,6 +35,8 @@ class OffpolicySettings(EnvSettings):
         update_per_step: updates per environment step.
         updates_per_round: updates whose batches are drawn in one pass, with refresh_priorities="round".
         refresh_priorities: when priorities are written: after each "update", "late" or after a "round".
+        burn_in: rows before those of a sequence, which bring its state up to date; None begins with the episode.
+        stored_state: begin a sequence at the state that was stored with its first row, instead of zero.
         overlap: learn while environments step in processes or in ale-py.
         learning_starts: environment steps before the first update.
         warmup: who acts before learning starts: the exploring "policy", or "random" actions.
@@ -53,6 +55,8 @@ class OffpolicySettings(EnvSettings):
     update_per_step: float
     updates_per_round: int = 1
     refresh_priorities: Refresh = "update"
+    burn_in: int | None = 10
+    stored_state: bool = True
     overlap: bool = False
     learning_starts: int
     warmup: Literal["policy", "random"] = "policy"
@@ -139,6 +143,7 @@ class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
             envs,
             hidden=settings.hidden,
             **network_options(settings),
+            **memory_options(settings, settings.burn_in, stored_state=settings.stored_state),
             normalize_obs=settings.normalize_obs,
             n_step=settings.n_step,
             gamma=settings.gamma,

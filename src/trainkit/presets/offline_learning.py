@@ -15,7 +15,7 @@ from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec
 from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy
-from trainkit.presets.base import P, Preset, PresetConfig, Settings, network_options
+from trainkit.presets.base import P, Preset, PresetConfig, Settings, memory_options, network_options
 from trainkit.presets.q_learning import ACTION_VALUE_NEEDS, ActionValueSettings, make_target, make_value
 from trainkit.trainer import OfflineTrainer
 
@@ -26,6 +26,7 @@ class OfflineSettings(Settings):
 
     Args:
         normalize_obs: subtract the mean of all rows and divide by their standard deviation; never images.
+        burn_in: rows before those of a sequence, which bring a memory's state up to date; None begins with the episode.
         batch_size: rows per update; None is the whole dataset.
         update_per_epoch: updates per epoch.
     """
@@ -35,6 +36,7 @@ class OfflineSettings(Settings):
     lr: LearningRate | Linear = Linear(1e-3, 0.0)
     adam_eps: float = 1e-8
     max_grad_norm: float | None = None
+    burn_in: int | None = 10
     batch_size: int | None = 256
     max_epoch: int = 5
     update_per_epoch: int = 2_000
@@ -213,6 +215,7 @@ class BCPreset(OfflinePreset[P, BCSettings]):
             spaces,
             hidden=settings.hidden,
             **network_options(settings),
+            **memory_options(settings, settings.burn_in, stored_state=False),
             normalize_obs=settings.normalize_obs,
             action_scaling=settings.action_scaling,
             loss=settings.loss,
@@ -238,6 +241,11 @@ class BCQPreset(OfflinePreset[P, BCQSettings]):
 
     needs = ACTION_VALUE_NEEDS
 
+    def _no_effect(self, name: str, settings: BCQSettings) -> str | None:
+        if name == "recurrent":
+            return "discrete BCQ has no memory, as its imitation network would need one of its own: use presets.cql"
+        return super()._no_effect(name, settings)
+
     def _policy(self, spaces: EnvSpaces, settings: BCQSettings) -> DiscreteBCQPolicy:
         return DiscreteBCQPolicy.for_envs(
             spaces,
@@ -254,6 +262,7 @@ def _q_arguments(preset: Preset[..., Any, Any], settings: OfflineQSettings) -> d
         "head": settings.head,
         "dueling": settings.dueling,
         **network_options(settings),
+        **memory_options(settings, settings.burn_in, stored_state=False),
         "normalize_obs": settings.normalize_obs,
         "value": make_value(preset, settings),
         "exploration": Greedy(),

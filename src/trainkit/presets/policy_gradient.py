@@ -8,7 +8,6 @@ from gymnasium import spaces as gym_spaces
 
 from trainkit.buffer import RolloutBuffer
 from trainkit.collector import Collector
-from trainkit.core.data import Sequences
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
@@ -17,10 +16,9 @@ from trainkit.envs import Envs, ObserveState
 from trainkit.envs.game_state import STATE_LEAF
 from trainkit.envs.games import is_game
 from trainkit.envs.make import EnvSpec
-from trainkit.nets.recurrent import Recurrent
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
-from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P, network_options, noise
+from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P, memory_options, network_options, noise
 from trainkit.trainer import OnpolicyTrainer
 
 
@@ -35,6 +33,7 @@ class OnpolicySettings(EnvSettings):
         action_bound_method: "clip" actions of a Box at the bounds, or squash them by "tanh".
         log_std: initial logarithm of the standard deviation of Box actions; None is the policy's own.
         exploration: noise of Box actions, such as `ColoredNoise()`, whose beta a number is; None is independent noise.
+        sequence_length: rows of an episode that gradients of a memory reach back through.
         lam: lambda of generalized advantage estimation, of PPO and A2C.
         clip_ratio: how far an update may move the probability ratio from 1, of PPO.
         clip_value: largest change of the value by an update, of PPO; None is unlimited.
@@ -50,6 +49,7 @@ class OnpolicySettings(EnvSettings):
 
     n_envs: int = 8
     hidden: tuple[int, ...] = (64, 64)
+    sequence_length: int = 64
     shared: bool = False
     critic_only: tuple[str, ...] = ()
     action_scaling: bool = True
@@ -151,7 +151,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             shared=settings.shared,
             critic_only=settings.critic_only,
             **network_options(settings),
-            **self._memory_options(settings),
+            **memory_options(settings, burn_in=0),
             normalize_obs=settings.normalize_obs,
             action_scaling=settings.action_scaling,
             action_bound_method=settings.action_bound_method,
@@ -166,10 +166,6 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             precision=settings.precision,
             **{name: getattr(settings, name) for name in _OF_LEARNER[self._learner]},
         )
-
-    def _memory_options(self, settings: OnpolicySettings) -> dict[str, Any]:
-        """Return the arguments of the policy's `for_envs` for a memory; none without one."""
-        return {}
 
     def _trainer(
         self, policy: OnpolicyPolicy, envs: Envs, settings: OnpolicySettings, common: Mapping[str, Any]
@@ -235,39 +231,16 @@ reinforce = OnpolicyPreset(
 # ---- with a memory ----
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecurrentOnpolicySettings(OnpolicySettings):
-    """Settings of the policy-gradient presets with a memory.
+# Behind the last hidden layer of each table.
+_RECURRENT_TABLES = {
+    domain: replace(table, recurrent="lstm", hidden=table.hidden[-1:]) for domain, table in _TABLES.items()
+}
 
-    Args:
-        recurrent: the memory behind the hidden layers of each torso: "lstm", "gru", "transformer" or a function of its
-            number of inputs.
-        sequence_length: rows of an episode that gradients reach back through.
-    """
-
-    recurrent: Recurrent = "lstm"
-    sequence_length: int = 64
-    hidden: tuple[int, ...] = (64,)
-
-
-class RecurrentOnpolicyPreset(OnpolicyPreset[P]):
-    """A preset of a policy with a memory that learns from rollouts."""
-
-    def _memory_options(self, settings: OnpolicySettings) -> dict[str, Any]:
-        assert isinstance(settings, RecurrentOnpolicySettings), "the settings of these presets"
-        return {"recurrent": settings.recurrent, "sequences": Sequences(settings.sequence_length, 0)}
-
-
-def _with_memory(settings: OnpolicySettings) -> RecurrentOnpolicySettings:
-    """Return a table with a memory behind its last hidden layer."""
-    return RecurrentOnpolicySettings(**{**vars(settings), "hidden": settings.hidden[-1:]})
-
-
-recurrent_ppo = RecurrentOnpolicyPreset(
+recurrent_ppo = OnpolicyPreset(
     "recurrent_ppo",
     "PPO with a memory, whose rollouts are divided into sequences (Schulman et al., 2017)",
-    RecurrentOnpolicySettings,
-    {domain: _with_memory(table) for domain, table in _TABLES.items()},
+    OnpolicySettings,
+    _RECURRENT_TABLES,
     learner=PPOPolicy,
 )
 

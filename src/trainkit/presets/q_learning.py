@@ -6,16 +6,14 @@ in the zoo.
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from trainkit.core.data import Sequences
 from trainkit.core.errors import ConfigError
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
 from trainkit.nets.layers import Norm
-from trainkit.nets.recurrent import Recurrent
 from trainkit.policy import (
     CategoricalValue,
     DoubleBackup,
@@ -35,7 +33,7 @@ from trainkit.policy import (
 from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
-from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, network_options, scheduled
+from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, memory_options, network_options, scheduled
 from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
 
 
@@ -176,7 +174,7 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
             noisy=settings.noisy,
             sigma0=settings.sigma0,
             **network_options(settings),
-            **self._memory_options(settings),
+            **memory_options(settings, settings.burn_in, stored_state=settings.stored_state),
             normalize_obs=settings.normalize_obs,
             value=make_value(self, settings),
             backup=self._backup(settings),
@@ -192,10 +190,6 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
             precision=settings.precision,
             act_on=settings.act_on,
         )
-
-    def _memory_options(self, settings: QSettings) -> dict[str, Any]:
-        """Return the arguments of `DQNPolicy.for_envs` for a memory; none without one."""
-        return {}
 
     def _backup(self, settings: QSettings) -> Backup:
         if settings.double and settings.munchausen:
@@ -362,68 +356,36 @@ rainbow = QPreset(
 # ---- with a memory ----
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecurrentQSettings(QSettings):
-    """Settings of the Q-learning presets with a memory, whose `batch_size` counts sequences.
-
-    Args:
-        recurrent: the memory behind the hidden layers: "lstm", "gru", "transformer" or a function of its number of
-            inputs.
-        sequence_length: rows of a sequence to learn from.
-        burn_in: rows before them, which bring the state up to date; None begins with the episode.
-        stored_state: begin at the state that was stored with a row, instead of zero.
-    """
-
-    recurrent: Recurrent = "lstm"
-    sequence_length: int = 20
-    burn_in: int | None = 10
-    stored_state: bool = True
-    hidden: tuple[int, ...] = (64,)
-    norm: Norm | None = None
-    lr: LearningRate | Linear = 1e-3
-    repeat: float | None = None
-    batch_size: int | None = 32
-    update_per_step: float = 0.125
-
-
-class RecurrentQPreset(QPreset[P]):
-    """A preset of `DQNPolicy` with a memory."""
-
-    def _memory_options(self, settings: QSettings) -> dict[str, Any]:
-        assert isinstance(settings, RecurrentQSettings), "the settings of these presets"
-        sequences = Sequences(settings.sequence_length, settings.burn_in, settings.stored_state)
-        return {"recurrent": settings.recurrent, "sequences": sequences}
-
-
-# On images the sequences, batch and network of R2D2.
-_RECURRENT_ATARI = RecurrentQSettings(
-    **{name: value for name, value in vars(_ATARI).items() if name not in ("hidden", "head", "batch_size")},
-    hidden=(512,),
-    head=(512,),
+_RECURRENT = QSettings(
+    recurrent="lstm",
+    hidden=(64,),
+    norm=None,
+    lr=1e-3,
+    repeat=None,
     batch_size=32,
-    sequence_length=80,
-    burn_in=40,
+    update_per_step=0.125,
 )
 _RECURRENT_TABLES = {
-    "classic": RecurrentQSettings(),
-    "grid": RecurrentQSettings(hidden=(128,)),
-    "atari": _RECURRENT_ATARI,
+    "classic": _RECURRENT,
+    "grid": replace(_RECURRENT, hidden=(128,)),
+    # The sequences and the network of R2D2.
+    "atari": replace(_ATARI, recurrent="lstm", hidden=(512,), sequence_length=80, burn_in=40),
 }
 
-drqn = RecurrentQPreset(
+drqn = QPreset(
     "drqn",
     "DRQN: double DQN with a memory, on uniform sequences from zero states (Hausknecht and Stone, 2015)",
-    RecurrentQSettings,
+    QSettings,
     _RECURRENT_TABLES,
     parts={"double": True, "stored_state": False},
 )
 
 # Kapturowski et al. (2019): their priorities, n = 5, rescaling, and on images sequences of 80 rows after 40 of burn-in.
 # In the place of their 256 actors there is one, with the epsilon of the other presets.
-r2d2 = RecurrentQPreset(
+r2d2 = QPreset(
     "r2d2",
     "R2D2: a memory, sequences with burn-in and stored states (Kapturowski et al., 2019)",
-    RecurrentQSettings,
+    QSettings,
     _RECURRENT_TABLES,
     parts={
         "double": True,

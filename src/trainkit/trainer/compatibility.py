@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainkit.collector import Collector
 from trainkit.core import seeding, tree
-from trainkit.core.data import ACTION_PROB, Transition
+from trainkit.core.data import FILLED_AT_RANDOM, Transition
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import (
@@ -148,7 +148,7 @@ def check_replay(checks: Checks, buffer: Buffer, batch_size: int | None, refresh
 def check_warmup(checks: Checks, policy: Trainee, warmup: object) -> None:
     """Note a problem if the warm-up cannot fill the columns that the policy stores."""
     if checks.one_of("warmup", warmup, ["policy", "random"]) and warmup == "random":
-        unfilled = sorted(set(policy.extras_spec) - {ACTION_PROB})
+        unfilled = sorted(policy.extras_spec.keys() - FILLED_AT_RANDOM)
         checks.require(
             not unfilled,
             f".warmup 'random' cannot fill the columns {unfilled} that {type(policy).__name__} stores: use 'policy'",
