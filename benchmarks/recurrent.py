@@ -1,109 +1,221 @@
 """Show that policies with a memory learn what takes one: a T-maze of length 50, and CartPole without velocities.
 
-    python -m benchmarks.recurrent [--task tmaze cartpole] [--method r2d2 drqn ppo] [--seeds 1 2 3 4 5]
-                                   [--steps 500000] [--without-memory]
+    python -m benchmarks.recurrent [--tasks tmaze cartpole] [--methods r2d2 drqn recurrent_ppo] [--seeds 1 2 3 4 5]
+                                   [--without-memory] [--no-training]
 
-A line per evaluation, on fresh episodes without exploring: of the maze the share of right turns in 200 episodes, whose
-bar is 0.95 within 1,000,000 steps; of CartPole the mean return of 100 episodes, whose bar is 475 within 500,000. A run
-ends where it reaches its bar. `--without-memory` runs the same settings without one, which must fail.
+Evaluations are greedy, on fresh episodes: of the maze the share of right turns in 200 episodes, whose bar is 0.95
+within 1,000,000 steps; of CartPole the mean return of 100 episodes, whose bar is 475 within 500,000. A run ends where
+it reaches its bar. `--without-memory` trains the same settings without one for 200,000 steps. Finished runs are kept
+in `benchmarks/results/recurrent.jsonl` and not run again.
 """
 
 import argparse
+import itertools
+import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
+import torch
 
 import trainkit as tk
+from benchmarks.cache import Cache
 from benchmarks.memory_tasks import TMaze, cartpole_positions
+from benchmarks.provenance import measured_at
+
+RESULTS = Path("benchmarks/results")
+WITHOUT_MEMORY_STEPS = 200_000
 
 
 class Task(NamedTuple):
     """An environment, and what is asked of a policy in it."""
 
+    title: str
     make: Callable[[], Any]
     episodes: int
     bar: float
     steps: int
+    every: int  # steps between evaluations
     score: Callable[[tuple[float, ...]], float]  # of the episodes' returns
 
 
 TASKS = {
-    "tmaze": Task(partial(TMaze, 50), 200, 0.95, 1_000_000, lambda returns: float(np.mean(np.array(returns) > 0))),
-    "cartpole": Task(cartpole_positions, 100, 475.0, 500_000, lambda returns: float(np.mean(returns))),
+    "tmaze": Task(
+        "T-maze of length 50",
+        partial(TMaze, 50),
+        200,
+        0.95,
+        1_000_000,
+        10_240,
+        lambda one: float(np.mean(np.array(one) > 0)),
+    ),
+    "cartpole": Task(
+        "CartPole-v1 without velocities",
+        cartpole_positions,
+        100,
+        475.0,
+        500_000,
+        10_240,
+        lambda one: float(np.mean(one)),
+    ),
 }
-EVERY = 10_000  # steps between evaluations
-LENGTHS = {"tmaze": (60, None), "cartpole": (20, 10)}  # rows to learn from, burn-in; a maze is remembered whole
+
+# In the maze random actions that are repeated reach the junction, and whole episodes are learned from: an LSTM that is
+# initialized for many steps keeps the cue.
+_MAZE_Q = {"hidden": (32,), "lr": 3e-3, "repeat": 1.25, "epsilon": [(0, 1.0), (30_000, 0.02)], "batch_size": 16}
+_MAZE_Q |= {"sequence_length": 60, "burn_in": None}
+_CARTPOLE_Q = {"hidden": (64,), "lr": 1e-3, "epsilon": [(0, 1.0), (25_000, 0.02)], "sequence_length": 20, "burn_in": 10}
+_PPO: dict[str, Any] = {"hidden": (64,), "n_envs": 16, "step_per_collect": 2_048, "repeat_per_collect": 4, "zoo": False}
+_MAZE_PPO = _PPO | {"shared": True, "lr": 1e-3, "batch_size": 512}
+# Of short episodes' memories a late large step forgets what balances: rate and clip fall over half of the run.
+_CARTPOLE_PPO = _PPO | {
+    "lr": tk.Linear(1e-3, 0.0, share=0.5),
+    "clip_ratio": tk.Linear(0.2, 0.02, share=0.5),
+    "batch_size": 256,
+}
+SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
+    ("tmaze", "r2d2"): _MAZE_Q,
+    ("tmaze", "drqn"): _MAZE_Q,
+    ("tmaze", "recurrent_ppo"): _MAZE_PPO,
+    ("cartpole", "r2d2"): _CARTPOLE_Q,
+    ("cartpole", "drqn"): _CARTPOLE_Q,
+    ("cartpole", "recurrent_ppo"): _CARTPOLE_PPO,
+}
+METHODS = "r2d2", "drqn", "recurrent_ppo"
+WITHOUT = {"r2d2": "dqn", "drqn": "dqn", "recurrent_ppo": "ppo"}
+_OF_A_MEMORY = "sequence_length", "burn_in"
+_OF_R2D2 = "double", "dueling", "n_step", "rescale", "prioritized", "alpha", "beta"
 
 
-def q_learner(name: str, task: str, seed: int, steps: int, *, memory: bool) -> tk.Trainer[Any]:
+def made(task: str, method: str, seed: int, *, memory: bool) -> tk.Trainer[Any]:
     """Return the trainer of a preset with a memory, or of the same settings without one."""
-    length, burn_in = LENGTHS[task]
-    options: dict[str, Any] = {"epsilon": [(0, 1.0), (steps // 20, 0.02)], "lr": 1e-3, "hidden": (64,)}
-    if memory:
-        options |= {"sequence_length": length, "burn_in": burn_in}
-        preset: Any = tk.presets.PRESETS[name]
-    else:
-        own = tk.presets.settings(name)
-        kept = "double dueling n_step rescale prioritized alpha beta repeat".split()
-        options |= {option: own[option] for option in kept} | {"batch_size": 128, "update_per_step": 0.25}
-        preset = tk.presets.dqn
-    common = {"max_epoch": steps // EVERY, "step_per_epoch": EVERY, "evaluation": None, "show_progress": False}
-    trainer: tk.Trainer[Any] = preset(TASKS[task].make, seed=seed, device="cpu", **options, **common)
+    own, options = TASKS[task], dict(SETTINGS[task, method])
+    steps = own.steps if memory else WITHOUT_MEMORY_STEPS
+    preset: Any = tk.presets.PRESETS[method if memory else WITHOUT[method]]
+    if memory and task == "tmaze":
+        (size,) = options["hidden"]
+        options["recurrent"] = partial(tk.nets.LSTM, n_features=size, n_steps=200)
+    if not memory:
+        options = {name: value for name, value in options.items() if name not in _OF_A_MEMORY}
+    if not memory and method != "recurrent_ppo":  # a batch has as many rows
+        table = tk.presets.settings(method)
+        options |= {name: table[name] for name in _OF_R2D2 if name in table and table["prioritized"]}
+        options |= {"norm": None, "batch_size": 256, "update_per_step": 0.125}
+    common = {"max_epoch": steps // own.every, "step_per_epoch": own.every, "evaluation": None, "show_progress": False}
+    trainer: tk.Trainer[Any] = preset(own.make, seed=seed, device="cpu", **options, **common)
     return trainer
 
 
-def ppo(task: str, seed: int, steps: int, *, memory: bool) -> tk.Trainer[Any]:
-    """Return the trainer of PPO with a memory, or of the same settings without one."""
-    preset: Any = tk.presets.recurrent_ppo if memory else tk.presets.ppo
-    settings = {"hidden": (64,), "lr": 1e-3, "entropy_weight": 0.01, "step_per_collect": 1024, "batch_size": 256}
-    common = {"max_epoch": steps // EVERY, "step_per_epoch": EVERY, "evaluation": None, "show_progress": False}
-    how: dict[str, Any] = settings | common | {"repeat_per_collect": 4, "zoo": False}
-    trainer: tk.Trainer[Any] = preset(TASKS[task].make, seed=seed, device="cpu", **how)
-    return trainer
-
-
-METHODS: dict[str, Callable[..., tk.Trainer[Any]]] = {
-    "r2d2": partial(q_learner, "r2d2"),
-    "drqn": partial(q_learner, "drqn"),
-    "ppo": ppo,
-}
-
-
-def run(task: str, method: str, seed: int, steps: int | None, *, memory: bool) -> tuple[float, int]:
-    """Train until the bar is reached or the steps are over; return the last score and the steps."""
-    own = TASKS[task]
-    started, score = time.perf_counter(), 0.0
-    trainer = METHODS[method](task, seed, own.steps if steps is None else steps, memory=memory)
-    trainer_steps = 0
+def learn(task: str, method: str, seed: int, *, memory: bool) -> dict[str, Any]:
+    """Train until the bar is reached or the steps are over; return the scores, the steps and seconds of CPU."""
+    own, started = TASKS[task], time.process_time()
+    trainer = made(task, method, seed, memory=memory)
+    scores, n_steps = [], 0
     for epoch, _, info in trainer:
         test = tk.Collector(trainer.policy, tk.make_envs([own.make] * 20, seed=1_000 * seed + epoch))
-        score = own.score(test.collect(n_episode=own.episodes).episode_returns)
+        scores.append(round(own.score(test.collect(n_episode=own.episodes).episode_returns), 3))
         test.close()
-        trainer_steps = info.env_step
-        seconds = time.perf_counter() - started
-        print(f"{task} {method} seed {seed} {trainer_steps:>9,} steps {score:8.3f} {seconds:7.0f} s", flush=True)
-        if score >= own.bar:
+        n_steps = info.env_step
+        seconds = round(time.process_time() - started, 1)
+        print(f"{task} {method} {seed} {memory} {n_steps:>9,} steps {scores[-1]:8.3f} {seconds:7.0f} s", flush=True)
+        if scores[-1] >= own.bar:
             break
-    return score, trainer_steps
+    return {"scores": scores, "steps": n_steps, "seconds": seconds}
+
+
+def key_of(task: str, method: str, seed: int, *, memory: bool) -> tuple[Any, ...]:
+    """Return all that a run depends on."""
+    return task, method, seed, memory, repr(SETTINGS[task, method])
+
+
+Runs = Mapping[tuple[str, str, bool], Sequence[Mapping[str, Any]]]  # by task, method, memory
+
+
+def kept(cache: Cache, seeds: Sequence[int]) -> Runs:
+    """Return the finished runs with today's settings, with their seeds and commits."""
+    runs: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
+    for task, method, memory, seed in itertools.product(TASKS, METHODS, (True, False), seeds):
+        key = key_of(task, method, seed, memory=memory)
+        run = cache.get(*key)
+        if run is not None:
+            runs.setdefault((task, method, memory), []).append({**run, "seed": seed, "commit": cache.commit(*key)})
+    return runs
+
+
+def table(runs: Runs) -> Iterator[str]:
+    """Yield the rows: task and method, and what the seeds reached."""
+    yield "| task | preset | memory | seeds at the bar | steps to the bar | last score | seconds of CPU |"
+    yield "|---|---|---|---|---|---|---|"
+    for (name, method, memory), own in runs.items():
+        task = TASKS[name]
+        reached = [run["steps"] for run in own if run["scores"][-1] >= task.bar]
+        cells = [
+            task.title,
+            method if memory else f"{WITHOUT[method]}, settings of {method}",
+            "yes" if memory else "none",
+            f"{len(reached)} of {len(own)}",
+            ", ".join(f"{steps:,}" for steps in reached) or "-",
+            ", ".join(f"{run['scores'][-1]:g}" for run in own),
+            ", ".join(f"{run['seconds']:.0f}" for run in own),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def report(runs: Runs, seeds: Sequence[int]) -> str:
+    """Return the page, in markdown."""
+    lines = [
+        "# Learning what takes a memory",
+        "",
+        measured_at([run["commit"] for own in runs.values() for run in own]),
+        "",
+        f"`python -m benchmarks.recurrent` on {platform.machine()}, one thread; Python {platform.python_version()}, "
+        f"trainkit {tk.__version__}, torch {torch.__version__}, gymnasium {gymnasium.__version__}, numpy "
+        f"{np.__version__}.",
+        "",
+        "The presets with the settings in `benchmarks/recurrent.py`, chosen on seeds 101 to 103. Greedy evaluations on "
+        "fresh episodes every 10,240 steps; a run ends where it reaches the bar, or after the steps named here.",
+        "",
+        "- T-maze: 200 episodes, share of right turns, at least 0.95 within 1,000,000 steps. A cue at the start says "
+        "which way to turn 50 steps later.",
+        "- CartPole: 100 episodes, mean return, at least 475 within 500,000 steps.",
+        f"- Without a memory: {WITHOUT_MEMORY_STEPS:,} steps.",
+        "",
+        f"Seeds {', '.join(map(str, seeds))}, in this order where a cell has several numbers and no seed is missing.",
+        "",
+        *table(runs),
+        "",
+        "All evaluations, in order:",
+        "",
+        "```",
+    ]
+    for (task, method, memory), own in runs.items():
+        name = f"{task:9}{method if memory else WITHOUT[method]:14}"
+        lines += [f"{name}{run['seed']:3} " + " ".join(f"{score:6.4g}" for score in run["scores"]) for run in own]
+    return "\n".join([*lines, "```", ""])
 
 
 def main() -> None:
-    """Run the chosen tasks, methods and seeds."""
+    """Train what is missing and write the page after every run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--method", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--steps", type=int, default=None, help="default: the task's own")
     parser.add_argument("--without-memory", action="store_true")
+    parser.add_argument("--no-training", action="store_true", help="write the page of what there is")
     given = parser.parse_args()
-    for task in given.task:
-        for method in given.method:
-            results = [run(task, method, seed, given.steps, memory=not given.without_memory) for seed in given.seeds]
-            reached = sorted(steps for score, steps in results if score >= TASKS[task].bar)
-            print(f"{task} {method}: {len(reached)} of {len(results)} seeds at {TASKS[task].bar}, steps {reached}")
+    torch.set_num_threads(1)  # networks this small are fastest on one
+    cache = Cache(RESULTS / "recurrent.jsonl")
+    memory = not given.without_memory
+    for seed in given.seeds:  # so that all have some seeds before any has all
+        for task, method in itertools.product(given.tasks, given.methods):
+            key = key_of(task, method, seed, memory=memory)
+            if cache.get(*key) is None and not given.no_training:
+                cache.put(learn(task, method, seed, memory=memory), *key)
+    (RESULTS / "recurrent.md").write_text(report(kept(cache, given.seeds), given.seeds))
 
 
 if __name__ == "__main__":

@@ -278,8 +278,6 @@ def test_predict_hands_the_state_from_call_to_call(tmp_path: Any) -> None:
         action, state = loaded.predict(row, state=state)
         assert action == acted.action[0]
         np.testing.assert_array_equal(state, acted.state)
-    with pytest.raises(tk.ConfigError, match="writes policies without a memory"):
-        policy.export(tmp_path / "policy.pt2")
     with pytest.raises(tk.ConfigError, match=r"predict\(return_extra=True\) is of policies without a memory"):
         policy.predict(rows, return_extra=True)
     flat = tk.DQNPolicy.for_envs(collector.envs)
@@ -441,9 +439,9 @@ def test_a_run_of_sac_resumes_in_the_middle_of_episodes_with_the_same_bits(tmp_p
 
 def test_random_steps_are_stored_with_a_state_of_zero() -> None:
     _, buffer, collector = pushed()
-    before = set(buffer.slots.tolist())
+    before = set(buffer.slots().tolist())
     collector.collect(n_step=30, random=True)
-    added = [slot for slot in buffer.slots.tolist() if slot not in before]
+    added = [slot for slot in buffer.slots().tolist() if slot not in before]
     assert len(added) == 30
     assert not buffer.get(added, ["state"]).extras["state"].any()
     assert buffer.get(sorted(before), ["state"]).extras["state"].any()

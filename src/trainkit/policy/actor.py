@@ -22,6 +22,7 @@ from trainkit.nets.distributions import Categorical, Distribution, normal_part
 from trainkit.policy.base import Policy
 from trainkit.policy.checks import forward_on
 from trainkit.policy.exploration import one_hot
+from trainkit.policy.export import STATE_OUT
 from trainkit.policy.noise import EnvIds, Noise, NoiseSequences, Starts
 from trainkit.policy.recurrence import CarriedState
 from trainkit.policy.statistics import ActionStd
@@ -202,14 +203,16 @@ class ActorPolicy(Policy):
             probability = self.distribution.probability(outputs.double(), legal_mask(on_device)).cpu().numpy()
         return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
 
-    def greedy(self, obs: Any) -> dict[str, Tensor]:
+    def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
         """Return the modes [B, ...] for raw observations on the device, and what they were chosen by.
 
         That is the "probability" [B, A] of a Discrete action, else the actor's outputs as "numbers", and the "value"
-        [B] of a policy with a critic of states.
+        [B] of a policy with a critic of states. With the recurrent states [B, S] the next ones are "state_out".
         """
         legal = legal_mask(obs)
-        outputs, others = self._actor(self.preprocess(obs))
+        outputs, others = self._actor(self.preprocess(obs), state)
+        if state is not None:
+            others[STATE_OUT] = others.pop(STATE)
         chosen_by = {"numbers": outputs}
         if isinstance(self.distribution, Categorical):
             chosen_by = {"probability": self.distribution.probability(outputs, legal)}

@@ -170,7 +170,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         best, gap = super().greedy_values(obs)
         return best, np.where(gap > -_NEVER / 2, np.inf, gap)
 
-    def greedy(self, obs: Any) -> dict[str, Tensor]:
+    def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
         """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""
         legal = legal_mask(obs)
         q_values = super().greedy(obs)["q_values"].masked_fill(~self.plausible(self.preprocess(obs), legal), _NEVER)

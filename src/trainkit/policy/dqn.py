@@ -56,6 +56,7 @@ from trainkit.policy.exploration import (
     non_finite_values,
     require_probability,
 )
+from trainkit.policy.export import STATE_OUT
 from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.recurrence import (
@@ -359,10 +360,17 @@ class DQNPolicy(Policy):
         predict = RandomInputs(noise, fractions).fixed_in(network.predict)
         return {"q_values": self.value.mean(predict(recalled.squeeze(0), legal_mask(obs)).outputs), "state": state}
 
-    def greedy(self, obs: Any) -> dict[str, Tensor]:
-        """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by."""
-        q_values = self.value.mean(self._predict(obs).outputs)
-        return {"action": self._actions(best_action(q_values, legal_mask(obs))), "q_values": q_values}
+    def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by.
+
+        With the recurrent states [B, S] the next ones are "state_out".
+        """
+        if state is None:
+            results = self._q_values((obs, None))
+        else:
+            results = self._recurrent_q_values((obs, state, None))
+            results[STATE_OUT] = results.pop("state")
+        return {"action": self._actions(best_action(results["q_values"], legal_mask(obs))), **results}
 
     def _actions(self, index: Tensor) -> Tensor:
         """Return indices of actions [B] as the environments' actions [B, ...]."""

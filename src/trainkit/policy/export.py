@@ -29,7 +29,10 @@ from trainkit.engine.device import to_device
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}  # {format: the end of its files' names}
 METADATA_FILE = "metadata.json"  # in a file of torch.export
 
+STATE_IN, STATE_OUT = "state_in", "state_out"  # the recurrent state before and after a step
+
 _N_ROWS = 256  # on which a file is compared with the policy before it is written
+_N_STEPS = 1_000  # over which the states of a recurrent policy are compared
 _TOLERANCE = 1e-3  # of outputs, relative and absolute: kernels sum in another order
 _MAX_WIDTH = 100.0  # of a Box to draw uniform observations from
 
@@ -41,11 +44,18 @@ class Exportable(Protocol):
     observation_space: Space[Any] | None
     device: torch.device
 
-    def greedy(self, obs: Any) -> Mapping[str, Tensor]:
-        """Return "action" [B, ...] and what it was chosen by, for raw observations [B, ...] on the device."""
+    @property
+    def state_size(self) -> int: ...
+
+    @property
+    def greedy(self) -> Callable[..., Mapping[str, Tensor]]:
+        """Returns "action" [B, ...] and what it was chosen by, for raw observations [B, ...] on the device.
+
+        Of a recurrent policy the states [B, S] are the second argument, and the next ones are "state_out".
+        """
         ...
 
-    def act(self, obs: Obs) -> ActOutput: ...
+    def act(self, obs: Obs, *, state: Any = None) -> ActOutput: ...
 
     def enter(self, *, training: bool) -> None: ...
 
@@ -61,7 +71,9 @@ def export_policy(policy: object, path: str | Path, formats: Sequence[str] | Non
         path: of the file; with `formats`, of each file but for its end, ".onnx" or ".pt2".
         formats: "onnx", whose inputs are the leaves of an observation as the environment gives it, named by their
             path, "obs" where there is but one; "torch", a `torch.export` program on the CPU whose input is the
-            observation. Outputs are "action" and the others that `greedy` returns. Default: by the end of `path`.
+            observation. Outputs are "action" and the others that `greedy` returns. The states [B, S] of a recurrent
+            policy are a further input, "state_in", 0 where an episode starts, and the output "state_out". Default: by
+            the end of `path`.
 
     Returns:
         The files, in the order of `formats`.
@@ -83,11 +95,13 @@ def export_policy(policy: object, path: str | Path, formats: Sequence[str] | Non
     paths = _paths(subject, Path(path), formats)
     obs = random_rows(policy.observation_space, _N_ROWS, seeding.generator(0, "policy", "export"))
     policy.enter(training=False)
-    written = {wanted: _FORMATS[wanted](f"{subject}.export", policy, to_device(obs, policy.device)) for wanted in paths}
+    given = (obs, _zero_state(policy, _N_ROWS)) if policy.state_size else (obs,)
+    on_device = to_device(given, policy.device)
+    written = {wanted: _FORMATS[wanted](f"{subject}.export", policy, *on_device) for wanted in paths}
     for wanted, (_, run) in written.items():
-        for n_rows in (_N_ROWS, 1):  # a batch, and a row alone
-            rows = tree.map_tree(lambda leaf, n=n_rows: leaf[:n], obs)
-            _check_same(f"{subject}.export: the {wanted} file", policy, rows, run(rows))
+        about = f"{subject}.export: the {wanted} file"
+        for n_rows, n_steps in ((_N_ROWS, 1), (1, _N_STEPS if policy.state_size else 1)):  # a batch, and a row alone
+            _check_steps(about, policy, obs, run, n_rows, n_steps)
     for wanted, file_path in paths.items():
         content = written[wanted][0]
         write_whole(file_path, partial(_put, content))
@@ -142,16 +156,16 @@ def _paths(subject: str, path: Path, formats: Sequence[str] | None) -> dict[str,
 
 # ---- formats ----
 
-Run = Callable[[Obs], dict[str, NDArray[Any]]]  # of a file that was read again: outputs of an observation
+Run = Callable[..., dict[str, NDArray[Any]]]  # of a file that was read again: outputs of observations and states
 
 
-def _write_onnx(subject: str, policy: Exportable, obs: Any) -> tuple[bytes, Run]:
+def _write_onnx(subject: str, policy: Exportable, *given: Any) -> tuple[bytes, Run]:
     """Return the bytes of an ONNX file and onnxruntime's outputs of it."""
     for package in ("onnx", "onnxscript"):
         import_extra(subject, package, "onnx")
     onnxruntime = import_extra(subject, "onnxruntime", "onnx")
-    leaves = tuple(tree.leaves(obs))
-    graph = _OnLeaves(policy, obs)
+    leaves = tuple(tree.leaves(given))
+    graph = _OnLeaves(policy, *given)
     with _silence(), torch.no_grad():
         graph(*leaves)  # sets the names of the outputs
         try:
@@ -173,65 +187,65 @@ def _write_onnx(subject: str, policy: Exportable, obs: Any) -> tuple[bytes, Run]
     content: bytes = model.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
-    def run(rows: Obs) -> dict[str, NDArray[Any]]:
-        inputs = dict(zip(graph.inputs, tree.leaves(rows), strict=True))
+    def run(*given: Any) -> dict[str, NDArray[Any]]:
+        inputs = dict(zip(graph.inputs, tree.leaves(given), strict=True))
         return dict(zip(graph.outputs, session.run(graph.outputs, inputs), strict=True))
 
     return content, run
 
 
-def _write_torch(subject: str, policy: Exportable, obs: Any) -> tuple[bytes, Run]:
+def _write_torch(subject: str, policy: Exportable, *given: Any) -> tuple[bytes, Run]:
     """Return the bytes of a file of torch.export and the outputs of its program."""
     graph = _OnObservations(policy)
     with _silence(), torch.no_grad():
-        outputs = graph(obs)
-        shapes = {"obs": tree.map_tree(lambda _: {0: _rows()}, obs)}
+        outputs = graph(*given)
+        shapes = tree.map_tree(lambda _: {0: _rows()}, given)
         try:
-            program = torch.export.export(graph, (obs,), dynamic_shapes=shapes)
+            program = torch.export.export(graph, given, dynamic_shapes=shapes)
         except (RuntimeError, ValueError) as error:
             raise ConfigError(f"{subject}: torch.export cannot trace its networks: {error}") from error
         if policy.device.type != "cpu":
             program = move_to_device_pass(program, "cpu")
-        metadata = json.dumps(describe_export(policy, names_of(obs), list(outputs)))
+        metadata = json.dumps(describe_export(policy, _names_of(*given), list(outputs)))
         file = io.BytesIO()
         torch.export.save(program, file, extra_files={METADATA_FILE: metadata})
         loaded = torch.export.load(io.BytesIO(file.getvalue())).module()
 
-    def run(rows: Obs) -> dict[str, NDArray[Any]]:
+    def run(*given: Any) -> dict[str, NDArray[Any]]:
         with torch.no_grad():
-            return {name: leaf.numpy() for name, leaf in loaded(tree.map_tree(torch.from_numpy, rows)).items()}
+            return {name: leaf.numpy() for name, leaf in loaded(*tree.map_tree(torch.from_numpy, given)).items()}
 
     return file.getvalue(), run
 
 
-_FORMATS: dict[str, Callable[[str, Exportable, Any], tuple[bytes, Run]]] = {"onnx": _write_onnx, "torch": _write_torch}
+_FORMATS: dict[str, Callable[..., tuple[bytes, Run]]] = {"onnx": _write_onnx, "torch": _write_torch}
 
 
 class _OnObservations(nn.Module):
-    """A policy's `greedy` as a function of an observation."""
+    """A policy's `greedy` as a function of an observation, and of a recurrent state."""
 
     def __init__(self, policy: Exportable) -> None:
         super().__init__()
         self.policy = policy
 
-    def forward(self, obs: Any) -> dict[str, Tensor]:
-        return dict(self.policy.greedy(obs))
+    def forward(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
+        return dict(self.policy.greedy(obs) if state is None else self.policy.greedy(obs, state))
 
 
 class _OnLeaves(nn.Module):
-    """A policy's `greedy` as a function of the leaves of an observation that returns a tuple of `outputs`."""
+    """A policy's `greedy` as a function of the leaves of its arguments that returns a tuple of `outputs`."""
 
-    def __init__(self, policy: Exportable, obs: Obs) -> None:
+    def __init__(self, policy: Exportable, *given: Any) -> None:
         super().__init__()
         self.policy = policy
-        self.inputs = names_of(obs)
+        self.inputs = _names_of(*given)
         names = iter(self.inputs)
-        self._structure = tree.map_tree(lambda _: next(names), obs)
+        self._structure = tree.map_tree(lambda _: next(names), given)
         self.outputs: list[str] = []  # set by the first call
 
     def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
         named = dict(zip(self.inputs, leaves, strict=True))
-        outputs = self.policy.greedy(tree.map_tree(lambda name: named[name], self._structure))
+        outputs = self.policy.greedy(*tree.map_tree(lambda name: named[name], self._structure))
         self.outputs = list(outputs)
         return tuple(outputs.values())
 
@@ -239,6 +253,11 @@ class _OnLeaves(nn.Module):
 def names_of(obs: Obs) -> list[str]:
     """Return the names of an observation's leaves: their paths, "obs" where there is but one."""
     return [path or "obs" for path, _ in tree.named_leaves(obs)]
+
+
+def _names_of(obs: Obs, *state: Any) -> list[str]:
+    """Return the names of the inputs."""
+    return [*names_of(obs), *([STATE_IN] if state else [])]
 
 
 def _rows() -> Any:
@@ -279,12 +298,31 @@ def _silence() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _check_same(subject: str, policy: Exportable, obs: Any, results: Mapping[str, NDArray[Any]]) -> None:
+def _zero_state(policy: Exportable, n_rows: int) -> NDArray[np.float32]:
+    return np.zeros((n_rows, policy.state_size), np.float32)
+
+
+def _check_steps(subject: str, policy: Exportable, obs: Any, run: Run, n_rows: int, n_steps: int) -> None:
+    """Compare a file with the policy over some steps, where each carries its own states."""
+    own = theirs = _zero_state(policy, n_rows)
+    for step in range(n_steps):
+        first = step * n_rows % _N_ROWS
+        rows = tree.map_tree(lambda leaf, first=first: leaf[first : first + n_rows], obs)
+        if not policy.state_size:
+            _check_same(subject, policy, (rows,), policy.act(rows).action, run(rows))
+            continue
+        output, results = policy.act(rows, state=own), run(rows, theirs)
+        _check_same(subject, policy, (rows, own), output.action, results)
+        own, theirs = output.state, results[STATE_OUT]
+
+
+def _check_same(
+    subject: str, policy: Exportable, given: Any, action: NDArray[Any], results: Mapping[str, NDArray[Any]]
+) -> None:
     """Raise `DivergedError` if a file's actions differ from the policy's, except among actions of equal value."""
     with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
-        expected = {name: leaf.cpu().numpy() for name, leaf in policy.greedy(to_device(obs, policy.device)).items()}
+        expected = {name: leaf.cpu().numpy() for name, leaf in policy.greedy(*to_device(given, policy.device)).items()}
     wrong = [name for name in results if name != "action" and not _are_close(results[name], expected[name])]
-    action = policy.act(obs).action
     same = _same_rows(results["action"], action)
     scores = [leaf for name, leaf in expected.items() if name in ("q_values", "probability")]
     if scores and results["action"].shape == action.shape:
