@@ -16,8 +16,8 @@ TOP = """
     Horizon Sequences Transition TransitionBatch
     Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
-    MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise SoftQ
-    Target Adam Clip Linear TorchOptimizer
+    MaxBackup DoubleBackup MunchausenBackup VDNBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise
+    SoftQ Target Adam Clip Linear TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
     evaluate run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
@@ -25,8 +25,9 @@ TOP = """
 """.split()
 NAMESPACES = {
     "buffer": """
-        Buffer Dataset Horizon MinTree MixedBuffer MultiAgentBuffer PrioritizedReplayBuffer ReplayBuffer ReturnScale
-        Rollout RolloutBuffer RoundBuffer SequenceBatch Sequences SumTree Transition TransitionBatch buffer_from_config
+        Buffer Dataset Horizon MinTree MixedBuffer LockstepReplayBuffer MultiAgentBuffer PrioritizedReplayBuffer
+        ReplayBuffer ReturnScale Rollout RolloutBuffer RoundBuffer SequenceBatch Sequences SumTree Transition
+        TransitionBatch buffer_from_config
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogEpisodes LogInfo
@@ -59,7 +60,7 @@ NAMESPACES = {
     "policy": """
         A2CPolicy ActOutput BCPolicy Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
         DiscreteBCQPolicy DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
-        ImplicitQuantileValue MaxBackup MultiAgentPolicy MunchausenBackup Noise GameEpisode ScriptedPolicy
+        ImplicitQuantileValue MaxBackup MultiAgentPolicy MunchausenBackup VDNBackup Noise GameEpisode ScriptedPolicy
         PPOPolicy ParameterNoise Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
         UpdateResult Value discounted_returns gae load_policy
     """,

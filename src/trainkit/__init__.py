@@ -71,6 +71,7 @@ from trainkit.policy import (
     SACPolicy,
     SoftQ,
     Target,
+    VDNBackup,
     load_policy,
 )
 from trainkit.schedules import Linear
@@ -142,6 +143,7 @@ __all__ = [
     "TrainkitError",
     "Transition",
     "TransitionBatch",
+    "VDNBackup",
     "buffer",
     "callbacks",
     "check_env",

@@ -65,6 +65,7 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
     ),
     (tk.MaxBackup(), described("MaxBackup")),
     (tk.DoubleBackup(), described("DoubleBackup")),
+    (tk.VDNBackup(double=False), described("VDNBackup", double=False)),
     (
         tk.MunchausenBackup(0.5, alpha=0.1, lowest=-2.0),
         described("MunchausenBackup", temperature=0.5, alpha=0.1, lowest=-2.0),

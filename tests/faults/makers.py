@@ -214,6 +214,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "buffer_from_config": Call(tk.buffer.buffer_from_config, {"config": {"capacity": 10}}),
         "fitted_q_evaluation": estimation(tk.trainer.fitted_q_evaluation, n_updates=2, batch_size=4, hidden=(4,)),
         "flat_actions": Call(tk.envs.flat_actions, {"space": NESTED}),
+        "LockstepReplayBuffer": Call(tk.buffer.LockstepReplayBuffer, {"capacity": 10, "n_agents": 2}),
         "group_agents": Call(tk.envs.group_agents, {"groups": {"team": ["a", "b"]}}),
         "SquashedGaussian": Call(tk.nets.SquashedGaussian, {"space": BOX}),
         "StopAt": Call(tk.callbacks.StopAt, {"seconds": 1.0}),

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from trainkit.buffer.lockstep import LockstepReplayBuffer
 from trainkit.buffer.mixed import MixedBuffer
 from trainkit.buffer.multi_agent_buffer import MultiAgentBuffer
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_config
@@ -24,6 +25,7 @@ __all__ = [
     "Buffer",
     "Dataset",
     "Horizon",
+    "LockstepReplayBuffer",
     "MinTree",
     "MixedBuffer",
     "MultiAgentBuffer",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.buffer.lockstep import LockstepReplayBuffer
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import PrioritizedSampler
@@ -88,7 +89,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return super().arguments() | named | {"beta": to_plain(sampler.beta)}
 
 
-_TYPES: dict[str, type[ReplayBuffer]] = {kind.__name__: kind for kind in (ReplayBuffer, PrioritizedReplayBuffer)}
+_TYPES: dict[str, type[ReplayBuffer]] = {
+    kind.__name__: kind for kind in (ReplayBuffer, PrioritizedReplayBuffer, LockstepReplayBuffer)
+}
 
 
 @checked
@@ -97,7 +100,8 @@ def buffer_from_config(config: Mapping[str, Any], *, default: Mapping[str, Any] 
 
     Args:
         config: the type, and arguments of its constructor by name. The type is "ReplayBuffer",
-            "PrioritizedReplayBuffer", or a subclass of theirs (the class itself, not a name of it).
+            "PrioritizedReplayBuffer", "LockstepReplayBuffer", or a subclass of theirs (the class itself, not a name of
+            it).
         default: what `config` overrides. As in RLlib, a config of the same type, or of none, is merged into it, and one
             of another type replaces all of it.
 

@@ -38,6 +38,7 @@ POLICY_ACTION = "policy_action"
 
 # The column with the number of the policy that acted, in games of several policies.
 PLAYED_BY = "played_by"
+MOMENT = "moment"  # in a batch of all agents of games: equal for the rows of one game that one step stored
 
 
 class Transition(NamedTuple):
@@ -517,6 +518,7 @@ COLUMN_SPECS = {
     "n": _INT64,
     "return_to_go": _FLOAT32,
     "weight": ArraySpec(shape=(), dtype=np.dtype(np.float64)),
+    MOMENT: _INT64,
 }
 
 

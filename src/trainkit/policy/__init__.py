@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 from trainkit.core.data import ActOutput
 from trainkit.core.former_names import former_names
 from trainkit.policy.advantages import discounted_returns, gae
-from trainkit.policy.backups import Backup, ConservativePenalty, DoubleBackup, MaxBackup, MunchausenBackup, Penalty
+from trainkit.policy.backups import (
+    Backup,
+    ConservativePenalty,
+    DoubleBackup,
+    MaxBackup,
+    MunchausenBackup,
+    Penalty,
+    VDNBackup,
+)
 from trainkit.policy.base import Policy
 from trainkit.policy.bc import BCPolicy
 from trainkit.policy.bcq import DiscreteBCQPolicy
@@ -66,6 +74,7 @@ __all__ = [
     "SoftQ",
     "Target",
     "UpdateResult",
+    "VDNBackup",
     "Value",
     "discounted_returns",
     "gae",

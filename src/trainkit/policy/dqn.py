@@ -135,6 +135,7 @@ class DQNPolicy(Policy):
         self.value: Value = ExpectedValue() if value is None else value
         check_overrides("Value", type(self.value))
         self.backup: Backup = MaxBackup() if backup is None else backup
+        self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))
         self.penalty = penalty
         self.exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
         if store_action_prob:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainkit.collector import Collector
 from trainkit.core import seeding, tree
-from trainkit.core.data import FILLED_AT_RANDOM, Transition
+from trainkit.core.data import FILLED_AT_RANDOM, MOMENT, Transition
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import (
@@ -82,9 +82,12 @@ def _check_columns(trainer: str, policy: Learner | RolloutLearner, known: Sequen
         raise ConfigError(f"{subject} must be a sequence of names such as ('t', 'log_prob'), got {columns!r}")
     for name in columns:
         if name not in known:
+            remedy = "store it by the policy's extras_spec or Collector(extra_columns=)"
+            if name == MOMENT:
+                remedy = "use a LockstepReplayBuffer"
             raise ConfigError(
-                f"{subject} names {name!r}, which the buffer does not have, only {list(known)}: store it by the "
-                f"policy's extras_spec or Collector(extra_columns=){did_you_mean(name, known)}"
+                f"{subject} names {name!r}, which the buffer does not have, only {list(known)}: {remedy}"
+                f"{did_you_mean(name, known)}"
             )
 
 
