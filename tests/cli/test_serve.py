@@ -86,6 +86,34 @@ def test_health_names_the_policy_and_its_spaces(server: PolicyServer) -> None:
     )
 
 
+def test_a_state_comes_and_goes_with_each_request_over_a_thousand_steps() -> None:
+    spaces_of = Spaces(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4))
+    policy = tk.DQNPolicy.for_envs(spaces_of, hidden=(8,), recurrent="lstm", seed=1, device="cpu")
+    rows = np.random.default_rng(1).uniform(-1, 1, size=(1_000, 3)).astype(np.float32)
+    server = served(policy)
+    answer: dict[str, Any] = {"state": None}
+    expected = None
+    for row in rows:
+        answer = server.answer("/predict", json.dumps({"obs": row.tolist(), "state": answer["state"]}).encode())
+        action, expected = policy.predict(row, state=expected)
+        assert answer["action"] == action
+        np.testing.assert_array_equal(np.array(answer["state"], np.float32), expected[0])
+    both = {"obs": rows[:2].tolist(), "states": [answer["state"], None]}
+    batch = server.answer("/batch", json.dumps(both).encode())
+    fresh = server.answer("/predict", json.dumps({"obs": rows[1].tolist()}).encode())
+    np.testing.assert_allclose(batch["states"][1], fresh["state"], atol=1e-6)
+    assert batch["states"][0] != batch["states"][1]
+    for body, message in [
+        ({"obs": rows[0].tolist(), "state": [1.0]}, r"state must be numbers of shape \(16,\)"),
+        ({"obs": rows[0].tolist(), "stat": None}, r'the body must be {"obs": ..., "state": ...}'),
+    ]:
+        with pytest.raises(tk.ConfigError, match=message):
+            server.answer("/predict", json.dumps(body).encode())
+    with pytest.raises(tk.ConfigError, match="states must be a list of 2 states or nulls"):
+        server.answer("/batch", json.dumps(both | {"states": [None]}).encode())
+    server.close()
+
+
 def test_a_dict_has_its_mask_and_an_image_its_type() -> None:
     with served(q_learner(MASKED)) as own:
         for legal in range(4):

@@ -5,7 +5,9 @@
     POST /batch      {"obs": [observations]}         ->  {"actions": [their greedy actions]}
 
 Observations are those of the environment: arrays as nested lists, a Dict as an object by its keys with the action mask
-among them, a Tuple as a list. A mistake is answered with a status of 400 to 499 and {"error": its text}.
+among them, a Tuple as a list. A recurrent policy also answers with "state", in a batch with "states", which is sent
+with the next observation of the same episode; null or nothing where an episode starts. A mistake is answered with a
+status of 400 to 499 and {"error": its text}.
 """
 
 import argparse
@@ -79,8 +81,6 @@ class PolicyServer:
             checks.number("max_megabytes", max_megabytes, low=0, above_low=True)
             has_space = policy.observation_space is not None
             checks.require(has_space, ".policy needs an observation_space: give one at construction")
-            is_stateless = policy.sequences is None
-            checks.require(is_stateless, ".policy must have no memory, as requests are not of one episode")
         self.policy, self.max_bytes = policy, int(max_megabytes * 1e6)
         self._lock, self._thread = threading.Lock(), threading.Thread(target=self.serve)
         try:
@@ -123,24 +123,36 @@ class PolicyServer:
             own = {name: repr(getattr(self.policy, name)) for name in ("observation_space", "action_space")}
             return {"status": "ok", "policy": type(self.policy).__name__, **own}
         request = parse_json(body, "the body", error=ConfigError)
-        if not isinstance(request, dict) or request.keys() != {"obs"}:
+        state = "state" if path == "/predict" else "states"
+        optional = {state} if self.policy.state_size else set()
+        if not isinstance(request, dict) or request.keys() - optional != {"obs"}:
             got = sorted(request) if isinstance(request, dict) else f"a {type(request).__name__}"
-            raise ConfigError(f'{path}: the body must be {{"obs": ...}}, got {got!r:.100}')
+            rule = f'{{"obs": ..., "{state}": ...}}' if optional else '{"obs": ...}'
+            raise ConfigError(f"{path}: the body must be {rule}, got {got!r:.100}")
+        obs, before = request["obs"], request.get(state)
         if path == "/predict":
-            return {"action": self._actions([request["obs"]])[0]}
-        if not isinstance(request["obs"], list) or not request["obs"]:
+            actions, after = self._actions([obs], [before])
+            return {"action": actions[0]} | ({state: after[0]} if optional else {})
+        if not isinstance(obs, list) or not obs:
             raise ConfigError("/batch: obs must be a list of one observation or more")
-        return {"actions": self._actions(request["obs"])}
+        if before is not None and (not isinstance(before, list) or len(before) != len(obs)):
+            raise ConfigError(f"/batch: states must be a list of {len(obs)} states or nulls, as many as obs")
+        actions, after = self._actions(obs, before or [None] * len(obs))
+        return {"actions": actions} | ({state: after} if optional else {})
 
-    def _actions(self, given: list[Any]) -> list[Any]:
-        """Return the greedy action of each observation, in plain values."""
+    def _actions(self, given: list[Any], states: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the greedy action of each observation, and the next state of a recurrent policy, in plain values."""
         space = self.policy.observation_space
         assert space is not None, "checked at construction"
         rows = [read_obs(space, one) for one in given]
         stacked = tree.map_tree(lambda *leaves: np.stack(leaves), *rows)
+        size = self.policy.state_size
+        before = np.stack([_read_state(one, size) for one in states]) if size else None
         with self._lock:
-            actions = self.policy.predict(stacked)
-        return [_plain(tree.map_tree(lambda leaf, row=row: leaf[row].tolist(), actions)) for row in range(len(rows))]
+            predicted = self.policy.predict(stacked, state=before)
+        actions, after = predicted if size else (predicted, np.zeros((len(rows), 0)))
+        plain = [_plain(tree.map_tree(lambda leaf, row=row: leaf[row].tolist(), actions)) for row in range(len(rows))]
+        return plain, after.tolist()
 
 
 def read_obs(space: Space[Any], value: Any, name: str = "obs") -> Any:
@@ -160,6 +172,14 @@ def read_obs(space: Space[Any], value: Any, name: str = "obs") -> Any:
         pairs = enumerate(zip(space.spaces, value, strict=True))
         return tuple(read_obs(child, one, f"{name}[{at}]") for at, (child, one) in pairs)
     return _read_array(space, value, name)
+
+
+def _read_state(value: Any, size: int) -> NDArray[np.float32]:
+    """Return a recurrent state [S] from JSON, 0 for null; raise `ConfigError` for what is none."""
+    if value is None:
+        return np.zeros(size, np.float32)
+    array: NDArray[np.float32] = _read_array(spaces.Box(-np.inf, np.inf, (size,), np.float32), value, "state")
+    return array
 
 
 def _read_array(space: Space[Any], value: Any, name: str) -> NDArray[Any]:
