@@ -58,11 +58,13 @@ class Alone(gym.Env[Any, Any]):
     observation_space, action_space = Corridors(BOTH).observation_space(""), Corridors(BOTH).action_space("")
 
 
-def two_policies(policy_mapping: Any = None, **options: Any) -> tk.OffpolicyTrainer:
+def two_policies(
+    policy_mapping: Any = None, memories: tuple[dict[str, Any], dict[str, Any]] = ({}, {}), **options: Any
+) -> tk.OffpolicyTrainer:
     """Make a trainer of two DQNs, one for each agent."""
     envs = games()
     mapping = {"left": "main", "right": "rival"} if policy_mapping is None else policy_mapping
-    policy = tk.MultiAgentPolicy({"main": dqn(envs), "rival": dqn(envs)}, mapping)
+    policy = tk.MultiAgentPolicy({"main": dqn(envs, **memories[0]), "rival": dqn(envs, **memories[1])}, mapping)
     buffer = tk.MultiAgentBuffer({"main": replay(), "rival": tk.ReplayBuffer(90)})
     return off_policy(policy, envs, buffer, **options)
 
@@ -78,16 +80,25 @@ def state_of(trainer: Any) -> dict[str, Any]:
     return {"policy": trainer.policy.training_state(), "buffer": trainer.buffer.state_dict()}
 
 
-def test_two_policies_that_never_meet_equal_two_single_runs() -> None:
+RIVALS: dict[str, Any] = {"gamma": 0.9, "n_step": 3}
+SEQUENCES: dict[str, Any] = {"sequences": tk.Sequences(6, 3)}
+
+
+@pytest.mark.parametrize(
+    ("mains", "rivals"),
+    [({}, RIVALS), (SEQUENCES | {"recurrent": "lstm"}, SEQUENCES | RIVALS | {"recurrent": "gru", "hidden": (5,)})],
+    ids=["rows", "memories"],
+)
+def test_two_policies_that_never_meet_equal_two_single_runs(mains: dict[str, Any], rivals: dict[str, Any]) -> None:
     envs = games()
     policy = tk.MultiAgentPolicy(
-        {"main": dqn(envs, seed=1), "rival": dqn(envs, seed=2, gamma=0.9, n_step=3)}, {"left": "main", "right": "rival"}
+        {"main": dqn(envs, seed=1, **mains), "rival": dqn(envs, seed=2, **rivals)}, {"left": "main", "right": "rival"}
     )
     together = off_policy(
         policy, envs, tk.MultiAgentBuffer({"main": replay(3), "rival": replay(4)}), step_per_epoch=120
     )
     together.run()
-    for number, (name, seed, horizon) in enumerate([("main", 1, {}), ("rival", 2, {"gamma": 0.9, "n_step": 3})]):
+    for number, (name, seed, horizon) in enumerate([("main", 1, mains), ("rival", 2, rivals)]):
         own_envs = games({name: number})
         single = dqn(own_envs, seed=seed, **horizon)
         alone = off_policy(single, own_envs, replay(3 + number))
@@ -139,19 +150,28 @@ def test_a_frozen_policy_keeps_its_bits_for_10_000_steps() -> None:
     assert_same(trainer.policy["rival"].training_state()["weights"], before)
 
 
-def test_an_interrupted_run_continues_with_the_same_bits_after_another_policy_was_frozen(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "memories",
+    [({}, {}), ({"recurrent": "lstm"}, {}), ({"recurrent": "lstm"}, {"recurrent": "gru", "hidden": (5,)})],
+    ids=["rows", "one_memory", "two_memories"],
+)
+def test_an_interrupted_run_continues_with_the_same_bits_after_another_policy_was_frozen(
+    memories: Any, tmp_path: Path
+) -> None:
+    memories = tuple(own and own | SEQUENCES for own in memories)
+
     def second_half(trainer: tk.OffpolicyTrainer) -> dict[str, Any]:
         trainer.run()
         return state_of(trainer)
 
-    whole = two_policies(_drawn)
+    whole = two_policies(_drawn, memories)
     for epoch, _, _ in whole:
         if epoch == 1:
             whole.policy.policies_to_train = ("rival",)
             whole.save(tmp_path / "checkpoint")
             break
     expected = second_half(whole)
-    again = two_policies(_drawn, resume_from=tmp_path / "checkpoint")
+    again = two_policies(_drawn, memories, resume_from=tmp_path / "checkpoint")
     assert again.policy.policies_to_train == ("rival",)
     assert_same(second_half(again), expected)
 

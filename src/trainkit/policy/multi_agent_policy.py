@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import seeding
 from trainkit.core.checkpoint import save_checkpoint
-from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, Transition
+from trainkit.core.data import PLAYED_BY, STATE, ActOutput, ArraySpec, Obs, Transition
 from trainkit.core.described import Plain
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.joint_spaces import AgentView
@@ -221,10 +221,10 @@ class MultiAgentPolicy:
         self.clocks[name] = PolicyClock(getattr(policy, "last_step", 0))
 
     def _check_columns(self, name: str, policy: Any) -> None:
-        """Raise a ConfigError if a policy stores a column in another form than the others."""
+        """Raise a ConfigError if a policy stores a column in another form than the others, but for recurrent states."""
         for column, spec in policy.extras_spec.items():
             own = self.extras_spec.get(column, spec)
-            if own != spec:
+            if own != spec and column != STATE:
                 raise ConfigError(
                     f"MultiAgentPolicy: {name!r} stores the column {column!r} as {spec}, and another policy as {own}: "
                     "policies of one game must store equal columns"
@@ -292,8 +292,12 @@ class MultiAgentPolicy:
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
-        """The columns of all policies."""
-        return {name: spec for policy in self._policies.values() for name, spec in policy.extras_spec.items()}
+        """The columns of all policies, recurrent states as wide as the widest."""
+        specs = [policy.extras_spec for policy in self._policies.values()]
+        merged = {name: spec for own in specs for name, spec in own.items()}
+        if STATE in merged:
+            merged[STATE] = max((own[STATE] for own in specs if STATE in own), key=lambda spec: spec.shape)
+        return merged
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Store the spaces; those of the policies are checked by `actor_for`, which knows their agents."""
