@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
+from trainkit.envs.actors import ActorRunner
 from trainkit.envs.agents import GamesBackend
 from trainkit.envs.backends import Backend, Runner
 from trainkit.envs.envs import Envs
@@ -47,6 +48,7 @@ class ProcessOptions:
     step_timeout_s: float | None
     wait_num: int | None
     environment_variables: Mapping[str, str]
+    actors: int | None
 
 
 EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
@@ -58,7 +60,8 @@ def make_envs(
     n: int = 1,
     *,
     seed: int | None = None,
-    backend: Literal["sync", "async", "vector"] = "sync",
+    backend: Literal["sync", "async", "process", "ray", "vector"] = "sync",
+    actors: int | None = None,
     stack: int = 1,
     mask_key: str | None = None,
     lives_key: str | None = None,
@@ -86,7 +89,10 @@ def make_envs(
             factories, or a gymnasium vector environment.
         n: number of environments, or of games of several agents; a list or a vector environment has its own.
         seed: root of the seeds of all episodes, by (root, environment, episode); None: the trainer's.
-        backend: "sync" steps in this process, "async" in a process each, "vector" uses the id's own vector environment.
+        backend: "sync" steps in this process, "async" in a process each, "process" and "ray" in actors, "vector" uses
+            the id's own vector environment.
+        actors: of the backends "process" and "ray": processes of this machine, or actors of a Ray cluster, each with
+            n / actors environments that it steps one after the other.
         stack: frames per observation, on a new first axis; the buffer stores single frames.
         mask_key: info with the legal actions; not needed if the observation has a leaf "action_mask".
         lives_key: info with the number of lives; losing one terminates the learner's episode, not the game.
@@ -103,13 +109,17 @@ def make_envs(
         max_restarts: of one environment in a row; an episode that ends normally resets the count.
         restart_delay_s: before the second restart in a row, doubled for each that follows, 30 s at most.
         failed_episodes: "drop" removes the rows of an episode that failed, "cut" keeps them as truncated by a reset.
-        step_timeout_s: time for a step or reset of an "async" environment before it is killed; None: no limit.
+        step_timeout_s: time for a step or reset of an "async" environment, or of an actor, before it is killed; None:
+            no limit.
         wait_num: a step returns as soon as this many "async" environments have answered; None: when all have.
-        environment_variables: set in the process of each "async" environment before it is made.
+        environment_variables: set in the process of each "async" environment, or actor, before it is made.
     """
     single = EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env)
     process = ProcessOptions(
-        step_timeout_s=step_timeout_s, wait_num=wait_num, environment_variables=environment_variables or {}
+        step_timeout_s=step_timeout_s,
+        wait_num=wait_num,
+        environment_variables=environment_variables or {},
+        actors=actors,
     )
     options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed, "soft_horizon": soft_horizon}
     with Checks("make_envs") as checks:
@@ -186,22 +196,24 @@ def _check_spec(
     process: ProcessOptions,
 ) -> None:
     """Check that the specification of the environments supports the backend and the options."""
-    checks.one_of("backend", backend, ["sync", "async", "vector"])
+    checks.one_of("backend", backend, ["sync", "async", "process", "ray", "vector"])
     checks.one_of("on_error", on_error, ["raise", "restart"])
     is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
     checks.require(not is_single, " needs an id or a factory, not one environment: pass `lambda: env`")
-    has_processes = backend == "async" and not isinstance(spec, (VectorEnv, Envs))
+    is_made = isinstance(spec, (VectorEnv, Envs))
+    n_envs = len(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else n
+    _check_actors(checks, process.actors, backend, n_envs, is_made=is_made)
+    has_processes = backend in ("async", "process", "ray") and not is_made
     if process.step_timeout_s is not None:
         checks.number("step_timeout_s", process.step_timeout_s, low=0, above_low=True)
         rule = '.step_timeout_s can end a process, not what runs in this one: use backend="async"'
         checks.require(has_processes, rule)
     if process.wait_num is not None:
-        n_envs = len(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else n
         if checks.integer("wait_num", process.wait_num, low=1):
             rule = f".wait_num {process.wait_num} is larger than the number of environments, {n_envs}: lower it"
             checks.require(process.wait_num <= n_envs, rule)
         rule = '.wait_num waits for processes, and environments in this one step in turn: use backend="async"'
-        checks.require(has_processes, rule)
+        checks.require(has_processes and backend == "async", rule)
     if process.environment_variables:
         rule = '.environment_variables are those of a process: use backend="async", or set os.environ of this one'
         checks.require(has_processes, rule)
@@ -237,6 +249,18 @@ def _check_spec(
         checks.require(is_id, f'.backend "vector" needs a registered id, got {spec!r}: use "sync"')
         rule = '.backend "vector" has no single environments to apply wrappers to: use "sync"'
         checks.require(not single.wrappers, rule)
+
+
+def _check_actors(checks: Checks, actors: int | None, backend: str, n_envs: int, *, is_made: bool) -> None:
+    """Check the number of actors, which two of the backends need."""
+    has_actors = backend in ("process", "ray")
+    if actors is None:
+        checks.require(not has_actors, f".backend {backend!r} needs actors=, the number of processes that share n")
+        return
+    rule = f'.actors are processes with environments that they make: use backend="process" or "ray", got {backend!r}'
+    if checks.integer("actors", actors, low=1) and checks.require(has_actors and not is_made, rule):
+        rule = f".actors {actors} is larger than the number of environments, {n_envs}: lower it"
+        checks.require(actors <= n_envs, rule)
 
 
 # ---- construction ----
@@ -309,7 +333,7 @@ def _driver(
         else:
             made = single.factories(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
             factories = [functools.partial(_make_driven, make) for make in made]
-            driver = _rows_of(SyncRunner(factories) if backend == "sync" else _processes(factories, process))
+            driver = _rows_of(SyncRunner(factories) if backend == "sync" else _processes(factories, backend, process))
         unfinished.pop_all()
     return driver
 
@@ -338,11 +362,15 @@ def _rows_of(runner: Runner) -> SingleBackend | GamesBackend:
     return (GamesBackend if isinstance(runner.spaces[0].observation_space, ByAgent) else SingleBackend)(runner)
 
 
-def _processes(factories: Sequence[Callable[[], Any]], process: ProcessOptions) -> ProcessRunner:
-    """Start a process for each environment."""
+def _processes(
+    factories: Sequence[Callable[[], Any]], backend: str, process: ProcessOptions
+) -> ProcessRunner | ActorRunner:
+    """Start a process for each environment, or actors for several."""
     variables = process.environment_variables
     if variables:
         factories = [functools.partial(_with_variables, variables, make) for make in factories]
+    if process.actors is not None:
+        return ActorRunner(factories, process.actors, "ray" if backend == "ray" else "process", process.step_timeout_s)
     return ProcessRunner(factories, process.step_timeout_s, process.wait_num)
 
 

@@ -112,10 +112,10 @@ def compare_gradients(name: str, n_updates: int) -> dict[str, Any]:
     }
 
 
-def train(name: str, folder: str, max_epoch: int, resume_from: str) -> dict[str, Any]:
-    """Train with checkpoints, and return where the run stands."""
-    options: dict[str, Any] = {"resume_from": resume_from} if resume_from != "-" else {}
-    with make_trainer(name, checkpoint=folder, max_epoch=max_epoch, **options) as trainer:
+def train(name: str, folder: str, max_env_step: int) -> dict[str, Any]:
+    """Train with checkpoints up to the epoch with a step, and return where the run stands."""
+    options = {"checkpoint": folder, "resume_from": "auto", "max_epoch": 3, "max_env_step": max_env_step}
+    with make_trainer(name, **options) as trainer:
         info = trainer.run()
         return {"n_updates": info.gradient_step, "n_episode": info.n_episode, "stop_reason": info.stop_reason}
 
@@ -123,6 +123,6 @@ def train(name: str, folder: str, max_epoch: int, resume_from: str) -> dict[str,
 if __name__ == "__main__":
     job, out, name, *rest = sys.argv[1:]
     jobs = {"gradients": lambda: compare_gradients(name, int(rest[0]))}
-    jobs["train"] = lambda: train(name, rest[0], int(rest[1]), rest[2])
+    jobs["train"] = lambda: train(name, rest[0], int(rest[1]))
     last = jobs[job]()
     Path(f"{out}.{RANK}").write_text(json.dumps(last))

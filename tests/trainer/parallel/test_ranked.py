@@ -118,9 +118,11 @@ def test_the_averaged_gradient_is_that_of_one_process_for_the_rows_of_all_ranks(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["rainbow", "ppo"])
 def test_a_resumed_run_of_two_ranks_is_exact_and_another_number_is_rejected(name: str, tmp_path: Path) -> None:
-    run_ranks("train", tmp_path, name, str(tmp_path / "whole"), "3", "-")
-    run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "1", "-")
-    found, output = run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "3", "auto")
+    run_ranks("train", tmp_path, name, str(tmp_path / "whole"), "10000")
+    found, output = run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "100")
+    assert [one["stop_reason"] for one in found] == ["max_env_step"] * 2, output
+    assert find_checkpoints(tmp_path / "parts")[0].name == "save-000001"
+    found, output = run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "10000")
     assert len(found) == 2, output
     assert find_checkpoints(tmp_path / "whole")[0].name == "save-000003"
     whole, parts = find_checkpoints(tmp_path / "whole")[0], find_checkpoints(tmp_path / "parts")[0]
@@ -128,7 +130,7 @@ def test_a_resumed_run_of_two_ranks_is_exact_and_another_number_is_rejected(name
         assert states_of(whole / part) == states_of(parts / part), part
     assert states_of(whole)["policy"] != states_of(whole / "rank1")["policy"], "streams differ"
     assert states_of(whole)["buffer"] != states_of(whole / "rank1")["buffer"]
-    found, output = run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "4", "auto", n=1)
+    found, output = run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "10000", n=1)
     assert found == []
     assert "was saved with n_ranks 2, this run has None: make it as it was" in output
 

@@ -28,7 +28,7 @@ class RunResult:
         name: of its folder, below that of all.
         seed: that its trainer was made with.
         folder: has its log, its checkpoint, and the traceback if it failed.
-        info: its progress and totals; None if it failed.
+        info: its progress and totals; None if it failed, or did not start because of a signal.
         error: the line of its error; None if it did not fail.
     """
 
@@ -179,4 +179,5 @@ def describe_outcome(outcome: Outcome) -> str:
     if not isinstance(info, RunInfo):
         return f"{outcome.name}: failed: {outcome.error}; see {TRACEBACK} and {OUTPUT} in its folder"
     score = "" if info.best_score is None else f", best score {info.best_score:g} at step {info.best_env_step:,}"
-    return f"{outcome.name}: {info.stop_reason} after {info.env_step:,} steps, {info.seconds:.0f} s{score}"
+    reason = "finished before" if info.stop_reason is None else info.stop_reason
+    return f"{outcome.name}: {reason} after {info.env_step:,} steps, {info.seconds:.0f} s{score}"

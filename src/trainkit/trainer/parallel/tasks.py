@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from trainkit.core.errors import MissingExtraError
+from trainkit.core.extras import import_extra
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, unpacked
 
 Backend = Literal["process", "ray"]
@@ -228,7 +228,7 @@ def _on_ray(
     tasks: Sequence[Task], messages: Sequence[bytes], jobs: int, progress: Progress, show: ShowProgress
 ) -> Generator[tuple[Task, Outcome]]:
     """Yield outcomes of tasks of Ray, each on one CPU of its cluster; epochs are not reported."""
-    ray = import_ray("backend='ray'")
+    ray = import_extra("run.backend 'ray'", "ray", "ray")
     if not ray.is_initialized():
         ray.init(configure_logging=False, log_to_driver=False)
     remote = ray.remote(num_cpus=1, max_retries=0, runtime_env={"env_vars": ONE_THREAD})(_work_on_ray)
@@ -268,16 +268,3 @@ def _work_on_ray(message: bytes, path: Sequence[str]) -> tuple[bool, Any, str]:
         return True, unpacked(message)(lambda epoch, last: None), ""
     except (Exception, SystemExit) as error:  # noqa: BLE001  # sent to the driver
         return False, f"{type(error).__name__}: {error}", traceback.format_exc()
-
-
-def import_ray(subject: str) -> Any:
-    """Return the module ray.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError(f"{subject} needs Ray: pip install 'trainkit-rl[ray]'") from error
-    return ray

@@ -1,0 +1,242 @@
+"""More than one process: runs at the same time, environments in actors, and gradients averaged over ranks.
+
+    python -m benchmarks.scaling [--seeds 8] [--steps 120000] [--jobs 2] [--page]
+
+- Many runs: DQN on CartPole, each seed one after the other and two at a time, and whether all logs and weights have the
+  same bits; the time that a run needs in addition to its training, in a process and as a task of Ray.
+- Actors: 8 environments whose step sleeps 5 ms, in this process and in 2 actors; and what a vector step of environments
+  that do nothing takes more in actors than in this process.
+- Ranks: an all-reduce of the gradients of small networks between two processes.
+
+Ray is measured where it is installed.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import trainkit as tk
+from benchmarks.provenance import measured_at
+from trainkit.core.worker_process import ONE_THREAD
+from trainkit.engine.ranks import Ranks
+
+PAGE = Path(__file__).parent / "results" / "scaling.md"
+HAS_RAY = find_spec("ray") is not None
+SLEEP_S = 0.005
+Row = tuple[str, str, str]  # what, measured, bar
+
+
+class Idle(gym.Env[NDArray[np.float32], int]):
+    """An environment whose step sleeps, or does nothing."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds, self._obs = seconds, np.zeros(4, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        return self._obs, {}
+
+    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        if self._seconds:
+            time.sleep(self._seconds)
+        return self._obs, 1.0, False, False, {}
+
+
+def make_trainer(seed: int, n_steps: int, **options: Any) -> tk.Trainer:
+    """Return a run of DQN on CartPole."""
+    return tk.presets.dqn(
+        "CartPole-v1",
+        seed=seed,
+        zoo=False,
+        max_epoch=4,
+        step_per_epoch=n_steps // 4,
+        evaluation=tk.Evaluation(duration=5),
+        **options,
+    )
+
+
+def bits_of(folder: Path) -> str:
+    """Return a digest of a run: its weights, and its log without times."""
+    hashed = hashlib.sha256()
+    for _, weight in sorted(tk.load_policy(folder / "checkpoint").get_weights().items()):
+        hashed.update(weight.tobytes())
+    for line in (folder / "numbers.jsonl").read_text().splitlines():
+        numbers = json.loads(line)
+        kept = [tag for tag in numbers if tag.startswith(("update/", "test/returns", "train/returns", "step"))]
+        hashed.update(json.dumps({tag: numbers[tag] for tag in kept}).encode())
+    return hashed.hexdigest()
+
+
+def many_runs(n_seeds: int, n_steps: int, jobs: int, folder: Path) -> list[Row]:
+    """Time seeds one after the other and several at a time."""
+    make = partial(make_trainer, n_steps=n_steps)
+    seconds, bits, infos = {}, {}, {}
+    for count in (1, jobs):
+        started = time.perf_counter()
+        results = tk.run(make, seeds=range(n_seeds), jobs=count, folder=folder / str(count))
+        seconds[count] = time.perf_counter() - started
+        bits[count] = [bits_of(result.folder) for result in results]
+        infos[count] = [result.info.seconds for result in results if result.info is not None]
+    n_equal = sum(map(str.__eq__, bits[1], bits[jobs]))
+    each = np.mean(infos[1])
+    return [
+        (
+            f"{n_seeds} seeds of {each:.0f} s, jobs={jobs} compared with one by one",
+            f"{seconds[1] / seconds[jobs]:.2f} x ({seconds[1]:.0f} s, {seconds[jobs]:.0f} s)",
+            ">= 1.8 x",
+        ),
+        ("runs whose logs and weights have equal bits", f"{n_equal} of {n_seeds}", "all"),
+        ("time of a run apart from its training, in a process", f"{seconds[1] / n_seeds - each:.1f} s", ""),
+    ]
+
+
+def runs_by_ray(folder: Path) -> list[Row]:
+    """Time what a run needs as a task of Ray in addition to its training, when Ray has started."""
+    make, rows = partial(make_trainer, n_steps=4_000), []
+    tk.run(make, seeds=[1], backend="ray", folder=folder / "first", verbose=False)  # starts Ray
+    started = time.perf_counter()
+    results = tk.run(make, seeds=[2, 3], backend="ray", folder=folder / "ray", verbose=False)
+    spent = time.perf_counter() - started
+    trained = sum(result.info.seconds for result in results if result.info is not None)
+    rows.append(("time of a run apart from its training, as a task of Ray", f"{(spent - trained) / 2:.1f} s", "<= 3 s"))
+    here = tk.run(make, seeds=[2, 3], folder=folder / "process", verbose=False)
+    n_equal = sum(bits_of(one.folder) == bits_of(other.folder) for one, other in zip(results, here, strict=True))
+    rows.append(("runs by Ray whose logs and weights have the bits of processes", f"{n_equal} of 2", "all"))
+    return rows
+
+
+def vector_step(make: Callable[[], Any], n_envs: int, n_steps: int, **where: Any) -> tuple[float, str]:
+    """Return the seconds of a vector step of a collector, and a digest of its rows."""
+    envs = tk.make_envs(make, n_envs, seed=1, **where)
+    policy = tk.DQNPolicy.for_envs(envs, hidden=(16,), seed=1)
+    collector = tk.Collector(policy, envs, tk.ReplayBuffer(n_envs * (n_steps + 50)))
+    collector.collect(n_step=n_envs * 20)
+    started = time.perf_counter()
+    collector.collect(n_step=n_envs * n_steps)
+    seconds = (time.perf_counter() - started) / n_steps
+    rows = collector.buffer.sample(None, horizon=tk.Horizon(), step=0)  # type: ignore[union-attr]
+    envs.close()
+    return seconds, hashlib.sha256(rows.obs.tobytes() + rows.action.tobytes()).hexdigest()
+
+
+def actors() -> list[Row]:
+    """Time environments in actors."""
+    wheres: dict[str, dict[str, Any]] = {"processes": {"backend": "process", "actors": 2}}
+    if HAS_RAY:
+        wheres["Ray"] = {"backend": "ray", "actors": 2}
+    sleeping = partial(Idle, SLEEP_S)
+    one, bits = vector_step(sleeping, 8, 150)
+    idle, _ = vector_step(Idle, 8, 1_500)
+    rows = []
+    for name, where in wheres.items():
+        two, theirs = vector_step(sleeping, 8, 150, **where)
+        seconds, _ = vector_step(Idle, 8, 1_500, **where)
+        same = "equal bits" if theirs == bits else "other bits"
+        rows += [
+            (f"8 environments of 5 ms in 2 actors, {name}", f"{one / two:.2f} x, {same}", ">= 1.8 x, equal bits"),
+            (
+                f"a vector step's overhead in 2 actors, {name}",
+                f"{1e3 * (seconds - idle):.2f} ms",
+                "<= 2 ms" if name == "Ray" else "<= 0.3 ms",
+            ),
+        ]
+    return rows
+
+
+def all_reduce() -> None:
+    """Print the milliseconds of an average of gradients; runs under torchrun."""
+    ranks = Ranks.launched()
+    assert ranks is not None, "torchrun started it"
+    found = {}
+    for n in (10_000, 1_000_000):
+        gradient = torch.zeros(n)
+        for _ in range(50):
+            ranks.average([gradient], 0.0)
+        started = time.perf_counter()
+        for _ in range(300):
+            ranks.average([gradient], 0.0)
+        found[n] = 1e3 * (time.perf_counter() - started) / 300
+    if ranks.rank == 0:
+        print("RESULT", json.dumps(found))
+
+
+def averaged() -> list[Row]:
+    """Time the average of gradients between two processes."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29555"]
+    ran = subprocess.run(
+        [*torchrun, "-m", "benchmarks.scaling", "--all-reduce"],
+        env=os.environ | ONE_THREAD, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    line = next(line for line in ran.stdout.splitlines() if "RESULT" in line)
+    found = json.loads(line.split("RESULT")[1])
+    return [(f"average of {int(n):,} gradients over 2 ranks (gloo)", f"{ms:.2f} ms", "") for n, ms in found.items()]
+
+
+def write_page(rows: Sequence[Row], command: str) -> None:
+    """Write the result page."""
+    table = "\n".join(f"| {what} | {measured} | {bar} |" for what, measured, bar in rows)
+    PAGE.write_text(
+        f"""# Scaling up
+
+`{command}` on {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}.
+{measured_at()}
+
+| what | measured | bar |
+|---|---|---|
+{table}
+
+- **Many runs.** DQN on CartPole by `tk.run`. "Apart from its training" is the start of Python, the imports, and making
+  the trainer, of runs one after the other. The bits are those of the weights, and of losses and returns in the log.
+- **Actors.** A policy with 16 hidden units acts in 8 environments. The overhead is the time of a vector step of
+  environments whose step does nothing, in two actors, minus that in this process: two messages there and two back.
+- **Ranks.** The all-reduce of one flat gradient of 32-bit numbers, between two processes of this machine.
+"""
+    )
+
+
+def main() -> None:
+    """Measure, print the rows, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=120_000, help="of a run")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--page", action="store_true", help="write benchmarks/results/scaling.md")
+    parser.add_argument("--all-reduce", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.all_reduce:
+        all_reduce()
+        return
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        parts: list[Callable[[], list[Row]]] = [averaged, actors]
+        parts += [partial(runs_by_ray, Path(folder))] if HAS_RAY else []
+        parts += [partial(many_runs, options.seeds, options.steps, options.jobs, Path(folder))]
+        for part in parts:
+            made = part()
+            rows += made
+            for what, measured, bar in made:
+                print(f"{what}: {measured} {f'(bar {bar})' if bar else ''}", flush=True)
+    if options.page:
+        write_page(rows, f"python -m benchmarks.scaling --seeds {options.seeds} --steps {options.steps}")
+
+
+if __name__ == "__main__":
+    main()

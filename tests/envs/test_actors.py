@@ -1,0 +1,257 @@
+"""Environments in actors: the rows of environments in this process, failures by environment, and actors that die."""
+
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import trainkit as tk
+from trainkit.core.worker_process import WorkerProcess
+from trainkit.envs import actors
+from trainkit.envs.actors import _host
+
+
+class Counting(gym.Env[NDArray[np.float32], int]):
+    """Observations are the episode, which the seed names, and the step in it; an episode has 7 to 16 steps."""
+
+    observation_space = gym.spaces.Box(-1, 1e6, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._t = int(self.np_random.integers(10**6)), 0
+        self._last = 7 + self._episode % 10
+        return self._obs(), {}
+
+    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        self._t += 1
+        if self._t == 5 and self._episode % 3 == 0 and self.fails:
+            raise ValueError("step 5")
+        return self._obs(), 1.0, self._t == self._last, False, {}
+
+    def _obs(self) -> NDArray[np.float32]:
+        return np.array([self._episode, self._t], np.float32)
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Here:
+    """An actor's place in this process: messages go through pickle, and it can die."""
+
+    made: list["Here"] = []  # noqa: RUF012  # of the running test
+
+    def __init__(self, message: bytes) -> None:
+        self._hosted, answer = _host(message)
+        self._answers = [answer]
+        self.is_dead = False
+        self.made.append(self)
+
+    def send(self, message: bytes) -> None:
+        if not self.is_dead:
+            self._answers.append(self._hosted.answer(message))
+
+    def receive(self, timeout_s: float | None) -> Any:
+        if self.is_dead:
+            raise EOFError
+        return pickle.loads(self._answers.pop(0))  # noqa: S301  # just made
+
+    def end(self) -> str:
+        return "was killed by the test"
+
+    def close(self) -> None:
+        self._hosted.close()
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Here]]:
+    """Let actors of backend "process" be in this process."""
+    monkeypatch.setattr(actors, "_InProcess", Here)
+    Here.made.clear()
+    yield Here.made
+    Here.made.clear()
+
+
+def trained(**options: Any) -> dict[str, Any]:
+    """Return the weights and rows of a run."""
+    envs = tk.make_envs("CartPole-v1", 5, seed=3, **options)
+    policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1)
+    collector = tk.Collector(policy, envs, tk.ReplayBuffer(1_000))
+    trainer = tk.OffpolicyTrainer(
+        policy, collector, max_epoch=2, step_per_epoch=100, batch_size=8, seed=5, verbose=False
+    )
+    with trainer:
+        trainer.run()
+        rows = trainer.buffer.sample(None, horizon=policy.horizon, step=0)
+    weights = {name: weight.tobytes() for name, weight in policy.get_weights().items()}
+    return weights | {"obs": rows.obs.tobytes(), "action": rows.action.tobytes(), "reward": rows.reward.tobytes()}
+
+
+def test_a_run_has_the_bits_of_environments_in_this_process(here: list[Here]) -> None:
+    assert trained(actors=2, backend="process") == trained()
+    assert len(here) == 2
+
+
+def test_actors_have_groups_of_nearly_equal_size_and_answer_for_their_environments(here: list[Here]) -> None:
+    envs = tk.make_envs([lambda fails=fails: Counting(fails) for fails in (0, 1, 0, 1, 1)], backend="process", actors=2)
+    assert envs.call("fails") == [0, 1, 0, 1, 1]
+    assert [len(place._hosted.runner.envs) for place in here] == [3, 2]
+    with pytest.raises(tk.errors.EnvError, match=r"env 0 raised AttributeError"):
+        envs.call("nothing")
+    envs.close()
+
+
+def test_an_environment_that_raises_is_replaced_alone(here: list[Here]) -> None:
+    envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend="process", actors=2, on_error="restart")
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
+    stats = collector.collect(n_step=200)
+    assert stats.n_env_restarts > 3
+    assert len(here) == 2
+    check_rows(collector)
+    envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend="process", actors=2)
+    with pytest.raises(tk.errors.EnvError, match=r"env \d raised ValueError in step: step 5") as caught:
+        tk.Collector(tk.RandomPolicy(envs.action_space), envs).collect(n_step=200)
+    assert "in the actor of env" in "".join(getattr(caught.value.__cause__, "__notes__", []))
+
+
+@pytest.mark.parametrize("failed_episodes", ["drop", "cut"])
+def test_an_actor_that_dies_is_restarted_with_all_of_its_environments(here: list[Here], failed_episodes: str) -> None:
+    options: dict[str, Any] = {"on_error": "restart", "failed_episodes": failed_episodes, "restart_delay_s": 0.0}
+    envs = tk.make_envs(Counting, 5, seed=1, backend="process", actors=2, **options)
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
+    n_restarts = 0
+    for _ in range(6):
+        collector.collect(n_step=30)
+        here[-1].is_dead = True
+        n_restarts += collector.collect(n_step=30).n_env_restarts
+    assert (len(here), n_restarts) == (8, n_restarts)
+    assert n_restarts >= 12
+    check_rows(collector)
+    here[0].is_dead = True
+    assert envs.call("pid", env_ids=np.array([4])) == [os.getpid()], "of the actor that lives"
+
+
+def check_rows(collector: tk.Collector) -> None:
+    """Check that every stored row is once there, with its true successor, in episodes without gaps from their start."""
+    rows = collector.buffer.sample(None, horizon=tk.Horizon(), step=0, columns=("env_id",))  # type: ignore[union-attr]
+    obs, following = rows.obs.astype(int), rows.next_obs.astype(int)
+    assert max(Counter(map(tuple, obs.tolist())).values()) == 1
+    np.testing.assert_array_equal(following - obs, np.tile([0, 1], (len(obs), 1)))
+    for episode in np.unique(obs[:, 0]):
+        steps = np.sort(obs[obs[:, 0] == episode, 1])
+        np.testing.assert_array_equal(steps, np.arange(len(steps)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "process"}, ".backend 'process' needs actors=, the number of processes that share n"),
+        ({"backend": "process", "actors": 3}, ".actors 3 is larger than the number of environments, 2: lower it"),
+        ({"actors": 2}, '.actors are processes with environments that they make: use backend="process" or "ray"'),
+        ({"backend": "ray", "actors": 0}, ".actors must be a whole number >= 1, got 0"),
+        ({"backend": "process", "actors": 1, "wait_num": 1}, ".wait_num waits for processes"),
+    ],
+)
+def test_options_that_cannot_work_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        tk.make_envs("CartPole-v1", 2, **options)
+    assert message in str(caught.value)
+
+
+def test_an_error_while_environments_are_made_is_raised(here: list[Here]) -> None:
+    def broken() -> Any:
+        raise OSError("no license")
+
+    with pytest.raises(tk.errors.EnvError, match="no license"):
+        tk.make_envs(broken, 2, backend="process", actors=1)
+
+
+@pytest.mark.slow
+def test_actors_in_processes_have_the_same_bits_and_end_with_their_owner() -> None:
+    assert trained(actors=2, backend="process") == trained()
+    code = "import time, trainkit as tk; envs = tk.make_envs('CartPole-v1', 2, backend='process', actors=2); "
+    code += "print(*[a._place._process.pid for a in envs._backend._runner._actors], flush=True); time.sleep(100)"
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pids = [int(pid) for pid in owner.stdout.readline().split()]
+    owner.kill()
+    owner.wait()
+    assert len(pids) == 2
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process lives after up to 20 s."""
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_twenty_actors_that_are_killed_are_survived_without_a_row_lost_or_doubled() -> None:
+    options: dict[str, Any] = {"on_error": "restart", "failed_episodes": "cut", "restart_delay_s": 0.0}
+    envs = tk.make_envs(Counting, 4, seed=1, backend="process", actors=2, **options)
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(100_000))
+    drawn, pids, n_stored = random.Random(1), set(), 0
+    for _ in range(20):
+        found = [int(pid) for pid in envs.call("pid")]
+        pids |= {*found}
+        victim = drawn.choice(found)
+        stats = collector.collect(n_step=drawn.randrange(4, 200))
+        n_stored += stats.n_step
+        os.kill(victim, signal.SIGKILL)
+        stats = collector.collect(n_step=60)
+        n_stored += stats.n_step
+        assert stats.n_env_restarts == 2
+    assert len(collector.buffer) == n_stored  # type: ignore[arg-type]
+    check_rows(collector)
+    pids |= {int(pid) for pid in envs.call("pid")}
+    assert len(pids) == 22
+    envs.close()
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+@pytest.mark.slow
+@pytest.mark.global_rng  # Ray draws from that of random
+@pytest.mark.timeout(600)
+def test_actors_of_ray_have_the_same_bits_and_are_restarted() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    ray.init(num_cpus=3, include_dashboard=False, configure_logging=False, log_to_driver=False)
+    try:
+        assert trained(actors=2, backend="ray") == trained()
+        envs = tk.make_envs(Counting, 4, seed=1, backend="ray", actors=2, on_error="restart")
+        collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
+        collector.collect(n_step=60)
+        os.kill(envs.call("pid")[0], signal.SIGKILL)
+        assert collector.collect(n_step=60).n_env_restarts == 2
+        check_rows(collector)
+        envs.close()
+    finally:
+        ray.shutdown()
+
+
+def test_a_worker_process_reports_how_it_ended() -> None:
+    process = WorkerProcess(actors.serve)
+    process.signal(signal.SIGKILL)
+    with pytest.raises(EOFError):
+        process.receive()
+    assert process.end() == "was killed by SIGKILL"
