@@ -46,3 +46,16 @@ class Corridors:
 
     def _obs(self) -> dict[str, NDArray[np.float32]]:
         return {name: np.array([place, self._time], np.float32) for name, place in self._places.items()}
+
+
+class PushedCorridors(Corridors):
+    """The same walks, pushed by a number; of two agents."""
+
+    def __init__(self) -> None:
+        super().__init__({"left": 0, "right": 1})
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        return gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        return super().step({name: int(push[0] > 0) for name, push in actions.items()})

@@ -9,6 +9,7 @@ import torch
 
 import trainkit as tk
 from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, Plain
+from tests.helpers.pairs import PushedCorridors
 from tests.presets.test_q_learning import Lives, Screen, limit_of
 from tests.trainer.toys import everything
 from trainkit import presets
@@ -159,11 +160,13 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "refresh_priorities": ("round", lambda t: t.refresh_priorities),
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
+    "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
 }
 NEEDS: dict[str, dict[str, Any]] = {
     **MEMORY_NEEDS,
+    "self_play": {"env": PushedCorridors},
     "auxiliary": {"encoder": Plain},  # the features of vectors are not learned otherwise
     "alpha": {"prioritized": True},
     "beta": {"prioritized": True},

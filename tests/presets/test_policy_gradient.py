@@ -10,7 +10,7 @@ import torch
 import trainkit as tk
 from tests.envs.test_game_state import SeenCorridors
 from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
-from tests.helpers.pairs import Corridors
+from tests.helpers.pairs import Corridors, PushedCorridors
 from tests.presets.test_q_learning import Board, Lives, Screen, limit_of
 from tests.trainer.toys import Walk
 from trainkit import presets
@@ -139,12 +139,14 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options.stop_fn(x))),
     "device": ("cpu", lambda t: t.policy.device.type),
     "engine": ("torch", lambda t: t.policy.engine.name),
+    "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "critic_only": {"env": Clock},
     **MEMORY_NEEDS,
+    "self_play": {"env": PushedCorridors},
     "episode_per_collect": {"step_per_collect": None},
     "lives_key": {"env": Lives},
     "action_scaling": {"env": Push},

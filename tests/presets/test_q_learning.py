@@ -10,6 +10,7 @@ import torch
 
 import trainkit as tk
 from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
+from tests.helpers.turns import TicTacToe
 from tests.trainer.toys import Walk, everything
 from trainkit import presets
 from trainkit.nets.noisy import NoisyLinear
@@ -364,11 +365,13 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "refresh_priorities": ("round", lambda t: t.refresh_priorities),
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
+    "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
 }
 NEEDS = {
     **MEMORY_NEEDS,
+    "self_play": {"env": TicTacToe},
     "lives_key": {"env": Lives},
     "sigma0": {"noisy": True},
     "atoms": {"value": "categorical"},

@@ -15,8 +15,9 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extras import install_command
 from trainkit.envs.validation import check_rendered
 from trainkit.loggers.runs import CHECKPOINT, RunFolder
-from trainkit.policy import load_policy
-from trainkit.trainer import evaluate
+from trainkit.policy import RandomPolicy, load_policy
+from trainkit.presets.base import MAIN, RANDOM
+from trainkit.trainer import evaluate, tournament
 from trainkit.trainer.callbacks.video import Film, find_ffmpeg
 
 _EVAL_EXAMPLES = """\
@@ -95,10 +96,19 @@ def run_eval(options: argparse.Namespace) -> int:
     if limit is not None:
         env_options["max_episode_steps"] = limit
     path = policy_folder(folder, best=options.best)
+    how = "exploring" if options.explore else "greedily"
+    about = f"{recipe.preset} after {trained_for(path)}, {options.episodes} episodes of {env}, {how}"
+    if plays_itself(folder):
+        policy = load_policy(path, name=MAIN)
+        players = {MAIN: policy, RANDOM: RandomPolicy(policy.action_space, seed=options.seed)}
+        how_many = {"n_episode": options.episodes, "seed": options.seed, "explore": options.explore}
+        table = tournament(players, env, **how_many, **env_options)
+        print_line(f"{about}, against random actions")
+        print_line(f"games won  {table.win_rate(MAIN, RANDOM)}")
+        return 0
     policy = load_policy(path)
     stats = evaluate(policy, env, n_episode=options.episodes, seed=options.seed, explore=options.explore, **env_options)
-    how = "exploring" if options.explore else "greedily"
-    print_line(f"{recipe.preset} after {trained_for(path)}, {options.episodes} episodes of {env}, {how}")
+    print_line(about)
     for name, own in (("return", stats.returns), ("length", stats.lengths)):
         print_line(f"{name}  mean {own.mean:.5g}  std {own.std:.5g}  min {own.min:.5g}  max {own.max:.5g}")
     if stats.n_cut_episodes:
@@ -110,9 +120,15 @@ def run_export(options: argparse.Namespace) -> int:
     """Load, export, and print the file's name."""
     folder = RunFolder.read(options.run_folder)
     out = options.out or folder.path / "policy.onnx"
-    load_policy(policy_folder(folder, best=options.best)).export(out)
+    name = MAIN if plays_itself(folder) else None
+    load_policy(policy_folder(folder, best=options.best), name=name).export(out)
     print_line(str(out))
     return 0
+
+
+def plays_itself(run: RunFolder) -> bool:
+    """Return whether a run learned by self-play, so that its checkpoint has several policies."""
+    return bool(Recipe.of(run).given().get("self_play"))
 
 
 def policy_folder(run: RunFolder, *, best: bool) -> Path:

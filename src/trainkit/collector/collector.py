@@ -143,7 +143,7 @@ class Collector:
         self._extra_columns = ExtraColumns("Collector", extra_columns, policy.extras_spec) if extra_columns else None
         policy.check_spaces(envs.observation_space, envs.action_space)
         self.policy = policy
-        self._actor = actor_of(policy, envs)
+        self._actor = actor_of(policy, envs, in_evaluation=buffer is None)
         self._acts = self._actor.acts
         envs.ownership.claim(self)
         if buffer is not None:

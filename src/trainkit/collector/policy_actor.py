@@ -44,6 +44,8 @@ class PolicyActor:
         """Load nothing: a policy is saved by its owner."""
 
 
-def actor_of(policy: Policy, envs: Games) -> Actor:
+def actor_of(policy: Policy, envs: Games, *, in_evaluation: bool) -> Actor:
     """Return what acts for a policy in a collector's environments."""
-    return policy.actor_for(envs) if isinstance(policy, PlaysGames) else PolicyActor(policy, envs.n)
+    if isinstance(policy, PlaysGames):
+        return policy.actor_for(envs, in_evaluation=in_evaluation)
+    return PolicyActor(policy, envs.n)

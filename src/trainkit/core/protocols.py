@@ -213,8 +213,8 @@ class Actor(Protocol):
 class PlaysGames(Protocol):
     """A policy of several policies: in each collector's games an actor says which one acts in each row."""
 
-    def actor_for(self, games: Games) -> Actor:
-        """Return the actor of a collector with these environments."""
+    def actor_for(self, games: Games, *, in_evaluation: bool = False) -> Actor:
+        """Return the actor of a collector with these environments, which stores rows unless it is in evaluation."""
         ...
 
 

@@ -33,11 +33,13 @@ class GameEpisode:
         game: index of the game.
         number: of the episode in this game, from 0.
         seed: of the game's reset.
+        in_evaluation: whether nothing is stored and learned from it.
     """
 
     game: int
     number: int
     seed: int
+    in_evaluation: bool = False
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -62,19 +64,20 @@ class GameActor:
     Args:
         policy: has the policies and their mapping.
         games: the collector's environments.
+        in_evaluation: of its episodes.
 
     Attributes:
         acts: has `act`, this object.
     """
 
-    def __init__(self, policy: "MultiAgentPolicy", games: Games) -> None:
+    def __init__(self, policy: "MultiAgentPolicy", games: Games, *, in_evaluation: bool) -> None:
         if not games.agents:
             raise ConfigError(
                 f"MultiAgentPolicy plays games of several agents, and {games.name} has one: give the collector one of "
                 f"its policies, such as policy[{next(iter(policy.policies))!r}], or make_envs a parallel game"
             )
         self.acts = self
-        self._policy, self._games = policy, games
+        self._policy, self._games, self._in_evaluation = policy, games, in_evaluation
         self._numbers = np.full(games.n, -1, np.int64)  # [N], of the policies; -1 of none
         self._keys = np.full(games.n, -1, np.int64)  # [N], of the episodes they were assigned for
         self._in_play: dict[int, Player] = {}  # by number, those that were assigned to a row
@@ -188,7 +191,8 @@ class GameActor:
         """Return the current episode of a game, the same object for all of its agents."""
         if self._episodes.get(game, (-1, None))[0] != key:
             number, seed = int(self._games.episodes[env_id]), self._games.episode_seed(env_id)
-            self._episodes[game] = key, GameEpisode(game=game, number=number, seed=seed)
+            episode = GameEpisode(game=game, number=number, seed=seed, in_evaluation=self._in_evaluation)
+            self._episodes[game] = key, episode
         return self._episodes[game][1]
 
     def _set(self, env_id: int, name: str) -> None:
@@ -224,7 +228,8 @@ class GameActor:
         for game in range(self._games.n // len(agents)):
             names: list[set[str]] = [set() for _ in agents]
             for number in range(_N_EXAMPLES):
-                episode = GameEpisode(game=game, number=number, seed=seeding.derive(0, "example", game, number))
+                seed = seeding.derive(0, "example", game, number)
+                episode = GameEpisode(game=game, number=number, seed=seed, in_evaluation=self._in_evaluation)
                 for agent, own in zip(agents, names, strict=True):
                     own.add(self._mapped(agent, episode))
             for agent_index, own in enumerate(names):

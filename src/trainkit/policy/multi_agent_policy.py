@@ -47,9 +47,9 @@ class MultiAgentPolicy:
     Args:
         policies: {name: policy}, of any kind: learners, frozen ones, `RandomPolicy`, `ScriptedPolicy`.
         policy_mapping: called with (agent, episode) when an agent first acts in an episode of its game; returns the
-            name of its policy, which it keeps to the game's end. `episode` has `game`, `number`, `seed` and `rng`, a
-            generator of the episode's seed. Or {agent: name}. None: an agent has the policy of its own name. It is
-            also called in advance, for example episodes, and must have no side effects.
+            name of its policy, which it keeps to the game's end. `episode` has `game`, `number`, `seed`,
+            `in_evaluation` and `rng`, a generator of the episode's seed. Or {agent: name}. None: an agent has the
+            policy of its own name. It is also called in advance, for example episodes, and must have no side effects.
         policies_to_train: names of those that learn; None: all that can. Empty: none.
         seed: root of the policies without a seed; None uses the trainer's.
 
@@ -250,13 +250,17 @@ class MultiAgentPolicy:
         """Return the number of a policy in the column `played_by`; no other policy ever has it."""
         return self._numbers[name]
 
-    def actor_for(self, games: Games) -> GameActor:
+    def actor_for(self, games: Games, *, in_evaluation: bool = False) -> GameActor:
         """Return the actor of a collector with these environments.
+
+        Args:
+            games: the environments.
+            in_evaluation: of the episodes that the mapping receives.
 
         Raises:
             ConfigError: they have one agent each, or the mapping gives no name of a policy.
         """
-        return GameActor(self, games)
+        return GameActor(self, games, in_evaluation=in_evaluation)
 
     # ---- as one policy ----
 

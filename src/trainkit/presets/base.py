@@ -11,12 +11,14 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
+from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
 from trainkit.core.data import Sequences
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked, to_plain
+from trainkit.core.stats import CollectStats
 from trainkit.engine.engine import EngineName
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
 from trainkit.engine.precision import Precision
@@ -26,10 +28,11 @@ from trainkit.nets import Preprocess
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.recurrent import Recurrent
-from trainkit.policy import ColoredNoise, Noise
+from trainkit.policy import ColoredNoise, MultiAgentPolicy, Noise, RandomPolicy
 from trainkit.policy.auxiliary import Auxiliary
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
+from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.evaluation import Evaluation
 from trainkit.trainer.options import Options
 
@@ -111,6 +114,8 @@ class EnvSettings(Settings):
         reward: what is learned from: "sign", "return_scale" or a function, as in `Horizon`; None is the reward itself.
         step_per_epoch: environment steps per epoch.
         engine: what computes the updates; "auto" chooses by the network's size and the device.
+        self_play: in a game of several agents, play one agent against a pool of copies of the policy; evaluations are
+            against random actions, and the score is the policy's own mean return.
         zoo: use the settings of the zoo for this environment, where it has some, else the general table.
     """
 
@@ -121,8 +126,12 @@ class EnvSettings(Settings):
     reward: Any = None
     step_per_epoch: int
     engine: EngineName = "auto"
+    self_play: bool = False
     zoo: bool = True
 
+
+MAIN, RANDOM = "main", "random"  # the policies of self-play
+N_COPIES = 20  # that self-play adds to its pool over a run
 
 P = ParamSpec("P")
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -433,6 +442,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         self._check_effects(options, settings, table)
         policy = self._policy(envs, settings)
         common = self._trainer_options(options, settings)
+        if settings.self_play:
+            policy = self._self_play(policy, envs, settings, common)
         if evaluates:
             again = self._same_again(env) if settings.test_env is None else settings.test_env
             common["episode_per_test"] = settings.episode_per_test
@@ -444,6 +455,16 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
                 f"{self}: settings of the zoo for {entry.env} ({entry.source}); zoo=False for the general table"
             )
         return trainer
+
+    def _self_play(self, policy: Any, envs: Envs, settings: EnvSettingsT, common: dict[str, Any]) -> MultiAgentPolicy:
+        """Return a policy with a pool of its copies, and add the pool and the score to the trainer's options."""
+        if not envs.agents:
+            raise ConfigError(f"{self}.self_play is for games of several agents, and {envs.name} has one: leave it out")
+        every = max(settings.max_epoch * settings.step_per_epoch // N_COPIES, 1)
+        pool = OpponentPool(MAIN, add_every=every, evaluate_against=RANDOM)
+        common["callbacks"] = (*common.get("callbacks", ()), pool)
+        common.setdefault("compute_score_fn", own_return)
+        return MultiAgentPolicy({MAIN: policy, RANDOM: RandomPolicy(envs.action_space)}, pool)
 
     def _make_envs(self, env: EnvSpec, count: str, settings: EnvSettingsT, options: Mapping[str, Any]) -> Envs:
         """Make environments; if their number and options are fixed, pass on only options that were given."""
@@ -548,6 +569,17 @@ def over_the_run(settings: SettingsT, n_steps: int) -> SettingsT:
         return {key: stretched(own) for key, own in value.items()} if isinstance(value, Mapping) else value
 
     return replace(settings, **{item.name: stretched(getattr(settings, item.name)) for item in fields(settings)})
+
+
+def training_collector(policy: Any, envs: Envs, buffer: Any) -> Collector:
+    """Return the collector of a run, whose buffer is the learner's where it plays copies of itself."""
+    is_game = isinstance(policy, MultiAgentPolicy)
+    return Collector(policy, envs, MultiAgentBuffer({MAIN: buffer}) if is_game else buffer)
+
+
+def own_return(stats: CollectStats) -> float | None:
+    """Return the mean return of the policy that learns by self-play, the score of its evaluations."""
+    return stats.policies[MAIN].returns.mean if MAIN in stats.policies else None
 
 
 def network_options(settings: Settings) -> dict[str, Any]:

@@ -5,14 +5,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from trainkit.buffer import buffer_from_config
-from trainkit.collector import Collector
 from trainkit.core.protocols import EnvSpaces, Learner
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine import DeviceFrames
 from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
 from trainkit.policy import Noise, SACPolicy
-from trainkit.presets.base import EnvPreset, EnvSettings, P, memory_options, network_options, noise, scheduled
+from trainkit.presets.base import (
+    EnvPreset,
+    EnvSettings,
+    P,
+    memory_options,
+    network_options,
+    noise,
+    scheduled,
+    training_collector,
+)
 from trainkit.trainer import OffpolicyTrainer
 from trainkit.trainer.offpolicy import Refresh
 
@@ -80,7 +88,7 @@ class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[LearnerT
             config["frames"] = DeviceFrames(settings.device)
         return OffpolicyTrainer(
             policy,
-            Collector(policy, envs, buffer_from_config(config, default=default)),
+            training_collector(policy, envs, buffer_from_config(config, default=default)),
             max_epoch=settings.max_epoch,
             step_per_epoch=settings.step_per_epoch,
             batch_size=settings.batch_size,

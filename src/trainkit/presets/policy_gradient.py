@@ -7,7 +7,6 @@ from typing import Any, Literal
 from gymnasium import spaces as gym_spaces
 
 from trainkit.buffer import RolloutBuffer
-from trainkit.collector import Collector
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
@@ -18,7 +17,16 @@ from trainkit.envs.games import is_game
 from trainkit.envs.make import EnvSpec
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
-from trainkit.presets.base import ATARI_ENVS, EnvPreset, EnvSettings, P, memory_options, network_options, noise
+from trainkit.presets.base import (
+    ATARI_ENVS,
+    EnvPreset,
+    EnvSettings,
+    P,
+    memory_options,
+    network_options,
+    noise,
+    training_collector,
+)
 from trainkit.trainer import OnpolicyTrainer
 
 
@@ -172,7 +180,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
     ) -> OnpolicyTrainer[OnpolicyPolicy]:
         return OnpolicyTrainer(
             policy,
-            Collector(policy, envs, RolloutBuffer()),
+            training_collector(policy, envs, RolloutBuffer()),
             max_epoch=settings.max_epoch,
             step_per_epoch=settings.step_per_epoch,
             step_per_collect=settings.step_per_collect,

@@ -40,6 +40,7 @@ class OpponentPool(Callback):
         draw: the opponent of a game. "uniform"; the "latest" copy; or "hard", with probabilities proportional to
             (1 - win rate)^2 against each over the last 100 games (Vinyals et al., 2019, prioritized fictitious
             self-play), 0.5 where none was played.
+        evaluate_against: name of the policy that plays all other agents in evaluations; None: the pool, as in training.
         folder: where each copy is saved for `load_policy`, under its name; None saves it in checkpoints alone.
     """
 
@@ -51,6 +52,7 @@ class OpponentPool(Callback):
         add_every: int | None = None,
         add_at_win_rate: float | None = None,
         draw: Literal["uniform", "latest", "hard"] = "uniform",
+        evaluate_against: str | None = None,
         folder: str | Path | None = None,
     ) -> None:
         with Checks("OpponentPool") as checks:
@@ -63,6 +65,7 @@ class OpponentPool(Callback):
             checks.one_of("draw", draw, ["uniform", "latest", "hard"])
         self.name, self.size, self.draw = name, size, draw
         self.add_every, self.add_at_win_rate = add_every, add_at_win_rate
+        self.evaluate_against = evaluate_against
         self.folder = None if folder is None else Path(folder)
         self.opponents: list[str] = []
         self._agents: tuple[str, ...] = ()
@@ -77,7 +80,11 @@ class OpponentPool(Callback):
         draws = np.random.default_rng(episode.seed).random(2)  # the same for all agents of a game
         agents = self._agents or (agent,)
         own = agents[int(draws[0] * len(agents))]
-        if agent == own or not self.opponents:
+        if agent == own:
+            return self.name
+        if episode.in_evaluation and self.evaluate_against is not None:
+            return self.evaluate_against
+        if not self.opponents:
             return self.name
         share = np.cumsum(self.probabilities())
         return self.opponents[int(np.searchsorted(share, draws[1] * share[-1], side="right"))]
