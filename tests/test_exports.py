@@ -31,7 +31,7 @@ NAMESPACES = {
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogEpisodes LogInfo
-        OffPolicyEvaluation OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory
+        OffPolicyEvaluation OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory TuneReport
     """,
     "collector": "Collector Episode EpisodeEvents",
     "datasets": """

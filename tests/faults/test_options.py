@@ -60,7 +60,7 @@ RECORDS |= {
     "ZooResult",
 }
 BASES = {"Callback", "Engine", "Memory", "Processor", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
-NEEDS_AN_EXTRA = {"from_minari", "to_minari", "MlflowLogger", "WandbLogger"}
+NEEDS_AN_EXTRA = {"TuneReport", "from_minari", "to_minari", "MlflowLogger", "WandbLogger"}
 ZOO = {"load", "train"}  # need weights and whole runs: tests/zoo calls them
 PROCESSES = {"run"}  # starts them: tests/trainer/parallel calls it
 LOADED = {"PretendDevice"}  # its constructor raises: `load` returns it

@@ -10,6 +10,7 @@ from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, Lo
 from trainkit.trainer.callbacks.memory import TrackMemory
 from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.callbacks.stopping import StopAt
+from trainkit.trainer.callbacks.tune_report import TuneReport
 from trainkit.trainer.callbacks.video import RecordVideo
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "SaveEvery",
     "StopAt",
     "TrackMemory",
+    "TuneReport",
 ]

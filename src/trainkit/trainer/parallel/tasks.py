@@ -4,6 +4,7 @@ A task computes on one thread, so that its results do not depend on the number o
 """
 
 import contextlib
+import math
 import pickle
 import signal
 import sys
@@ -73,9 +74,9 @@ def run_tasks(
 ) -> Iterator[Outcome]:
     """Execute tasks, `jobs` at a time, and yield their outcomes as they end.
 
-    A task that fails, or whose process dies, is an outcome: its traceback is in its folder. On SIGTERM and Ctrl-C those
-    that run receive a SIGTERM, by which a trainer saves and ends; no other starts. Ctrl-C is raised when they have
-    ended, and a second one ends them at once.
+    A task that fails, or whose process dies, is an outcome: its traceback is in its folder. On SIGTERM and Ctrl-C no
+    other starts, and those that run receive a SIGTERM, by which a trainer saves and ends, and after a minute a SIGKILL.
+    Ctrl-C is raised when they have ended; a second one ends them at once.
 
     Args:
         tasks: with different names.
@@ -129,7 +130,7 @@ def _in_processes(
                     running[process.pipe] = task, process
                 if stop.is_due():
                     for _, process in running.values():
-                        process.signal(signal.SIGTERM)
+                        process.signal(signal.SIGKILL if stop.is_late else signal.SIGTERM)
                 for pipe in wait(list(running), _LOOK_S):
                     task, process = running[pipe]
                     outcome = _received(task, process, progress)
@@ -174,7 +175,7 @@ class _StopSignal:
 
     def __init__(self) -> None:
         self._received: list[int] = []
-        self._next_s, self._last_s = 0.0, 0.0
+        self._next_s, self._last_s = 0.0, math.inf
         self._former: dict[int, Any] = {}
 
     @property
@@ -182,15 +183,18 @@ class _StopSignal:
         """Whether the tasks are to end."""
         return bool(self._received)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the tasks had time enough to end."""
+        return time.monotonic() > self._last_s
+
     def is_due(self) -> bool:
         """Return whether the tasks are to receive a SIGTERM now: each second, as one may come before they train."""
         now = time.monotonic()
         if not self._received or now < self._next_s:
             return False
-        self._last_s = self._last_s or now + _STOPPING_S
+        self._last_s = min(self._last_s, now + _STOPPING_S)
         self._next_s = now + 1.0
-        if now > self._last_s:
-            raise KeyboardInterrupt
         return True
 
     def raise_interrupt(self) -> None:
@@ -242,7 +246,7 @@ def _on_ray(
                     running[remote.remote(message, sys.path)] = task
                 if stop.is_due():
                     for reference in running:
-                        ray.cancel(reference, force=False)
+                        ray.cancel(reference, force=stop.is_late)
                 for reference in ray.wait(list(running), timeout=_LOOK_S)[0]:
                     task = running.pop(reference)
                     yield task, _taken(ray, task, reference)
