@@ -22,13 +22,16 @@ BLOCK = re.compile(r"^```(diff|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"'\s>]+)")
 
 
-@pytest.mark.parametrize("page", ["port_tianshou", "port_sb3"])
-def test_a_ported_script_is_the_green_side_of_its_diff(page: str) -> None:
-    blocks = dict(reversed(BLOCK.findall((DOCS / "howto" / f"{page}.md").read_text())))  # the first of each
-    green = [line[1:] for line in blocks["diff"].splitlines() if not line.startswith("-")]
-    assert green == blocks["python"].splitlines()
-    red = "\n".join(line[1:] for line in blocks["diff"].splitlines() if not line.startswith("+"))
-    compile(red, page, "exec")  # a whole script, too
+@pytest.mark.parametrize(("page", "n_scripts"), [("port_tianshou", 1), ("port_sb3", 1), ("port_multi_agent", 2)])
+def test_a_ported_script_is_the_green_side_of_its_diff(page: str, n_scripts: int) -> None:
+    blocks = BLOCK.findall((DOCS / "howto" / f"{page}.md").read_text())
+    diffs, scripts = ([text for kind, text in blocks if kind == own] for own in ("diff", "python"))
+    assert len(diffs) == n_scripts
+    for diff, script in zip(diffs, scripts, strict=False):
+        green = [line[1:] for line in diff.splitlines() if not line.startswith("-")]
+        assert green == script.splitlines()
+        red = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+"))
+        compile(red, page, "exec")  # a whole script, too
 
 
 def test_names_side_by_side_are_names_of_ours() -> None:

@@ -475,7 +475,6 @@ def test_observations_stay_as_they_were() -> None:
 # ---- PettingZoo's own ----
 
 
-@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_a_game_of_pettingzoo_is_played_as_its_own_loop_plays_it() -> None:
     pytest.importorskip("pygame", reason="rock, paper, scissors draws with it")
     rps = pytest.importorskip("pettingzoo.classic.rps.rps", reason="PettingZoo is not installed")

@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -257,7 +258,9 @@ def _load_class(path: str) -> Callable[..., Any]:
     module, _, name = path.rpartition(".")
     try:
         if _GAME.fullmatch(path):
-            game = importlib.import_module(path.replace("/", "."))
+            with warnings.catch_warnings():  # PettingZoo 1.27 announces a registry that older versions do not have
+                warnings.simplefilter("ignore", DeprecationWarning)
+                game = importlib.import_module(path.replace("/", "."))
             made: Callable[..., Any] = getattr(game, "parallel_env", None) or game.env
             return made
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
