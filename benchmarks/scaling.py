@@ -1,6 +1,6 @@
 """More than one process: runs at the same time, environments in actors, and gradients averaged over ranks.
 
-    python -m benchmarks.scaling [--seeds 8] [--steps 120000] [--jobs 2] [--page]
+    python -m benchmarks.scaling [--seeds 8] [--seconds 62] [--jobs 2] [--page]
 
 - Many runs: DQN on CartPole, each seed one after the other and two at a time, and whether all logs and weights have the
   same bits; the time that a run needs in addition to its training, in a process and as a task of Ray.
@@ -85,9 +85,11 @@ def bits_of(folder: Path) -> str:
     return hashed.hexdigest()
 
 
-def many_runs(n_seeds: int, n_steps: int, jobs: int, folder: Path) -> list[Row]:
-    """Time seeds one after the other and several at a time."""
-    make = partial(make_trainer, n_steps=n_steps)
+def many_runs(n_seeds: int, run_seconds: float, jobs: int, folder: Path) -> list[Row]:
+    """Time seeds one after the other and several at a time; runs have about the given length."""
+    first = tk.run(partial(make_trainer, n_steps=8_000), seeds=[99], folder=folder / "first", verbose=False)[0]
+    assert first.info is not None, first.error
+    make = partial(make_trainer, n_steps=max(4, round(8_000 * run_seconds / first.info.seconds)))
     seconds, bits, infos = {}, {}, {}
     for count in (1, jobs):
         started = time.perf_counter()
@@ -216,7 +218,7 @@ def main() -> None:
     """Measure, print the rows, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=120_000, help="of a run")
+    parser.add_argument("--seconds", type=float, default=62.0, help="of a run, about")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--page", action="store_true", help="write benchmarks/results/scaling.md")
     parser.add_argument("--all-reduce", action="store_true", help=argparse.SUPPRESS)
@@ -228,14 +230,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         parts: list[Callable[[], list[Row]]] = [averaged, actors]
         parts += [partial(runs_by_ray, Path(folder))] if HAS_RAY else []
-        parts += [partial(many_runs, options.seeds, options.steps, options.jobs, Path(folder))]
+        parts += [partial(many_runs, options.seeds, options.seconds, options.jobs, Path(folder))]
         for part in parts:
             made = part()
             rows += made
             for what, measured, bar in made:
                 print(f"{what}: {measured} {f'(bar {bar})' if bar else ''}", flush=True)
     if options.page:
-        write_page(rows, f"python -m benchmarks.scaling --seeds {options.seeds} --steps {options.steps}")
+        write_page(rows, f"python -m benchmarks.scaling --seeds {options.seeds} --seconds {options.seconds:g}")
 
 
 if __name__ == "__main__":

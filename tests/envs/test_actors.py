@@ -184,12 +184,11 @@ def test_an_error_while_environments_are_made_is_raised(here: list[Here]) -> Non
 def test_actors_in_processes_have_the_same_bits_and_end_with_their_owner() -> None:
     assert trained(actors=2, backend="process") == trained()
     code = "import time, trainkit as tk; envs = tk.make_envs('CartPole-v1', 2, backend='process', actors=2); "
-    code += "print(*[a._place._process.pid for a in envs._backend._runner._actors], flush=True); time.sleep(100)"
-    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    pids = [int(pid) for pid in owner.stdout.readline().split()]
-    owner.kill()
-    owner.wait()
+    code += "print(*[a._place._process.pid for a in envs._backend.runner._actors], flush=True); time.sleep(100)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        owner.kill()
     assert len(pids) == 2
     assert not [pid for pid in pids if is_alive(pid)]
 
@@ -233,8 +232,9 @@ def test_twenty_actors_that_are_killed_are_survived_without_a_row_lost_or_double
 @pytest.mark.slow
 @pytest.mark.global_rng  # Ray draws from that of random
 @pytest.mark.timeout(600)
-def test_actors_of_ray_have_the_same_bits_and_are_restarted() -> None:
+def test_actors_of_ray_have_the_same_bits_and_are_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # so that a busy machine does not starve them
     ray.init(num_cpus=3, include_dashboard=False, configure_logging=False, log_to_driver=False)
     try:
         assert trained(actors=2, backend="ray") == trained()

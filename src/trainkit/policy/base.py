@@ -651,14 +651,15 @@ class Policy(nn.Module):
         Trainers call this under torchrun.
 
         Raises:
-            ConfigError: the policy has running statistics, which ranks do not share.
+            ConfigError: the policy has running statistics of returns, which ranks do not share.
         """
-        if self.observes:
+        if self.horizon.return_scale is not None:
             raise ConfigError(
-                f"{type(self).__name__} has running statistics, which the ranks of torchrun do not share: set "
-                "normalize_obs=False and no reward='return_scale', or train in one process"
+                f"{type(self).__name__}.horizon has reward='return_scale', whose running statistics the ranks of "
+                "torchrun do not share: leave it out, or train in one process"
             )
         ranks.copy_weights(self)
+        self.statistics.ranks = ranks
         self._learning.ranks = ranks
         for gradient_step in self._learning.steps.values():
             gradient_step.ranks = ranks

@@ -23,6 +23,7 @@ def make_trainer(name: str, **options: Any) -> tk.Trainer:
     """Return a small run of a preset; ranks share its seed."""
     if name == "ppo":
         of_kind: dict[str, Any] = {"step_per_epoch": 1_024, "step_per_collect": 256, "batch_size": 32}
+        of_kind["normalize_obs"] = True
     else:
         of_kind = {"step_per_epoch": 256, "learning_starts": 64, "batch_size": 16, "update_per_step": 1.0}
     env = "Pendulum-v1" if name == "sac" else "CartPole-v1"

@@ -221,8 +221,9 @@ def test_the_command_line_rejects_jobs_that_cannot_work(capsys: pytest.CaptureFi
 @pytest.mark.slow
 @pytest.mark.global_rng  # Ray draws from that of random
 @pytest.mark.timeout(600)
-def test_ray_trains_the_same_bits(tmp_path: Path) -> None:
+def test_ray_trains_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # so that a busy machine does not starve them
     ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
     try:
         on_ray = tk.run(make_trainer, seeds=[1, 2], jobs=2, backend="ray", folder=tmp_path / "ray", verbose=False)

@@ -46,19 +46,20 @@ def test_one_process_takes_part_in_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert make_run().ranks is None
 
 
-@pytest.mark.parametrize("name", ["rainbow", "ppo"])
+@pytest.mark.parametrize(("name", "normalize"), [("rainbow", False), ("ppo", True), ("dqn", True)])
 def test_a_group_of_one_rank_has_the_bits_of_one_process(
-    name: str, single_rank: Ranks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, normalize: bool, single_rank: Ranks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    own = make_run(name, evaluation=tk.Evaluation(duration=2))
+    how = {"evaluation": tk.Evaluation(duration=2), "normalize_obs": normalize}
+    own = make_run(name, **how)
     assert own.ranks is single_rank
     own.run()
     monkeypatch.setattr(Ranks, "launched", classmethod(lambda cls: None))
-    plain = make_run(name, evaluation=tk.Evaluation(duration=2))
+    plain = make_run(name, **how)
     plain.run()
     assert everything(own) == everything(plain)
     with pytest.raises(tk.errors.CheckpointError, match="was saved with n_ranks 1, this run has None"):
-        make_run(name).load(own.save(tmp_path / "save"))
+        make_run(name, **how).load(own.save(tmp_path / "save"))
 
 
 def test_a_loss_that_is_not_finite_stops_the_step_of_every_rank(single_rank: Ranks) -> None:
@@ -79,7 +80,7 @@ def test_a_loss_that_is_not_finite_stops_the_step_of_every_rank(single_rank: Ran
             {"episode_per_collect": 2, "step_per_collect": None},
             ".episode_per_collect has as many steps as its episodes",
         ),
-        ({"normalize_obs": True}, "has running statistics, which the ranks of torchrun do not share"),
+        ({"reward": "return_scale"}, "whose running statistics the ranks of torchrun do not share"),
     ],
 )
 def test_options_by_which_ranks_would_take_different_numbers_of_updates_are_rejected(
