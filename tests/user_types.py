@@ -16,7 +16,7 @@ from tests.helpers.pages import PAGES, ROOT, Example, examples
 
 FOLDER = ROOT / "build" / "user_types"
 # Not installed by the extra `dev`, or without types.
-OPTIONAL = ("optuna", "onnxruntime", "stable_baselines3", "envpool")
+OPTIONAL = ("optuna", "ray", "onnxruntime", "stable_baselines3", "envpool")
 
 Found = tuple[Path, int, str]  # file, line, message
 
