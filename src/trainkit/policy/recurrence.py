@@ -233,10 +233,13 @@ class RolloutLayout:
     def batch(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the indices of rows [L, S] and the number of rows [S] of some sequences, and of empty ones.
 
-        In the place of the rows of an empty one is a single row, as often as it takes.
+        L is a power of two, or `length`, that the longest of them fits in. In the place of the rows of an empty one is
+        a single row, as often as it takes.
         """
         padded = np.concatenate([chosen, np.repeat(chosen[:1], -len(chosen) % _MULTIPLE)])
-        index, n_rows = self.index[:, padded], self.n_rows[padded]
+        n_rows = self.n_rows[padded]
+        longest = 1 << int(n_rows.max() - 1).bit_length()
+        index = self.index[:longest, padded]
         index[:, len(chosen) :] = index[0, len(chosen) :]
         n_rows[len(chosen) :] = 0
         return index, n_rows
