@@ -31,6 +31,7 @@ from benchmarks.provenance import ROOT, UNKNOWN, code_commit, commits_since
 RESULTS = Path("benchmarks/results")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"\n\s*\n|\n(?=\s*[-|] ?)")  # between paragraphs, list items and rows of tables
+ADDRESS = re.compile(r"\]\([^)\s]*\)")  # of a link
 LINK = re.compile(r"\]\(([^)#\s]*benchmarks/results/\w+\.md)\)")
 ON_PAGE = re.compile(r"\d[\d,]*(?:\.\d+)?")
 NUMBER = re.compile(r"(?<![\w.`])\d+\.\d+(?![\w.`])")  # with a decimal point, and no version such as 1.2.0
@@ -170,7 +171,7 @@ def unpublished(document: Path) -> list[str]:
     for block in BLOCK.split(document.read_text()):
         pages = [(document.parent / link).read_text() for link in LINK.findall(block)]
         published = [float(number.replace(",", "")) for page in pages for number in ON_PAGE.findall(page)]
-        for number in NUMBER.findall(LINK.sub("", block)) if pages else ():
+        for number in NUMBER.findall(ADDRESS.sub("", block)) if pages else ():
             n_digits = len(number.partition(".")[2])
             if not any(abs(one - float(number)) < 0.501 * 10**-n_digits for one in published):
                 missing.append(number)

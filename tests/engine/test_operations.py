@@ -189,7 +189,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], Sequence[Tensor]]] = {
     "two layers": (lambda x, w, v: torch.relu(x @ w.t()) @ v.t(), [X, normal(8, 5), normal(3, 8)]),
     "bmm": (torch.bmm, [CUBE, normal(6, 7, 2)]),
     "baddbmm": (lambda b, x, w: torch.baddbmm(b, x, w.transpose(1, 2)), STACKED),
-    "large product": (torch.mm, [normal(128, 96), normal(96, 128)]),
+    "large product": (torch.mm, [normal(128, 96), normal(96, 128) / 96**0.5]),
     "bmm in four dimensions": (lambda x: (x @ x.transpose(2, 3)).transpose(1, 2) * 2.0, [normal(2, 3, 4, 5)]),
     "t of a product in another shape": (lambda x, y: torch.mm(x.t(), y).view(1, 25).t() * 2.0, [X, Y]),
     "attention": (lambda x: functional.scaled_dot_product_attention(x, x * 2.0, x), [normal(2, 3, 4, 5)]),

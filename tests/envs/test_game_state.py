@@ -7,17 +7,8 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.helpers.pairs import LENGTH, Corridors
+from tests.helpers.pairs import LENGTH, Corridors, SeenCorridors
 from tests.helpers.turns import TicTacToe
-
-
-class SeenCorridors(Corridors):
-    """Walks whose state is the places of both walkers, and the time."""
-
-    state_space = gym.spaces.Box(-50, 50, (3,), np.float32)
-
-    def state(self) -> Any:
-        return np.array([*self._places.values(), self._time], np.float32)
 
 
 class SeenTicTacToe(TicTacToe):

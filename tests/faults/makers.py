@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, THREE_ACTIONS, Spaces, linear, small_net
-from tests.helpers.pairs import Corridors
+from tests.helpers.pairs import Corridors, SeenCorridors
 from tests.trainer.toys import Walk
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -224,6 +224,8 @@ def calls(folder: Path) -> dict[str, Call]:
         "OpponentPool": Call(tk.callbacks.OpponentPool, {"name": "main", "add_every": 10}),
         "tournament": Call(tk.trainer.tournament, tournament_arguments()),
         "AgentId": Call(tk.envs.AgentId, {}),
+        "ObserveState": Call(tk.envs.ObserveState, {"game": SeenCorridors({"left": 0, "right": 1})}),
+        "VDNBackup": Call(tk.VDNBackup, {}),
         "ScriptedPolicy": Call(tk.policy.ScriptedPolicy, {"fn": len}),
         "TimeFeature": Call(tk.envs.TimeFeature, {"limit": 5}),
         "check_env": Call(tk.check_env, {"env": Walk, "n_steps": 5}),

@@ -48,6 +48,15 @@ class Corridors:
         return {name: np.array([place, self._time], np.float32) for name, place in self._places.items()}
 
 
+class SeenCorridors(Corridors):
+    """Walks whose state is the places of both walkers, and the time."""
+
+    state_space = gym.spaces.Box(-50, 50, (3,), np.float32)
+
+    def state(self) -> Any:
+        return np.array([*self._places.values(), self._time], np.float32)
+
+
 class PushedCorridors(Corridors):
     """The same walks, pushed by a number; of two agents."""
 

@@ -7,12 +7,14 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from trainkit.core.errors import ConfigError
+from trainkit.core.signatures import checked
 from trainkit.envs.games import space_of
 
 STATE_LEAF = "state"
 _OBS = "obs"  # the name of an observation that is no dict
 
 
+@checked
 class ObserveState:
     """Wrapper that adds a game's `state()` to the observations of its agents, for `make_envs(wrappers=[ObserveState])`.
 

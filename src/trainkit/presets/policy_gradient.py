@@ -150,7 +150,9 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
 
     def _no_effect(self, name: str, settings: OnpolicySettings) -> str | None:
         is_others = name in _OF_LEARNER[PPOPolicy] and name not in _OF_LEARNER[self._learner]
-        return f"{self._learner.__name__} has no such option" if is_others else None
+        if is_others:
+            return f"{self._learner.__name__} has no such option"
+        return super()._no_effect(name, settings)
 
     def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
         return self._learner.for_envs(

@@ -63,6 +63,9 @@ class OpponentPool(Callback):
             checks.integer("add_every", add_every, low=1, optional=True)
             checks.number("add_at_win_rate", add_at_win_rate, low=0, high=1, above_low=True, optional=True)
             checks.one_of("draw", draw, ["uniform", "latest", "hard"])
+            named = evaluate_against is None or isinstance(evaluate_against, str)
+            rule = f".evaluate_against must be the name of a policy or None, got {evaluate_against!r}"
+            checks.require(named, rule)
         self.name, self.size, self.draw = name, size, draw
         self.add_every, self.add_at_win_rate = add_every, add_at_win_rate
         self.evaluate_against = evaluate_against
