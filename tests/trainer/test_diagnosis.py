@@ -67,6 +67,7 @@ CLIPPED = {"network": SimpleNamespace(clip=tk.Clip(0.5))}
 POOR = returns(0.2, std=0.1)
 FROZEN = {"update/entropy": 0.13}  # of at most log 4 = 1.39
 SOFT = {"test/action_gaps/mean": 1.0}
+ZERO_SUM = returns(0.0, std=0.0) | {"train/agents/x/returns/min": -1.0, "train/agents/x/returns/max": 1.0}
 
 # {rule: (what it finds, runs in which it finds that, healthy neighbors)}
 CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
@@ -91,6 +92,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
             run_of(env=CART, columns=returns(500.0)),  # solved from the start
             run_of(columns=returns(200.0)),  # paid for every step up to the limit
             run_of(columns=returns(-200.0), train_collector=None),
+            run_of(columns=ZERO_SUM),
         ],
     ),
     "no_progress": (
@@ -106,6 +108,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
             run_of(max_epoch=12, columns=returns([0.015] + [0.2] * 9, test=0.05, std=0.12)),
             run_of(max_epoch=12, env=CART, columns=returns([490.0] * 9 + [480.0])),  # solved from the start
             run_of(max_epoch=12, columns=returns(-200.0, std=0.0)),  # constant_returns says so
+            run_of(max_epoch=12, columns=ZERO_SUM),
         ],
     ),
     "worse_than_random": (

@@ -292,8 +292,18 @@ DIAGNOSIS_RULES: tuple[Rule, ...] = (
 
 
 def _has_opponents(trainer: "Trainer") -> bool:
-    """Return whether several policies play each other, so that mean returns of games say nothing about progress."""
-    return len(trainer.history) > 0 and any(tag.startswith("train/policies/") for tag in trainer.history[-1])
+    """Return whether policies, or agents of one policy, play each other, so that returns of games show no progress.
+
+    Agents of one policy do in games that all return the same while some agent's returns differ, as zero-sum games do.
+    """
+    if len(trainer.history) == 0:
+        return False
+    newest = trainer.history[-1]
+    if any(tag.startswith("train/policies/") for tag in newest):
+        return True
+    low, high = _extremes(trainer, "returns", 1)
+    agents = [tag for tag in newest if tag.startswith("train/agents/") and tag.endswith("/returns/min")]
+    return low == high and any(newest[tag] < newest[tag.removesuffix("min") + "max"] for tag in agents)
 
 
 def _present(trainer: "Trainer", tag: str) -> NDArray[np.float64]:
