@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -20,11 +20,13 @@ from trainkit.core.joint_spaces import AgentView
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work
-from trainkit.envs.factories import described_kwargs
 from trainkit.envs.ownership import Ownership, Use
 from trainkit.envs.processors import Players, Processed
 from trainkit.envs.recovery import PlayedActions, Restarts, differences
 from trainkit.envs.validation import ActionValidator, StepValidator, check_rendered
+
+if TYPE_CHECKING:
+    from trainkit.envs.make import EnvsRecipe
 
 _Rows = TypeVar("_Rows", Begun, RawStep)
 _Result = TypeVar("_Result")
@@ -60,7 +62,6 @@ class Envs:
     Attributes:
         n: number of environments; where agents share a game, of agents in all games, each by itself a row.
         agents: their names, the rows of a game in order; empty where an environment has one.
-        n_agents: per game.
         agent_views: {agent: its own part of `obs` and of an action}, where agents may have different spaces; empty
             with processors, which transform the rows of all, and where an environment has one agent.
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
@@ -70,8 +71,7 @@ class Envs:
         max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
         soft_horizon: steps after which a collector counts an episode that continues; None: at its end only.
         ownership: their one owner, and the thread that uses them.
-        make_backend: makes the same environments again from other `env_kwargs`; None for a vector environment that
-            was passed in.
+        recipe: what `make_envs` was given, to make equal environments again; None without it.
     """
 
     def __init__(
@@ -88,16 +88,14 @@ class Envs:
         restarts: Restarts | None = None,
         max_episode_steps: int | None = None,
         soft_horizon: int | None = None,
+        recipe: "EnvsRecipe | None" = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n
         self.agents = tuple(agents)
-        self.n_agents = max(1, len(self.agents))
         self.agent_views: Mapping[str, AgentView] = agent_views or {}
         self.name = name
-        self.made_with: dict[str, Any] = {}  # what a resumed run compares: arguments of make_envs, as text
-        self.make_backend: Callable[[Mapping[str, Any]], Backend] | None = None
-        self.make_again: Callable[[], Envs] | None = None  # makes equal ones, also in another process
+        self.recipe = recipe
         self.stack = stack
         self.max_episode_steps, self.soft_horizon = max_episode_steps, soft_horizon
         self.restarts = Restarts() if restarts is None else restarts
@@ -126,6 +124,16 @@ class Envs:
 
     def __repr__(self) -> str:
         return f"Envs({self.name!r}, n={self.n}, {self.observation_space} -> {self.action_space})"
+
+    @property
+    def n_agents(self) -> int:
+        """The number of agents of a game; 1 where an environment has one."""
+        return max(1, len(self.agents))
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """The arguments of `make_envs` that a resumed run compares, as text."""
+        return {} if self.recipe is None else self.recipe.described()
 
     def use_players(self, players: Players) -> None:
         """Let processors ask for the names of the policies that control rows [K] of games."""
@@ -301,7 +309,7 @@ class Envs:
         """
         if self.ownership.thread != threading.get_ident():
             return self._without_owner(self.rebuild, env_kwargs)
-        if self.make_backend is None:
+        if self.recipe is None or not self.recipe.is_repeatable:
             raise ConfigError(
                 f"Envs.rebuild cannot make {self.name} again, a vector environment that was passed in: make another "
                 "one, and make_envs of it"
@@ -310,7 +318,8 @@ class Envs:
             raise ConfigError(
                 f"Envs.rebuild.env_kwargs must be a dict of the constructor's arguments, got {env_kwargs!r}"
             )
-        backend, processed = self.make_backend(env_kwargs), self._backend
+        recipe, processed = self.recipe.with_env_kwargs(env_kwargs), self._backend
+        backend = recipe.make_backend()
         former = processed.backend if isinstance(processed, Processed) else processed
         if backend.n != former.n or any(
             getattr(backend, space) != getattr(former, space) for space in ("observation_space", "action_space")
@@ -321,12 +330,11 @@ class Envs:
                 f"{backend.action_space}, than {former.observation_space} -> {former.action_space}: make_envs others, "
                 "and a policy for them"
             )
-        self.make_again = None
         if isinstance(processed, Processed):
             processed.backend = backend
         else:
             self._backend = backend
-        self.made_with["env_kwargs"] = described_kwargs(env_kwargs)
+        self.recipe = recipe
         self.restarts.failed.clear()
         former.close()
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from trainkit.core import seeding, tree
-from trainkit.core.errors import ConfigError, EnvError, MissingExtraError
+from trainkit.core.errors import Checks, ConfigError, EnvError, MissingExtraError
 from trainkit.core.extras import import_extra, install_command
 from trainkit.core.spaces import array_specs, check_space, flat_actions, space_bounds, structure_of
 from trainkit.envs.games import is_game, space_of
@@ -58,6 +58,12 @@ class EnvOptions:
     observation_space: Space | None = None
     action_space: Space | None = None
     validate_env: ValidateEnv | None = None
+
+    def check(self, checks: Checks) -> None:
+        """Note what cannot work."""
+        checks.integer("max_episode_steps", self.max_episode_steps, low=1, optional=True)
+        can_validate = self.validate_env is None or callable(self.validate_env)
+        checks.require(can_validate, f".validate_env must be a function of an environment, got {self.validate_env!r}")
 
     def make(self, spec: str | Callable[..., Any], context: EnvContext) -> Any:
         """Make an environment with its own actions.

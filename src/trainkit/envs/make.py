@@ -1,12 +1,12 @@
 """Making environments: from an id, a factory, a class, a list of factories, or a gymnasium vector environment."""
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -39,17 +39,6 @@ from trainkit.envs.recovery import Restarts
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
 from trainkit.envs.vector import VectorBackend
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessOptions:
-    """Options of environments in processes, as in `make_envs`."""
-
-    step_timeout_s: float | None
-    wait_num: int | None
-    environment_variables: Mapping[str, str]
-    actors: int | None
-
 
 EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
 
@@ -114,28 +103,19 @@ def make_envs(
         wait_num: a step returns as soon as this many "async" environments have answered; None: when all have.
         environment_variables: set in the process of each "async" environment, or actor, before it is made.
     """
-    single = EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env)
-    process = ProcessOptions(
-        step_timeout_s=step_timeout_s,
-        wait_num=wait_num,
-        environment_variables=environment_variables or {},
-        actors=actors,
+    recipe = EnvsRecipe(
+        spec=spec,
+        n=n,
+        seed=seed,
+        rows=RowOptions(stack, mask_key, lives_key, soft_horizon),
+        single=EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env),
+        processors=processors,
+        processes=ProcessOptions(backend, actors, step_timeout_s, wait_num, environment_variables or {}),
+        failures=FailureOptions(on_error, max_restarts, restart_delay_s, failed_episodes),
+        in_evaluation=in_evaluation,
     )
-    options = {"stack": stack, "mask_key": mask_key, "lives_key": lives_key, "seed": seed, "soft_horizon": soft_horizon}
-    with Checks("make_envs") as checks:
-        _check_options(checks, n, options, processors, single)
-        checks.integer("max_restarts", max_restarts, low=0)
-        checks.number("restart_delay_s", restart_delay_s, low=0)
-        checks.one_of("failed_episodes", failed_episodes, ["drop", "cut"])
-        _check_spec(checks, spec, n, backend, options, processors, single, on_error, process)
-    if isinstance(spec, Envs):
-        return spec
-    n_allowed = max_restarts if on_error == "restart" else None
-    restarts = Restarts(n_allowed, delay_s=restart_delay_s, failed_episodes=failed_episodes)
-    make = functools.partial(_build, spec, n, backend, options, processors, single, in_evaluation, restarts, process)
-    envs = make()
-    envs.make_again = None if isinstance(spec, VectorEnv) else make
-    return envs
+    recipe.check()
+    return spec if isinstance(spec, Envs) else recipe.make()
 
 
 def has_own_number(spec: EnvSpec) -> bool:
@@ -162,180 +142,254 @@ def borrowed_envs(spec: EnvSpec, n: int, **options: Any) -> Iterator[Envs]:
             envs.close()
 
 
-# ---- validation ----
+# ---- the arguments of `make_envs`, grouped by what they are about; each group checks its own ----
 
 
-def _check_options(
-    checks: Checks, n: int, options: Mapping[str, Any], processors: Sequence[Processor], single: EnvOptions
-) -> None:
-    checks.integer("n", n, low=1)
-    checks.integer("stack", options["stack"], low=1)
-    for name in ("mask_key", "lives_key"):
-        key = options[name]
-        checks.require(key is None or isinstance(key, str), f".{name} must be the name of an info, got {key!r}")
-    checks.integer("seed", options["seed"], low=0, optional=True)
-    checks.integer("max_episode_steps", single.max_episode_steps, low=1, optional=True)
-    checks.integer("soft_horizon", options["soft_horizon"], low=1, optional=True)
-    for index, processor in enumerate(processors):
-        is_one = isinstance(processor, Processor)
-        checks.require(is_one, f".processors[{index}] must be a Processor, got {processor!r}")
-    validate = single.validate_env
-    can_validate = validate is None or callable(validate)
-    checks.require(can_validate, f".validate_env must be a function of an environment, got {validate!r}")
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """How rows are read and counted; the fields are as in `make_envs`."""
+
+    stack: int
+    mask_key: str | None
+    lives_key: str | None
+    soft_horizon: int | None
+
+    def check(self, checks: Checks) -> None:
+        """Note what cannot work."""
+        checks.integer("stack", self.stack, low=1)
+        for name, key in (("mask_key", self.mask_key), ("lives_key", self.lives_key)):
+            checks.require(key is None or isinstance(key, str), f".{name} must be the name of an info, got {key!r}")
+        checks.integer("soft_horizon", self.soft_horizon, low=1, optional=True)
 
 
-def _check_spec(
-    checks: Checks,
-    spec: EnvSpec,
-    n: int,
-    backend: str,
-    options: Mapping[str, Any],
-    processors: Sequence[Processor],
-    single: EnvOptions,
-    on_error: str,
-    process: ProcessOptions,
-) -> None:
-    """Check that the specification of the environments supports the backend and the options."""
-    checks.one_of("backend", backend, ["sync", "async", "process", "ray", "vector"])
-    checks.one_of("on_error", on_error, ["raise", "restart"])
-    is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
-    checks.require(not is_single, " needs an id or a factory, not one environment: pass `lambda: env`")
-    is_made = isinstance(spec, (VectorEnv, Envs))
-    n_envs = len(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else n
-    _check_actors(checks, process.actors, backend, n_envs, is_made=is_made)
-    has_processes = backend in ("async", "process", "ray") and not is_made
-    if process.step_timeout_s is not None:
-        checks.number("step_timeout_s", process.step_timeout_s, low=0, above_low=True)
-        rule = '.step_timeout_s can end a process, not what runs in this one: use backend="async"'
-        checks.require(has_processes, rule)
-    if process.wait_num is not None:
-        if checks.integer("wait_num", process.wait_num, low=1):
-            rule = f".wait_num {process.wait_num} is larger than the number of environments, {n_envs}: lower it"
-            checks.require(process.wait_num <= n_envs, rule)
-        rule = '.wait_num waits for processes, and environments in this one step in turn: use backend="async"'
-        checks.require(has_processes and backend == "async", rule)
-    if process.environment_variables:
-        rule = '.environment_variables are those of a process: use backend="async", or set os.environ of this one'
-        checks.require(has_processes, rule)
-        given = process.environment_variables
-        is_text = isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)
-        checks.require(is_text, f".environment_variables must be a dict of strings, got {given!r}")
-    if backend == "vector" or isinstance(spec, VectorEnv):
-        rule = "single environments, which a vector environment does not give: give an id or factories"
-        checks.require(on_error != "restart", f'.on_error "restart" needs {rule}')
-        checks.require(single.validate_env is None, f".validate_env is called with {rule}")
-    late: dict[str, Any] = {name: getattr(single, name) for name in ("wrappers", "max_episode_steps", "env_kwargs")}
-    if isinstance(spec, Simulator):
-        checks.require(
-            False,
-            f".spec is the simulator {type(spec).__name__}: give tk.simulators.SimulatorVectorEnv(simulator), whose "
-            "steps are copied to arrays, or use it in a tk.simulators.TensorCollector",
-        )
-    elif isinstance(spec, (VectorEnv, Envs)):
-        n_envs = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
-        checks.require(n in (1, n_envs), f".n is {n}, but {n_envs} environments were given: leave n out")
-        if isinstance(spec, Envs):
-            late |= {**options, "stack": options["stack"] > 1, "seed": options["seed"] is not None}
-            late |= {
-                "processors": processors,
-                "on_error": on_error == "restart",
-                "validate_env": single.validate_env,
-            }
-            late |= {"observation_space": single.observation_space, "action_space": single.action_space}
-        names = ", ".join(name for name, value in late.items() if value)
-        checks.require(not names, f": {names} came too late for environments already made")
-    elif backend == "vector":
-        is_id = isinstance(spec, str) and not is_class_path(spec)
-        checks.require(is_id, f'.backend "vector" needs a registered id, got {spec!r}: use "sync"')
-        rule = '.backend "vector" has no single environments to apply wrappers to: use "sync"'
-        checks.require(not single.wrappers, rule)
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """Where environments run; the fields are as in `make_envs`."""
 
+    backend: str
+    actors: int | None
+    step_timeout_s: float | None
+    wait_num: int | None
+    environment_variables: Mapping[str, str]
 
-def _check_actors(checks: Checks, actors: int | None, backend: str, n_envs: int, *, is_made: bool) -> None:
-    """Check the number of actors, which two of the backends need."""
-    has_actors = backend in ("process", "ray")
-    if actors is None:
-        checks.require(not has_actors, f".backend {backend!r} needs actors=, the number of processes that share n")
-        return
-    rule = f'.actors are processes with environments that they make: use backend="process" or "ray", got {backend!r}'
-    if checks.integer("actors", actors, low=1) and checks.require(has_actors and not is_made, rule):
-        rule = f".actors {actors} is larger than the number of environments, {n_envs}: lower it"
-        checks.require(actors <= n_envs, rule)
-
-
-# ---- construction ----
-
-
-def _build(
-    spec: str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any],
-    n: int,
-    backend: str,
-    options: Mapping[str, Any],
-    processors: Sequence[Processor],
-    single: EnvOptions,
-    in_evaluation: bool,
-    restarts: Restarts,
-    process: ProcessOptions,
-) -> Envs:
-    """Make the backend and the `Envs` on it; close the environments made here if that fails."""
-    make_driver = functools.partial(_driver, spec, n, backend, options, in_evaluation, process)
-    driver = make_driver(single)
-    with contextlib.ExitStack() as unfinished:
-        if not isinstance(spec, VectorEnv):
-            unfinished.enter_context(contextlib.closing(driver))
-        if isinstance(driver, GamesBackend) and options["soft_horizon"] is not None:
-            raise ConfigError("make_envs.soft_horizon is for environments of one agent: use max_episode_steps")
-        limit = single.max_episode_steps
-        envs = Envs(
-            Processed(driver, processors) if processors else driver,
-            name=_name(spec),
-            agents=driver.agents if isinstance(driver, GamesBackend) else (),
-            agent_views=driver.views if isinstance(driver, GamesBackend) and not processors else {},
-            restarts=restarts,
-            max_episode_steps=_registered_limit(spec) if limit is None else limit,
-            **options,
-        )
-        unfinished.pop_all()
-    if not isinstance(spec, VectorEnv):
-        envs.make_backend = lambda env_kwargs: make_driver(dataclasses.replace(single, env_kwargs=env_kwargs))
-    envs.made_with = {
-        "env_kwargs": described_kwargs(single.env_kwargs),
-        "max_episode_steps": limit,
-        "wrappers": [described(wrapper) for wrapper in single.wrappers],
-        "processors": [type(processor).__name__ for processor in processors],
-    }
-    return envs
-
-
-def _driver(
-    spec: str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any],
-    n: int,
-    backend: str,
-    options: Mapping[str, Any],
-    in_evaluation: bool,
-    process: ProcessOptions,
-    single: EnvOptions,
-) -> Backend:
-    """Make the environments, and the backend that steps them; close what was made here if that fails."""
-    with contextlib.ExitStack() as unfinished:
-        if isinstance(spec, str):
-            spec = with_package(spec)
-            if backend == "vector":
-                spec = unfinished.enter_context(contextlib.closing(_make_vector(spec, n, single)))
-        driver: Backend
-        if isinstance(spec, VectorEnv):
-            _check_single_stack(spec, options["stack"])
-            driver = VectorBackend(
-                spec,
-                observation_space=replaced_observation_space(spec.single_observation_space, single.observation_space),
-                action_space=replaced_action_space(spec.single_action_space, single.action_space),
+    def check(self, checks: Checks, n_envs: int, *, is_made: bool) -> None:
+        """Note what cannot work; environments that are made already have no process of their own."""
+        checks.one_of("backend", self.backend, ["sync", "async", "process", "ray", "vector"])
+        self._check_actors(checks, n_envs, is_made=is_made)
+        has_processes = self.backend in ("async", "process", "ray") and not is_made
+        if self.step_timeout_s is not None:
+            checks.number("step_timeout_s", self.step_timeout_s, low=0, above_low=True)
+            rule = '.step_timeout_s can end a process, not what runs in this one: use backend="async"'
+            checks.require(has_processes, rule)
+        if self.wait_num is not None:
+            if checks.integer("wait_num", self.wait_num, low=1):
+                rule = f".wait_num {self.wait_num} is larger than the number of environments, {n_envs}: lower it"
+                checks.require(self.wait_num <= n_envs, rule)
+            rule = '.wait_num waits for processes, and environments in this one step in turn: use backend="async"'
+            checks.require(has_processes and self.backend == "async", rule)
+        if given := self.environment_variables:
+            rule = '.environment_variables are those of a process: use backend="async", or set os.environ of this one'
+            checks.require(has_processes, rule)
+            is_text = isinstance(given, Mapping) and all(
+                isinstance(text, str) for pair in given.items() for text in pair
             )
-        else:
-            made = single.factories(_listed(spec, n), options["seed"], in_evaluation=in_evaluation)
-            factories = [functools.partial(_make_driven, make) for make in made]
-            driver = _rows_of(SyncRunner(factories) if backend == "sync" else _processes(factories, backend, process))
-        unfinished.pop_all()
-    return driver
+            checks.require(is_text, f".environment_variables must be a dict of strings, got {given!r}")
+
+    def _check_actors(self, checks: Checks, n_envs: int, *, is_made: bool) -> None:
+        """Note a wrong number of actors, which two of the backends need."""
+        actors, backend, has_actors = self.actors, self.backend, self.backend in ("process", "ray")
+        if actors is None:
+            rule = f".backend {backend!r} needs actors=, the number of processes that share n"
+            checks.require(not has_actors, rule)
+            return
+        rule = (
+            f'.actors are processes with environments that they make: use backend="process" or "ray", got {backend!r}'
+        )
+        if checks.integer("actors", actors, low=1) and checks.require(has_actors and not is_made, rule):
+            rule = f".actors {actors} is larger than the number of environments, {n_envs}: lower it"
+            checks.require(actors <= n_envs, rule)
+
+    def run(self, factories: Sequence[Callable[[], Any]]) -> Runner:
+        """Make an environment by each factory, in this process or in others."""
+        if self.backend == "sync":
+            return SyncRunner(factories)
+        if variables := self.environment_variables:
+            factories = [functools.partial(_with_variables, variables, make) for make in factories]
+        if self.actors is not None:
+            return ActorRunner(
+                factories, self.actors, "ray" if self.backend == "ray" else "process", self.step_timeout_s
+            )
+        return ProcessRunner(factories, self.step_timeout_s, self.wait_num)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureOptions:
+    """What follows when an environment fails; the fields are as in `make_envs`."""
+
+    on_error: Literal["raise", "restart"]
+    max_restarts: int
+    restart_delay_s: float
+    failed_episodes: Literal["drop", "cut"]
+
+    def check(self, checks: Checks) -> None:
+        """Note what cannot work."""
+        checks.integer("max_restarts", self.max_restarts, low=0)
+        checks.number("restart_delay_s", self.restart_delay_s, low=0)
+        checks.one_of("failed_episodes", self.failed_episodes, ["drop", "cut"])
+        checks.one_of("on_error", self.on_error, ["raise", "restart"])
+
+    def restarts(self) -> Restarts:
+        """Return the restarts that are allowed, none of them used."""
+        n_allowed = self.max_restarts if self.on_error == "restart" else None
+        return Restarts(n_allowed, delay_s=self.restart_delay_s, failed_episodes=self.failed_episodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvsRecipe:
+    """All arguments of `make_envs`, from which the environments are made: also again, and in another process."""
+
+    spec: EnvSpec
+    n: int
+    seed: int | None
+    rows: RowOptions
+    single: EnvOptions
+    processors: Sequence[Processor]
+    processes: ProcessOptions
+    failures: FailureOptions
+    in_evaluation: bool
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether equal environments can be made again: not a vector environment that was passed in."""
+        return not isinstance(self.spec, VectorEnv)
+
+    def with_env_kwargs(self, env_kwargs: Mapping[str, Any]) -> "EnvsRecipe":
+        """Return the recipe of the same environments with other arguments of their constructor or factory."""
+        return replace(self, single=replace(self.single, env_kwargs=env_kwargs))
+
+    def described(self) -> dict[str, Any]:
+        """Return the arguments that a resumed run compares, as text."""
+        return {
+            "env_kwargs": described_kwargs(self.single.env_kwargs),
+            "max_episode_steps": self.single.max_episode_steps,
+            "wrappers": [described(wrapper) for wrapper in self.single.wrappers],
+            "processors": [type(processor).__name__ for processor in self.processors],
+        }
+
+    # ---- validation ----
+
+    def check(self) -> None:
+        """Raise one error for all arguments that cannot work."""
+        spec = self.spec
+        with Checks("make_envs") as checks:
+            checks.integer("n", self.n, low=1)
+            self.rows.check(checks)
+            checks.integer("seed", self.seed, low=0, optional=True)
+            self.single.check(checks)
+            for index, processor in enumerate(self.processors):
+                is_one = isinstance(processor, Processor)
+                checks.require(is_one, f".processors[{index}] must be a Processor, got {processor!r}")
+            self.failures.check(checks)
+            n_envs = len(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else self.n
+            self.processes.check(checks, n_envs, is_made=isinstance(spec, (VectorEnv, Envs)))
+            self._check_spec(checks)
+
+    def _check_spec(self, checks: Checks) -> None:
+        """Note where the specification does not support the backend or the options."""
+        spec, is_vector = self.spec, self.processes.backend == "vector"
+        is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
+        checks.require(not is_single, " needs an id or a factory, not one environment: pass `lambda: env`")
+        if is_vector or isinstance(spec, VectorEnv):
+            rule = "single environments, which a vector environment does not give: give an id or factories"
+            checks.require(self.failures.on_error != "restart", f'.on_error "restart" needs {rule}')
+            checks.require(self.single.validate_env is None, f".validate_env is called with {rule}")
+        if isinstance(spec, Simulator):
+            checks.require(
+                False,
+                f".spec is the simulator {type(spec).__name__}: give tk.simulators.SimulatorVectorEnv(simulator), "
+                "whose steps are copied to arrays, or use it in a tk.simulators.TensorCollector",
+            )
+        elif isinstance(spec, (VectorEnv, Envs)):
+            n_envs = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
+            checks.require(self.n in (1, n_envs), f".n is {self.n}, but {n_envs} environments were given: leave n out")
+            names = ", ".join(name for name, is_given in self._late_options(spec).items() if is_given)
+            checks.require(not names, f": {names} came too late for environments already made")
+        elif is_vector:
+            is_id = isinstance(spec, str) and not is_class_path(spec)
+            checks.require(is_id, f'.backend "vector" needs a registered id, got {spec!r}: use "sync"')
+            rule = '.backend "vector" has no single environments to apply wrappers to: use "sync"'
+            checks.require(not self.single.wrappers, rule)
+
+    def _late_options(self, spec: VectorEnv[Any, Any, Any] | Envs) -> dict[str, bool]:
+        """Return the options that cannot be applied to made environments, and whether each was given."""
+        single, rows = self.single, self.rows
+        late = {name: bool(getattr(single, name)) for name in ("wrappers", "max_episode_steps", "env_kwargs")}
+        if isinstance(spec, VectorEnv):
+            return late
+        return late | {
+            "stack": rows.stack > 1,
+            "mask_key": rows.mask_key is not None,
+            "lives_key": rows.lives_key is not None,
+            "seed": self.seed is not None,
+            "soft_horizon": rows.soft_horizon is not None,
+            "processors": bool(self.processors),
+            "on_error": self.failures.on_error == "restart",
+            "validate_env": single.validate_env is not None,
+            "observation_space": single.observation_space is not None,
+            "action_space": single.action_space is not None,
+        }
+
+    # ---- construction ----
+
+    def make(self) -> Envs:
+        """Make the environments; those made here are closed if that fails."""
+        rows, limit = self.rows, self.single.max_episode_steps
+        backend = self.make_backend()
+        with contextlib.ExitStack() as unfinished:
+            if not isinstance(self.spec, VectorEnv):
+                unfinished.enter_context(contextlib.closing(backend))
+            if isinstance(backend, GamesBackend) and rows.soft_horizon is not None:
+                raise ConfigError("make_envs.soft_horizon is for environments of one agent: use max_episode_steps")
+            envs = Envs(
+                Processed(backend, self.processors) if self.processors else backend,
+                stack=rows.stack,
+                mask_key=rows.mask_key,
+                lives_key=rows.lives_key,
+                seed=self.seed,
+                name=_name(self.spec),
+                agents=backend.agents if isinstance(backend, GamesBackend) else (),
+                agent_views=backend.views if isinstance(backend, GamesBackend) and not self.processors else {},
+                restarts=self.failures.restarts(),
+                max_episode_steps=_registered_limit(self.spec) if limit is None else limit,
+                soft_horizon=rows.soft_horizon,
+                recipe=self,
+            )
+            unfinished.pop_all()
+        return envs
+
+    def make_backend(self) -> Backend:
+        """Make the environments, and the backend that steps them; those made here are closed if that fails."""
+        spec, single = self.spec, self.single
+        assert not isinstance(spec, Envs), "`make_envs` returns them"
+        with contextlib.ExitStack() as unfinished:
+            if isinstance(spec, str):
+                spec = with_package(spec)
+                if self.processes.backend == "vector":
+                    spec = unfinished.enter_context(contextlib.closing(_make_vector(spec, self.n, single)))
+            backend: Backend
+            if isinstance(spec, VectorEnv):
+                _check_single_stack(spec, self.rows.stack)
+                own = spec.single_observation_space, spec.single_action_space
+                backend = VectorBackend(
+                    spec,
+                    observation_space=replaced_observation_space(own[0], single.observation_space),
+                    action_space=replaced_action_space(own[1], single.action_space),
+                )
+            else:
+                made = single.factories(_listed(spec, self.n), self.seed, in_evaluation=self.in_evaluation)
+                backend = _rows_of(self.processes.run([functools.partial(_make_driven, make) for make in made]))
+            unfinished.pop_all()
+        return backend
 
 
 def _listed(spec: str | Callable[..., Any] | Sequence[Callable[..., Any]], n: int) -> list[str | Callable[..., Any]]:
@@ -360,18 +414,6 @@ def _make_driven(make: Callable[[], Any]) -> Any:
 def _rows_of(runner: Runner) -> SingleBackend | GamesBackend:
     """Return the backend that reads the rows of what a runner runs: environments of one agent or games."""
     return (GamesBackend if isinstance(runner.spaces[0].observation_space, ByAgent) else SingleBackend)(runner)
-
-
-def _processes(
-    factories: Sequence[Callable[[], Any]], backend: str, process: ProcessOptions
-) -> ProcessRunner | ActorRunner:
-    """Start a process for each environment, or actors for several."""
-    variables = process.environment_variables
-    if variables:
-        factories = [functools.partial(_with_variables, variables, make) for make in factories]
-    if process.actors is not None:
-        return ActorRunner(factories, process.actors, "ray" if backend == "ray" else "process", process.step_timeout_s)
-    return ProcessRunner(factories, process.step_timeout_s, process.wait_num)
 
 
 def _with_variables(variables: Mapping[str, str], make: Callable[[], Any]) -> Any:

@@ -59,6 +59,7 @@ class EvaluationWorker:
         if os.name != "posix":
             raise ConfigError("Evaluation.background needs a POSIX system: leave it out")
         self._envs = evaluation.collector.envs
+        self._recipe = self._envs.recipe  # of the environments in the process
         parts = {"envs": self._factory(), "options": evaluation.options, "metric": evaluation.collector.reward_metric}
         self._parts = packed(parts, _SUBJECT, "the environments' factory, or a function of the evaluation,")
         self._is_auto = evaluation.duration == "auto"
@@ -113,12 +114,13 @@ class EvaluationWorker:
 
     def _factory(self) -> Callable[[], Envs]:
         """Return what makes equal environments in the process."""
-        if self._envs.make_again is None:
+        recipe = self._envs.recipe
+        if recipe is None or not recipe.is_repeatable or recipe is not self._recipe:
             raise ConfigError(
                 f"Evaluation.background: the environments of {self._envs.name} were made before or rebuilt, and cannot "
                 "be made again in another process: give make_envs an id or a factory"
             )
-        return self._envs.make_again
+        return recipe.make
 
     def _send(self, message: object) -> None:
         assert self._process is not None, "it was started"
