@@ -149,7 +149,7 @@ def test_with_closes_environments_logger_and_bar_and_close_may_be_called_twice(t
         next(trainer)
     assert trainer.train_collector.envs.ownership.is_closed
     assert trainer.evaluation_schedule.evaluation.collector.envs.ownership.is_closed
-    assert trainer._logger._loggers[0]._numbers._file.closed
+    assert trainer._reports.loggers._loggers[0]._numbers._file.closed
     trainer.close()
 
 

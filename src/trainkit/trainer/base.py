@@ -4,7 +4,7 @@ import logging
 import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, SupportsIndex
 
@@ -21,16 +21,14 @@ from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
 from trainkit.core.protocols import Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
-from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second, scalars
+from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.engine.ranks import Ranks
-from trainkit.loggers.logger import as_logger
 from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Dispatcher
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.stopping import is_solved
 from trainkit.trainer.compatibility import check_parts, fill_seeds
-from trainkit.trainer.diagnosis import Diagnosis
 from trainkit.trainer.epoch_clock import EpochClock
 from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
@@ -45,13 +43,29 @@ from trainkit.trainer.parallel.ranked import (
     options_of_rank,
     write_parts,
 )
-from trainkit.trainer.progress import Progress
+from trainkit.trainer.reports import Reports
 from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest, newest_intact
 from trainkit.trainer.run_record import record_of
 
 _log = logging.getLogger(__name__)
 
 _LIMITS = ("max_epoch", "max_env_step", "max_seconds")  # reasons to stop that a resumed run may not share
+
+
+@dataclass(slots=True)
+class EndedEpoch:
+    """An epoch that is over and not yielded yet: what is done of its end, so that the rest can follow an exception.
+
+    Attributes:
+        result: to be yielded.
+        report: its last, until it is written; None afterwards.
+        is_reported: whether `on_epoch_reported` was fired.
+    """
+
+    result: EpochResult
+    report: EpochStats | None = None
+    is_reported: bool = True
+
 
 TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
@@ -87,9 +101,7 @@ class Trainer(Generic[TraineeT]):
     policy: TraineeT
     learning: str = ""  # the name of the policy that learns from the batch of `on_train_batch`; "" of an only one
     stop_reason: str | None  # None while the run continues
-    _result: EpochResult | None  # of an epoch that is over and not yielded yet
-    _epoch_report: EpochStats | None  # of an epoch that is over, until it is written
-    _is_ending: bool  # whether `on_epoch_end` was fired, and `on_epoch_reported` was not
+    _ended: EndedEpoch | None
     _phase: Literal["new", "training", "ended"]
 
     def __init__(
@@ -104,7 +116,7 @@ class Trainer(Generic[TraineeT]):
     ) -> None:
         self.policy = policy
         self.train_collector, self.buffer = train_collector, buffer
-        self._max_epoch, self.step_per_epoch = max_epoch, step_per_epoch
+        self.step_per_epoch = step_per_epoch
         self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
         self.ranks = Ranks.launched()
         if self.ranks is not None:
@@ -122,7 +134,8 @@ class Trainer(Generic[TraineeT]):
         else:
             fill_seeds(self.seed, parts)
 
-        self.history = History()  # a row of numbers per epoch
+        self._epochs = EpochClock(max_epoch, step_per_epoch, options.max_epoch_seconds)
+        self._reports = Reports(options, self._epochs.n_steps, self.unit)
         callbacks = [self.history, *options.all_callbacks()]
         if self.ranks is not None:
             callbacks = callbacks_of_rank(self.ranks, callbacks)
@@ -133,19 +146,13 @@ class Trainer(Generic[TraineeT]):
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
         self._metrics = Metrics(policy, buffer, options.smoothed_reports)
-        self._diagnosis = Diagnosis(options.diagnosis or ())
         can_save = bool(self._checkpoints) and self.ranks is None
         self._interrupt = DeferredInterrupt(self._save_now if can_save else None, ends_work=self.ranks is None)
         self.evaluation_schedule = EvaluationSchedule(
             evaluation, options.compute_score_fn, self._callbacks, self._metrics.stopwatch, self._interrupt.check
         )
-        self._epochs = EpochClock(step_per_epoch, options.max_epoch_seconds)
-        self._progress = Progress(
-            max_epoch * step_per_epoch, show_bar=options.show_progress, show_lines=options.verbose, unit=self.unit
-        )
         self._is_running = False
         self.reset()
-        self._logger = as_logger(None)
         self._callbacks.check(self)
         try:
             self._open_folders()
@@ -193,9 +200,9 @@ class Trainer(Generic[TraineeT]):
                     callback.claim.take(continues=continues)
         if resume_from is not None:
             self.resume(resume_from, self._options.seed)
-        self._logger = as_logger(self._options.logger, self._logger.former_folders)
+        self._reports.open_loggers()
         if resume_from is not None:
-            self._logger.purge(self.clock)
+            self._reports.loggers.purge(self.clock)
 
     def _release_folders(self) -> None:
         for callback in self._folder_owners:
@@ -204,7 +211,7 @@ class Trainer(Generic[TraineeT]):
     # ---- the iterator ----
 
     def __iter__(self) -> Iterator[EpochResult]:
-        if self.is_finished and self._result is None:
+        if self.is_finished and self._ended is None:
             reason = self.stop_reason or "max_epoch"
             _log.warning(
                 "%s has finished (%s): run(epochs=5) trains on, reset() starts over",
@@ -222,14 +229,14 @@ class Trainer(Generic[TraineeT]):
         self._is_running = True
         try:
             if self._phase == "new" and not self.is_finished:
-                self._logger.describe(self.describe)  # before time is measured
+                self._reports.loggers.describe(self.describe)  # before time is measured
             with self._interrupt, self._metrics.stopwatch.running(), self._torch_threads():
                 try:
                     self._interrupt.check(is_whole=not self._epochs.is_running)  # signals between two next()
                     self._callbacks.deliver_rest()
-                    if self._is_ending:
-                        self._finish_epoch()
-                    elif self._result is None and not self.is_finished:
+                    if self._ended is not None:
+                        self._finish_epoch(self._ended)
+                    elif not self.is_finished:
                         self._start_run()
                         if not self.is_finished:  # a limit may be reached already
                             self._train_epoch()
@@ -239,15 +246,15 @@ class Trainer(Generic[TraineeT]):
                 if self.is_finished:
                     self._end_run()
         except BaseException:
-            self._progress.close()
+            self._reports.progress.close()
             raise
         finally:
             self._is_running = False
-        if self._result is None:
+        if self._ended is None:
             self._interrupt.close()
             self._release_folders()
             raise StopIteration
-        result, self._result = self._result, None  # only now: an interrupt must not lose it
+        result, self._ended = self._ended.result, None  # only now: an interrupt must not lose it
         return result
 
     def run(self, epochs: int | None = None) -> RunInfo:
@@ -291,11 +298,7 @@ class Trainer(Generic[TraineeT]):
 
     def report_evaluation(self, epoch: int, clock: int, stats: CollectStats, numbers: Mapping[str, float]) -> None:
         """Add an evaluation in the background to logs, history and output, at the epoch whose weights it played."""
-        custom = {f"test/{name}": number for name, number in numbers.items()}
-        self._logger.write(clock, {"test": stats, "custom": custom})
-        self.history.add(epoch, scalars({"test": stats, "custom": custom}))
-        if not stats.returns.is_empty:
-            self._progress.note(f"epoch {epoch} | test {stats.returns.mean:.1f} +- {stats.returns.std:.1f}")
+        self._reports.write_evaluation(clock, epoch, stats, numbers)
 
     def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
         """Log a number as `custom/name`; several in one report are reduced to their mean, sum, min, max or last.
@@ -320,13 +323,7 @@ class Trainer(Generic[TraineeT]):
             frames: [T, H, W, 3], uint8.
             fps: frames per second.
         """
-        with Checks("Trainer.log_video") as checks:
-            checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
-            checks.number("fps", fps, low=0, above_low=True)
-            array = np.asarray(frames)
-            is_video = array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3 and array.size > 0
-            checks.require(is_video, f".frames must be uint8 [T, H, W, 3], got {array.dtype.name}{list(array.shape)}")
-        self._logger.write_video(self.clock, f"custom/{name}", array, float(fps))
+        self._reports.write_video(self.clock, name, frames, fps)
 
     def stop(self, reason: str) -> None:
         """End the run: the current epoch ends here, is evaluated and yielded, and no other starts.
@@ -338,15 +335,15 @@ class Trainer(Generic[TraineeT]):
     @property
     def max_epoch(self) -> int:
         """Epochs in all; a run that ended at the former number continues when a larger one is set."""
-        return self._max_epoch
+        return self._epochs.n_epochs
 
     @max_epoch.setter
     def max_epoch(self, max_epoch: int) -> None:
         with Checks(type(self).__name__) as checks:
             checks.integer("max_epoch", max_epoch, low=0)
-        self._max_epoch = int(max_epoch)
-        self._progress.extend_to(self._max_epoch * self.step_per_epoch)
-        if self.stop_reason == "max_epoch" and self._max_epoch > self.epoch:
+        self._epochs.n_epochs = int(max_epoch)
+        self._reports.progress.extend_to(self._epochs.n_steps)
+        if self.stop_reason == "max_epoch" and not self._epochs.is_last:
             self._continue()
 
     def _continue(self) -> None:
@@ -381,22 +378,21 @@ class Trainer(Generic[TraineeT]):
             if reset_buffer and isinstance(self.buffer, Clearable):
                 self.buffer.clear()
             self._continue_without_rows()
-        self.stop_reason, self._result, self._epoch_report = None, None, None
-        self._is_ending, self._phase = False, "new"
+        self.stop_reason, self._ended, self._phase = None, None, "new"
         self._epochs.reset(self.clock)
         self.evaluation_schedule.reset()
         self._callbacks.discard_rest()
-        self._diagnosis.reset()
+        self._reports.diagnosis.reset()
         self._metrics.restart(self.clock, self.env_step)
 
     def close(self) -> None:
         """Close environments, logger and bar, and release the folders; a second call has no effect."""
-        self._progress.close()
+        self._reports.progress.close()
         self.evaluation_schedule.close()
         try:
             self._interrupt.close()
         finally:
-            self._logger.close()
+            self._reports.loggers.close()
             self._release_folders()
             for collector in self._collectors:
                 collector.close()
@@ -441,6 +437,11 @@ class Trainer(Generic[TraineeT]):
         return self.policy.n_updates
 
     @property
+    def history(self) -> History:
+        """The numbers of all epochs, a row each."""
+        return self._reports.history
+
+    @property
     def epoch(self) -> int:
         """The number of the current epoch, or of the last."""
         return self._epochs.number
@@ -453,7 +454,7 @@ class Trainer(Generic[TraineeT]):
     @property
     def is_finished(self) -> bool:
         """Whether no epoch is left to train."""
-        return not self._epochs.is_running and (self.stop_reason is not None or self.epoch >= self.max_epoch)
+        return not self._epochs.is_running and (self.stop_reason is not None or self._epochs.is_last)
 
     @property
     def resumes_automatically(self) -> bool:
@@ -487,8 +488,8 @@ class Trainer(Generic[TraineeT]):
             collect_steps_per_second=per_second(self.env_step - timed_from[0], parts["collect_seconds"]),
             updates_per_second=per_second(self.gradient_step - timed_from[1], parts["update_seconds"]),
             stop_reason=self.stop_reason,
-            run_dir=self._logger.folder,
-            warnings=dict(self._diagnosis.warnings),
+            run_dir=self._reports.loggers.folder,
+            warnings=dict(self._reports.diagnosis.warnings),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -509,7 +510,7 @@ class Trainer(Generic[TraineeT]):
     def note(self, line: str) -> None:
         """Print a line about the run, unless `verbose=False`, and log it."""
         _log.info(line)
-        self._progress.note(line)
+        self._reports.progress.note(line)
 
     def describe(self) -> dict[str, Plain]:
         """Return every effective setting of the run, flat and in plain values.
@@ -542,8 +543,8 @@ class Trainer(Generic[TraineeT]):
         while (self.stop_reason is None or self.ranks is not None) and not self._epochs.is_over(
             self.clock, self._metrics.stopwatch
         ):
-            if self._progress.is_shown:
-                self._progress.advance_to(self._epochs.n_done(self.clock))
+            if self._reports.progress.is_shown:
+                self._reports.progress.advance_to(self._epochs.n_done(self.clock))
             if self.clock - self._metrics.recent.start >= self._options.log_every:
                 self._report()
             if self.evaluation_schedule.is_due(self):
@@ -593,23 +594,24 @@ class Trainer(Generic[TraineeT]):
         self._agree_to_stop()
         if self.stop_reason is None:  # else the missing steps are made when the run continues
             self._epochs.skip_rest(self.clock)
-        is_last = self.stop_reason is not None or self.epoch >= self.max_epoch
+        is_last = self.stop_reason is not None or self._epochs.is_last
         if schedule.is_due(self, at_end=True, is_last=is_last):
             schedule.evaluate(self)
         if is_last:
             schedule.deliver(self)
-        if self.epoch >= self.max_epoch:
+        if self._epochs.is_last:
             self.stop("max_epoch")
         self._agree_to_stop()
-        self._epoch_report, stats = self._metrics.end_epoch(self.clock, schedule.unreported, schedule.epoch_test)
+        report, stats = self._metrics.end_epoch(self.clock, schedule.unreported, schedule.epoch_test)
         schedule.unreported = NO_COLLECT
-        self._epochs.is_running, self._is_ending = False, True
-        stats = self._diagnose(stats)
-        self._result = EpochResult(self.epoch, stats, self.info)
-        self._progress.advance_to(self._epochs.n_done(self.clock))
-        self._callbacks.fire("on_epoch_end", self, self._result)
+        self._epochs.is_running = False
+        self._ended = EndedEpoch(EpochResult(self.epoch, stats, self.info), report, is_reported=False)
+        stats = self._reports.diagnosed(self, self._ended.result)
+        self._ended.result = EpochResult(self.epoch, stats, self.info)
+        self._reports.progress.advance_to(self._epochs.n_done(self.clock))
+        self._callbacks.fire("on_epoch_end", self, self._ended.result)
         self._agree_to_stop()
-        self._finish_epoch()
+        self._finish_epoch(self._ended)
 
     def _agree_to_stop(self) -> None:
         """Stop if another rank stops, for the reason of the first; a SIGTERM ends all at the end of their epoch."""
@@ -617,36 +619,25 @@ class Trainer(Generic[TraineeT]):
             own = TERMINATE if self._interrupt.take_termination() else self.stop_reason
             self.stop_reason = next((reason for reason in self.ranks.gather(own) if reason is not None), None)
 
-    def _diagnose(self, stats: EpochStats) -> EpochStats:
-        """Return the statistics of an epoch with the warnings that follow from them; log those that are new."""
-        self.history.record(EpochResult(self.epoch, stats, self.info))  # for the rules
-        warnings = self._diagnosis.check(self)
-        level = logging.INFO if self._options.verbose else logging.WARNING  # the epoch's line has them, too
-        for one in warnings.values():
-            if one.first_epoch == self.epoch:
-                _log.log(level, "%s: %s", one.name, one.message)
-        return replace(stats, warnings=warnings)
-
-    def _finish_epoch(self) -> None:
+    def _finish_epoch(self, ended: EndedEpoch) -> None:
         """Write the report of an epoch whose `on_epoch_end` was fired, and fire `on_epoch_reported`."""
         self._write_epoch()
-        if self._is_ending:
-            self._is_ending = False
-            self._callbacks.fire("on_epoch_reported", self, self._result)
+        if not ended.is_reported:
+            ended.is_reported = True
+            self._callbacks.fire("on_epoch_reported", self, ended.result)
             self._agree_to_stop()
 
     def _write_epoch(self) -> None:
         """Write the report of a finished epoch, once; values logged afterwards belong to the next epoch."""
-        if self._epoch_report is None or self._result is None:
+        ended = self._ended
+        if ended is None or ended.report is None:
             return
-        self._write(self._epoch_report)
-        new = [one for one in self._result.stats.warnings.values() if one.first_epoch == self.epoch]
-        self._logger.write_texts(self.clock, {f"warnings/{one.name}": one.message for one in new})
-        self._epoch_report = None
+        self._write(ended.report)
+        self._reports.write_warnings(self.clock, ended.result)
+        ended.report = None
         self._metrics.close_epoch()
-        self._result = self._result._replace(info=self.info)
-        self.history.record(self._result)
-        self._progress.epoch(self._result)
+        ended.result = ended.result._replace(info=self.info)
+        self._reports.add_epoch(ended.result)
 
     def _report(self) -> None:
         stats = self._metrics.report(self.clock, self.evaluation_schedule.unreported)
@@ -654,11 +645,7 @@ class Trainer(Generic[TraineeT]):
         self._write(stats)
 
     def _write(self, stats: EpochStats) -> None:
-        """Show a report on the bar and write it to the loggers."""
-        self._progress.show(stats)
-        self._logger.write(self.clock, stats)
-        self._logger.write_histograms(self.clock, self._metrics.take_histograms())
-        self._logger.write_episodes(self.clock, stats.episodes)
+        self._reports.write(self.clock, stats, self._metrics.take_histograms())
 
     def _terminate(self) -> None:
         """Save, and end the run within its epoch; there is no evaluation, so that the process exits promptly."""
@@ -668,18 +655,16 @@ class Trainer(Generic[TraineeT]):
             self._report()
             self._epochs.is_running = False
             stats = self._metrics.epoch_so_far(self.clock, self.evaluation_schedule.epoch_test)
-            self._result = EpochResult(self.epoch, stats, self.info)
-        elif self._result is not None:
-            self._result = self._result._replace(info=self.info)
+            self._ended = EndedEpoch(EpochResult(self.epoch, stats, self.info))
+        elif self._ended is not None:
+            self._ended.result = self._ended.result._replace(info=self.info)
         self._interrupt.pass_on(signal.SIGTERM)
 
     def _end_run(self) -> None:
         if self._phase == "training":
             self._phase = "ended"
             self.stop("max_epoch")  # where it was lowered to epochs that are over
-            self._progress.close()
-            for warning in self._diagnosis.warnings.values():
-                self._progress.note(f"! {warning}")
+            self._reports.end_run()
             self.evaluation_schedule.close()
             self._callbacks.fire("on_train_end", self)
             self._release_folders()
@@ -744,8 +729,8 @@ class Trainer(Generic[TraineeT]):
         loaded = self._checkpoint().read(path, include, exclude, keeps_buffer=keeps_buffer)
         if loaded.lacks_buffer:
             self._continue_without_rows()
-        self._logger.former_folders = loaded.logs
-        self._logger.purge(self.clock)
+        self._reports.loggers.former_folders = loaded.logs
+        self._reports.loggers.purge(self.clock)
         self._callbacks.fire("on_checkpoint_loaded", self, loaded.folder)
 
     def resume(self, place: str | Path, seed: int | None = None) -> None:
@@ -765,7 +750,7 @@ class Trainer(Generic[TraineeT]):
         if folder is not None:
             self.load(folder)
             done = f"{self.env_step:,} steps | {self.gradient_step:,} updates"
-            self._progress.note(f"resumed from {folder} | epoch {self.epoch} | {done}")
+            self._reports.progress.note(f"resumed from {folder} | epoch {self.epoch} | {done}")
             _log.info("resumed from %s, epoch %d", folder, self.epoch)
         if seed is not None and seed != self.seed:
             _log.warning("the run continues with its own seed %d, not with %d", self.seed, seed)
@@ -787,7 +772,7 @@ class Trainer(Generic[TraineeT]):
             "judge": self.evaluation_schedule.state_dict(),
             "hooks": self._callbacks.state_dict(),
             "reports": self._metrics.state_dict(),
-            "diagnosis": self._diagnosis.state_dict(),
+            "diagnosis": self._reports.diagnosis.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -801,7 +786,7 @@ class Trainer(Generic[TraineeT]):
         self.evaluation_schedule.load_state_dict(state["judge"])
         self._callbacks.load_state_dict(state["hooks"])
         self._metrics.load_state_dict(state["reports"])
-        self._diagnosis.load_state_dict(state.get("diagnosis", []))  # older checkpoints have none
+        self._reports.diagnosis.load_state_dict(state.get("diagnosis", []))  # older checkpoints have none
 
     def _save_now(self) -> None:
         for checkpoint in self._checkpoints:
@@ -831,5 +816,6 @@ class Trainer(Generic[TraineeT]):
         threads = getattr(self.policy, "n_threads", None) if self._options.threads is None else self._options.threads
         envs = {} if self.train_collector is None else self.train_collector.envs.made_with
         return RunCheckpoint(
-            components, describe_run(self.policy, self.settings(), self.info, envs, self._logger.folders, threads)
+            components,
+            describe_run(self.policy, self.settings(), self.info, envs, self._reports.loggers.folders, threads),
         )

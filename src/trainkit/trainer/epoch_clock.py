@@ -10,13 +10,28 @@ class EpochClock:
     """The number of the epoch and where it began; the steps of all epochs together are exact.
 
     Args:
-        n_steps: of the trainer's clock per epoch; steps in excess of one epoch are subtracted from the next.
+        n_epochs: of the run.
+        steps_per_epoch: of the trainer's clock; steps in excess of one epoch are subtracted from the next.
         max_seconds: ends an epoch early, None does not.
+
+    Attributes:
+        n_epochs: may be set.
     """
 
-    def __init__(self, n_steps: int, max_seconds: float | None) -> None:
-        self._n_steps, self._max_seconds = n_steps, max_seconds
+    def __init__(self, n_epochs: int, steps_per_epoch: int, max_seconds: float | None) -> None:
+        self.n_epochs = n_epochs
+        self._steps_per_epoch, self._max_seconds = steps_per_epoch, max_seconds
         self.reset(0)
+
+    @property
+    def n_steps(self) -> int:
+        """The number of steps of the whole run."""
+        return self.n_epochs * self._steps_per_epoch
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no epoch follows the current one."""
+        return self.number >= self.n_epochs
 
     def reset(self, clock: int) -> None:
         """Start counting epochs from 0."""
@@ -38,7 +53,7 @@ class EpochClock:
 
     def is_over(self, clock: int, stopwatch: Stopwatch) -> bool:
         """Return whether the epoch has all its steps, or its time is over."""
-        if clock - self.origin + self.n_skipped >= self.number * self._n_steps:
+        if clock - self.origin + self.n_skipped >= self.number * self._steps_per_epoch:
             return True
         if self._max_seconds is None or clock == self.start_clock:  # an epoch has at least one step
             return False
@@ -46,7 +61,7 @@ class EpochClock:
 
     def skip_rest(self, clock: int) -> None:
         """Skip the steps that the epoch did not make."""
-        self.n_skipped += max(0, self.number * self._n_steps - self.n_done(clock))
+        self.n_skipped += max(0, self.number * self._steps_per_epoch - self.n_done(clock))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts."""
