@@ -62,8 +62,8 @@ def run(
             that it logs to `folder/seed3`, saves there and resumes. Several by name run in `folder/NAME/seed3`.
         seeds: of the runs.
         jobs: runs at the same time; a run needs one core.
-        backend: "process" on this machine, "ray" as tasks of a Ray cluster (`pip install 'trainkit-rl[ray]'`), to which
-            `folder` must be a shared file system.
+        backend: "process" on this machine, "ray" as tasks of a Ray cluster, to which `folder` must be a shared file
+            system.
         folder: has the folders of the runs.
         on_result: called with each result as it comes.
         verbose: print a line per run, and on a terminal one bar for all.
