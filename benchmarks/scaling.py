@@ -1,6 +1,6 @@
 """More than one process: runs at the same time, environments in actors, and gradients averaged over ranks.
 
-    python -m benchmarks.scaling [--seeds 8] [--seconds 62] [--jobs 2] [--page]
+    python -m benchmarks.scaling [--parts ranks actors ray runs] [--seeds 8] [--seconds 62] [--jobs 2] [--page]
 
 - Many runs: DQN on CartPole, each seed one after the other and two at a time, and whether all logs and weights have the
   same bits; the time that a run needs in addition to its training, in a process and as a task of Ray.
@@ -8,7 +8,7 @@
   that do nothing takes more in actors than in this process.
 - Ranks: an all-reduce of the gradients of small networks between two processes.
 
-Ray is measured where it is installed.
+Ray is measured where it is installed. `--page` stores the rows of each part and writes the page of all parts' newest.
 """
 
 import argparse
@@ -33,11 +33,14 @@ import torch
 from numpy.typing import NDArray
 
 import trainkit as tk
-from benchmarks.provenance import measured_at
+from benchmarks.provenance import code_commit, measured_at
+from trainkit.core.files import load_state
 from trainkit.core.worker_process import ONE_THREAD
 from trainkit.engine.ranks import Ranks
 
 PAGE = Path(__file__).parent / "results" / "scaling.md"
+ROWS = PAGE.with_suffix(".jsonl")  # {part, command, commit, rows}
+PARTS = ("ranks", "actors", "ray", "runs")
 HAS_RAY = find_spec("ray") is not None
 SLEEP_S = 0.005
 Row = tuple[str, str, str]  # what, measured, bar
@@ -74,16 +77,39 @@ def make_trainer(seed: int, n_steps: int, **options: Any) -> tk.Trainer:
     )
 
 
-def bits_of(folder: Path) -> str:
-    """Return a digest of a run: its weights, and its log without times."""
-    hashed = hashlib.sha256()
-    for _, weight in sorted(tk.load_policy(folder / "checkpoint").get_weights().items()):
-        hashed.update(weight.tobytes())
-    for line in (folder / "numbers.jsonl").read_text().splitlines():
-        numbers = json.loads(line)
-        kept = [tag for tag in numbers if tag.startswith(("update/", "test/returns", "train/returns", "step"))]
-        hashed.update(json.dumps({tag: numbers[tag] for tag in kept}).encode())
-    return hashed.hexdigest()
+def bits_of(folder: Path) -> dict[str, str]:
+    """Return a digest of each file of a run: of logs and states all but measured times and the folder's own path."""
+    return {path.relative_to(folder).as_posix(): _digest(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def _digest(path: Path) -> str:
+    if path.suffix == ".jsonl":
+        content = repr([_untimed(json.loads(line)) for line in path.read_text().splitlines()])
+    elif path.suffix == ".json":
+        content = repr(_untimed(json.loads(path.read_text())))
+    elif path.suffix == ".npz":
+        state = load_state(path)
+        if path.name.startswith("trainer"):  # its callback has the rows of the log, and their times
+            state = {key: child for key, child in state.items() if key != "hooks"}
+        content = repr(_untimed(state))
+    else:
+        content = path.read_bytes().hex()
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _untimed(value: Any, name: str = "") -> Any:
+    """Return a state without measured times, digests of them, and paths."""
+    if name.startswith(_MEASURED) or name.endswith(("_ms", "seconds", "_per_second", "bytes", "sha256")):
+        return None
+    if isinstance(value, dict):
+        return {key: _untimed(child, key) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_untimed(child) for child in value]
+    return (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
+_MEASURED = ("time/", "system/", "train/durations", "test/durations", "durations", "saved_at", "logs", "run_dir")
+_MEASURED += ("callbacks/Checkpoint/folder",)  # a path
 
 
 def many_runs(n_seeds: int, run_seconds: float, jobs: int, folder: Path) -> list[Row]:
@@ -99,7 +125,7 @@ def many_runs(n_seeds: int, run_seconds: float, jobs: int, folder: Path) -> list
         cpu[count] = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - used
         bits[count] = [bits_of(result.folder) for result in results]
         infos[count] = [result.info.seconds for result in results if result.info is not None]
-    n_equal = sum(map(str.__eq__, bits[1], bits[jobs]))
+    n_equal, n_files = sum(map(dict.__eq__, bits[1], bits[jobs])), sum(map(len, bits[1]))
     each = np.mean(infos[1])
     return [
         (
@@ -112,7 +138,7 @@ def many_runs(n_seeds: int, run_seconds: float, jobs: int, folder: Path) -> list
             f"{cpu[jobs]:.0f} s and {cpu[1]:.0f} s: {jobs * cpu[1] / cpu[jobs]:.2f} x on {jobs} idle cores",
             "",
         ),
-        ("runs whose logs and weights have equal bits", f"{n_equal} of {n_seeds}", "all"),
+        (f"runs all of whose files have equal bits, {n_files} files", f"{n_equal} of {n_seeds}", "all"),
         ("time of a run apart from its training, in a process", f"{seconds[1] / n_seeds - each:.1f} s", ""),
     ]
 
@@ -128,7 +154,7 @@ def runs_by_ray(folder: Path) -> list[Row]:
     rows.append(("time of a run apart from its training, as a task of Ray", f"{(spent - trained) / 2:.1f} s", "<= 3 s"))
     here = tk.run(make, seeds=[2, 3], folder=folder / "process", verbose=False)
     n_equal = sum(bits_of(one.folder) == bits_of(other.folder) for one, other in zip(results, here, strict=True))
-    rows.append(("runs by Ray whose logs and weights have the bits of processes", f"{n_equal} of 2", "all"))
+    rows.append(("runs by Ray all of whose files have the bits of processes", f"{n_equal} of 2", "all"))
     return rows
 
 
@@ -214,21 +240,32 @@ def averaged() -> list[Row]:
     return [(f"average of {int(n):,} gradients over 2 ranks (gloo)", f"{ms:.2f} ms", "") for n, ms in found.items()]
 
 
-def write_page(rows: Sequence[Row], command: str) -> None:
-    """Write the result page."""
-    table = "\n".join(f"| {what} | {measured} | {bar} |" for what, measured, bar in rows)
+def store(part: str, rows: Sequence[Row], command: str) -> None:
+    """Replace the stored rows of a part, and write the page."""
+    stored = {}
+    if ROWS.exists():
+        stored = {one["part"]: one for one in map(json.loads, ROWS.read_text().splitlines())}
+    stored[part] = {"part": part, "command": command, "commit": code_commit(), "rows": rows}
+    parts = [stored[part] for part in PARTS if part in stored]
+    ROWS.write_text("".join(json.dumps(one) + "\n" for one in parts))
+    table = "\n".join(f"| {what} | {measured} | {bar} |" for one in parts for what, measured, bar in one["rows"])
+    commands = "\n".join(f"- `{one['command']}`" for one in parts)
     PAGE.write_text(
         f"""# Scaling up
 
-`{command}` on {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}.
-{measured_at()}
+On {os.cpu_count()} cores that did nothing else, Python {platform.python_version()}, torch {torch.__version__}, by
+
+{commands}
+
+{measured_at([one["commit"] for one in parts])}
 
 | what | measured | bar |
 |---|---|---|
 {table}
 
 - **Many runs.** DQN on CartPole by `tk.run`. "Apart from its training" is the start of Python, the imports, and making
-  the trainer, of runs one after the other. The bits are those of the weights, and of losses and returns in the log.
+  the trainer, of runs one after the other. Files are compared without measured times and the path of their own folder:
+  logs, weights, moments, replay buffers, generators and counters.
 - **Actors.** A policy with 16 hidden units acts in 8 environments. The overhead is the time of a vector step of
   environments whose step does nothing, in two actors, minus that in this process: two messages there and two back; of
   each the 10 % quantile of 3,000.
@@ -239,29 +276,34 @@ def write_page(rows: Sequence[Row], command: str) -> None:
 
 
 def main() -> None:
-    """Measure, print the rows, and write the page."""
+    """Measure, print the rows, and store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=62.0, help="of a run, about")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--page", action="store_true", help="write benchmarks/results/scaling.md")
+    parser.add_argument("--page", action="store_true", help="store the rows and write benchmarks/results/scaling.md")
     parser.add_argument("--all-reduce", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.all_reduce:
         all_reduce()
         return
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        parts: list[Callable[[], list[Row]]] = [averaged, actors]
-        parts += [partial(runs_by_ray, Path(folder))] if HAS_RAY else []
-        parts += [partial(many_runs, options.seeds, options.seconds, options.jobs, Path(folder))]
-        for part in parts:
-            made = part()
-            rows += made
-            for what, measured, bar in made:
+        measures: dict[str, Callable[[], list[Row]]] = {
+            "ranks": averaged,
+            "actors": actors,
+            "ray": partial(runs_by_ray, Path(folder)),
+            "runs": partial(many_runs, options.seeds, options.seconds, options.jobs, Path(folder)),
+        }
+        for part in options.parts:
+            if part == "ray" and not HAS_RAY:
+                continue
+            rows = measures[part]()
+            for what, measured, bar in rows:
                 print(f"{what}: {measured} {f'(bar {bar})' if bar else ''}", flush=True)
-    if options.page:
-        write_page(rows, f"python -m benchmarks.scaling --seeds {options.seeds} --seconds {options.seconds:g}")
+            if options.page:
+                asked = f" --seeds {options.seeds} --seconds {options.seconds:g}" if part == "runs" else ""
+                store(part, rows, f"python -m benchmarks.scaling --page --parts {part}{asked}")
 
 
 if __name__ == "__main__":
