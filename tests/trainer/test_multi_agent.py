@@ -221,7 +221,12 @@ def test_ppo_policies_learn_from_their_own_rollouts_as_single_ones_do() -> None:
 
 
 def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() -> None:
-    trainer = two_policies(max_epoch=4, step_per_epoch=66)  # epochs end in the middle of games
+    added: list[tuple[int, str]] = []
+    trainer = two_policies(
+        max_epoch=4,
+        step_per_epoch=66,  # epochs end in the middle of games
+        on_policy_added=lambda trainer, name: added.append((trainer.epoch, name)),
+    )
     policy = trainer.policy
     played: list[set[str]] = []
     for epoch, stats, _ in trainer:
@@ -233,6 +238,7 @@ def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() ->
             policy.remove_policy("rival")
             trainer.buffer.remove_buffer("rival")
     assert played == [{"main", "rival"}, {"main", "rival", "new"}, {"main", "new"}, {"main", "new"}]
+    assert added == [(1, "main"), (1, "rival"), (2, "new")]
     assert policy["new"].n_updates > 0
     assert stats["update/new/loss"] is not None
 

@@ -213,6 +213,7 @@ EVENTS_ELSEWHERE = _by_theirs(
         "on_episode_step": "on_step",
         "on_epoch_end": "on_train_result on_train_epoch_end",
         "on_evaluate_end": "on_test_end on_validation_end",
+        "on_policy_added": "on_create_policy",
         "on_train_batch": "on_learn_on_batch",
         "on_train_end": "on_training_end",
         "on_train_start": "on_training_start on_train_begin on_algorithm_init",

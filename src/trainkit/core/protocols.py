@@ -397,6 +397,15 @@ class LearningUnit:
 class HasLearningUnits(Trainee, Protocol):
     """A policy of several policies, of which any number learns."""
 
+    @property
+    def policies(self) -> Mapping[str, Any]:
+        """All policies by name."""
+        ...
+
+    def number_of(self, name: str) -> int:
+        """Return the number of a policy; no other policy ever has it."""
+        ...
+
     def learning_units(self, buffer: Any) -> list[LearningUnit]:
         """Return the policies that learn now, each with its buffer of `buffer`."""
         ...

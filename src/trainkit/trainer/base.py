@@ -32,7 +32,7 @@ from trainkit.trainer.compatibility import check_parts, fill_seeds
 from trainkit.trainer.epoch_clock import EpochClock
 from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
-from trainkit.trainer.learning_units import components_of, learning_units
+from trainkit.trainer.learning_units import components_of, learning_units, numbered_policies
 from trainkit.trainer.metrics import Metrics, Reduce
 from trainkit.trainer.options import Options
 from trainkit.trainer.parallel.ranked import (
@@ -140,6 +140,7 @@ class Trainer(Generic[TraineeT]):
         if self.ranks is not None:
             callbacks = callbacks_of_rank(self.ranks, callbacks)
         self._callbacks = Dispatcher(callbacks, options.callback_errors)
+        self._known_policies: set[int] = set()  # numbers of those that `on_policy_added` was fired for
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         if evaluation is not None and evaluation.background:
             self._callbacks.check_background()
@@ -566,6 +567,14 @@ class Trainer(Generic[TraineeT]):
             self._epochs.start(self.clock, self.seconds)
             self.evaluation_schedule.start_epoch()
             self._metrics.start_epoch(self.clock)
+
+    def _fire_collect_start(self) -> None:
+        """Fire the events before a collect: of policies that were added since the last one, and of its start."""
+        for number, name in numbered_policies(self.policy).items():
+            if number not in self._known_policies:
+                self._known_policies.add(number)
+                self._callbacks.fire("on_policy_added", self, name)
+        self._callbacks.fire("on_collect_start", self)
 
     def _after_collect(self, stats: CollectStats) -> None:
         """Add a collect to the metrics and fire its event; a divergence of earlier updates is known by now."""

@@ -18,6 +18,11 @@ def learners_of(policy: Any) -> Mapping[str, Trainee]:
     return policy.members if isinstance(policy, HasLearningUnits) else {"": policy}
 
 
+def numbered_policies(policy: Any) -> dict[int, str]:
+    """Return the names of the policies of a `MultiAgentPolicy` by number, which no other policy ever has."""
+    return {policy.number_of(name): name for name in policy.policies} if isinstance(policy, HasLearningUnits) else {}
+
+
 def components_of(policy: Any) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
     """Return the components of a checkpoint that a policy has, each with how its state is read and restored."""
     if isinstance(policy, HasLearningUnits):

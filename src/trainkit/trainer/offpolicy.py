@@ -276,7 +276,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
                     if collector.is_interrupted:
                         stats = collector.resume()
                     else:
-                        self._callbacks.fire("on_collect_start", self)
+                        self._fire_collect_start()
                         stats = collector.collect(
                             n_step=self.step_per_collect,
                             n_episode=self.episode_per_collect,

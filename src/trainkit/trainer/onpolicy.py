@@ -160,5 +160,5 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         collector.between_steps = self._interrupt.check
         if collector.is_interrupted:
             return collector.resume()
-        self._callbacks.fire("on_collect_start", self)
+        self._fire_collect_start()
         return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect)

@@ -163,6 +163,7 @@ class EventOptions:
 
     on_train_start: OnTrainer | None = None
     on_env_created: Callable[["Trainer", Envs, int], object] | None = None
+    on_policy_added: Callable[["Trainer", str], object] | None = None
     on_collect_start: OnTrainer | None = None
     on_episode_created: OnEpisode | None = None
     on_episode_start: OnEpisode | None = None
@@ -295,6 +296,7 @@ class EventKeywords(TypedDict, total=False):
 
     on_train_start: OnTrainer
     on_env_created: Callable[["Trainer", Envs, int], object]
+    on_policy_added: Callable[["Trainer", str], object]
     on_collect_start: OnTrainer
     on_episode_created: OnEpisode
     on_episode_start: OnEpisode

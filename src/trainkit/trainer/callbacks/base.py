@@ -4,6 +4,7 @@ The order within an epoch, once each unless said otherwise:
 
     on_train_start          before the first epoch
     on_env_created          then, for every environment, and when one was replaced
+    on_policy_added         before the next collect, for every policy of a `MultiAgentPolicy`, and when one was added
     on_collect_start        before every collect            (train_fn)
     on_episode_created      before an environment is reset
     on_episode_start        after it
@@ -93,6 +94,9 @@ class Callback:
 
     def on_env_created(self, trainer: "Trainer", envs: Envs, env_id: int) -> None:
         """Receive a new environment, of training or evaluation; `envs.call(name, env_ids=[env_id])` accesses it."""
+
+    def on_policy_added(self, trainer: "Trainer", name: str) -> None:
+        """Receive the name of a policy of a `MultiAgentPolicy` before the first collect in which it may play."""
 
     def on_collect_start(self, trainer: "Trainer") -> None:
         """Receive the start of a collect."""
