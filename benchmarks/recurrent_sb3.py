@@ -1,9 +1,10 @@
-"""stable-baselines3-contrib's side of `recurrent_speed`: a block of work for each line it reads."""
+"""stable-baselines3-contrib's side of `recurrent_speed` and `recurrent_curves`: see `recurrent_work`."""
 
 import json
 import sys
 import time
 
+import numpy as np
 import sb3_contrib
 import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -12,9 +13,25 @@ from benchmarks import recurrent_work as work
 from benchmarks.memory_tasks import cartpole_positions
 
 
+def greedy_returns(model: sb3_contrib.RecurrentPPO, seed: int) -> list[float]:
+    """Play an episode in each of as many environments as an evaluation has episodes; return their returns."""
+    envs = DummyVecEnv([cartpole_positions] * work.EPISODES)
+    envs.seed(seed)
+    obs, state = envs.reset(), None
+    starts, is_open = np.ones(envs.num_envs, bool), np.ones(envs.num_envs, bool)
+    returns = np.zeros(envs.num_envs)
+    while is_open.any():
+        action, state = model.predict(obs, state=state, episode_start=starts, deterministic=True)
+        obs, reward, starts, _ = envs.step(action)
+        returns += reward * is_open
+        is_open &= ~starts
+    return [float(one) for one in returns]
+
+
 def main() -> None:
-    """Make the learner once, and train a block per line."""
+    """Make the learner once, and train a block, or evaluate, per line."""
     torch.set_num_threads(1)
+    seed = int(sys.argv[1])
     envs = DummyVecEnv([cartpole_positions] * work.N_ENVS)
     model = sb3_contrib.RecurrentPPO(
         "MlpLstmPolicy",
@@ -31,7 +48,7 @@ def main() -> None:
         max_grad_norm=work.MAX_NORM,
         policy_kwargs={"lstm_hidden_size": work.SIZE, "net_arch": []},
         device="cpu",
-        seed=1,
+        seed=seed,
     )
     n_updates = 0
     step = model.policy.optimizer.step
@@ -42,7 +59,11 @@ def main() -> None:
         return step(*args, **options)
 
     model.policy.optimizer.step = counted
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if line.startswith("evaluate"):
+            returns = greedy_returns(model, work.evaluation_seed(seed, n_updates))
+            print(json.dumps({"returns": returns, "done": {}}), flush=True)
+            continue
         steps, updates, started = model.num_timesteps, n_updates, time.process_time()
         model.learn(work.BLOCK, reset_num_timesteps=False)
         seconds = time.process_time() - started

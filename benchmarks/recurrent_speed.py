@@ -26,7 +26,8 @@ def rates(python: str, peer: str, core: int, n_rounds: int) -> tuple[list[dict[s
     rounds: list[dict[str, float]] = []
     versions: dict[str, str] = {}
     ours, theirs = (
-        [one, "-m", f"benchmarks.{name}"] for one, name in ((python, "recurrent_trainkit"), (peer, "recurrent_sb3"))
+        [one, "-m", f"benchmarks.{name}", "1"]
+        for one, name in ((python, "recurrent_trainkit"), (peer, "recurrent_sb3"))
     )
     with Live(ours, core) as trainkit, Live(theirs, core) as contrib:
         for number in range(n_rounds + 1):

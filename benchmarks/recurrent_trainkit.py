@@ -1,4 +1,4 @@
-"""trainkit's side of `recurrent_speed`: a block of work for each line it reads."""
+"""trainkit's side of `recurrent_speed` and `recurrent_curves`: see `recurrent_work`."""
 
 import json
 import sys
@@ -10,9 +10,18 @@ from benchmarks import recurrent_work as work
 from benchmarks.memory_tasks import cartpole_positions
 
 
+def greedy_returns(policy: tk.Policy, seed: int) -> list[float]:
+    """Play an episode in each of as many environments as an evaluation has episodes; return their returns."""
+    test = tk.Collector(policy, tk.make_envs([cartpole_positions] * work.EPISODES, seed=seed))
+    returns = list(test.collect(n_episode=work.EPISODES).episode_returns)
+    test.close()
+    return returns
+
+
 def main() -> None:
-    """Make the learner once, and train a block per line."""
-    envs = tk.make_envs([cartpole_positions] * work.N_ENVS, seed=1)
+    """Make the learner once, and train a block, or evaluate, per line."""
+    seed = int(sys.argv[1])
+    envs = tk.make_envs([cartpole_positions] * work.N_ENVS, seed=seed)
     policy = tk.PPOPolicy.for_envs(
         envs,
         hidden=(),
@@ -26,7 +35,7 @@ def main() -> None:
         normalize_advantage=True,
         max_grad_norm=work.MAX_NORM,
         device="cpu",
-        seed=1,
+        seed=seed,
     )
     trainer = tk.OnpolicyTrainer(
         policy,
@@ -38,10 +47,14 @@ def main() -> None:
         batch_size=work.BATCH,
         verbose=False,
         show_progress=False,
-        seed=1,
+        seed=seed,
     )
     blocks = iter(trainer)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if line.startswith("evaluate"):
+            returns = greedy_returns(policy, work.evaluation_seed(seed, policy.n_updates))
+            print(json.dumps({"returns": returns, "done": {}}), flush=True)
+            continue
         steps, updates, started = trainer.env_step, policy.n_updates, time.process_time()
         next(blocks)
         seconds = time.process_time() - started
