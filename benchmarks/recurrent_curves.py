@@ -51,7 +51,7 @@ def table(runs: dict[str, dict[int, dict[str, Any]]]) -> Iterator[str]:
         ours, theirs = (scores(runs[side], part) for side in SIDES)
         found = difference(ours, theirs)
         cells = (", ".join(f"{score:.0f}" for score in own) for own in (ours, theirs))
-        yield f"| {name} | {' | '.join(cells)} | {found.value:.1f}, {found.low:.1f} to {found.high:.1f} |"
+        yield f"| {name} | {' | '.join(cells)} | {found.estimate:.1f}, {found.low:.1f} to {found.high:.1f} |"
 
 
 def report(runs: dict[str, dict[int, dict[str, Any]]]) -> str:
@@ -63,7 +63,7 @@ def report(runs: dict[str, dict[int, dict[str, Any]]]) -> str:
         "",
         measured_at(commits),
         "",
-        f"`python -m benchmarks.recurrent_curves` on {machine()}, one core and one thread a side; sb3-contrib {version}.",
+        f"`python -m benchmarks.recurrent_curves` on {machine()}, a core and a thread each; sb3-contrib {version}.",
         "",
         f"CartPole-v1 without velocities, {work.BLOCKS * work.BLOCK:,} steps in {work.N_ENVS} environments, with the "
         "settings in `benchmarks/recurrent_work.py`: those of sb3-contrib's `RecurrentPPO`, with fewer LSTM units, "
