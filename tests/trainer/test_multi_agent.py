@@ -243,6 +243,22 @@ def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() ->
     assert stats["update/new/loss"] is not None
 
 
+def test_a_random_mapping_draws_the_same_for_all_agents_of_a_game() -> None:
+    def change_sides(agent: str, episode: tk.policy.GameEpisode) -> str:
+        first, second = episode.rng.permutation(["main", "rival"])
+        return str(first if agent == "left" else second)
+
+    envs = games()
+    policies = {name: tk.RandomPolicy(envs.action_space) for name in ("main", "rival")}
+    collector = tk.Collector(tk.MultiAgentPolicy(policies, change_sides), envs)
+    pairs = set()
+    for _ in range(30):
+        collector.collect(n_step=2 * N_GAMES)
+        names = [collector.player(row) for row in range(2 * N_GAMES)]
+        pairs |= {*zip(names[::2], names[1::2], strict=True)}
+    assert pairs == {("main", "rival"), ("rival", "main")}
+
+
 def test_policies_that_do_not_learn_need_no_buffer() -> None:
     envs = games()
     policy = tk.MultiAgentPolicy(

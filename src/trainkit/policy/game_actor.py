@@ -27,7 +27,7 @@ _Rows = NDArray[np.intp] | slice
 
 @dataclass(frozen=True, kw_only=True)
 class GameEpisode:
-    """One episode of one game, as a `policy_mapping` receives it.
+    """One episode of one game, as a `policy_mapping` receives it, a new object in every call.
 
     Attributes:
         game: index of the game.
@@ -43,7 +43,7 @@ class GameEpisode:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """The generator of the mapping in this episode, a stream of the episode's seed."""
+        """The generator of one call, a stream of the episode's seed: equal draws for all agents of a game."""
         return seeding.generator(self.seed, "policy_mapping")
 
 
@@ -81,7 +81,6 @@ class GameActor:
         self._numbers = np.full(games.n, -1, np.int64)  # [N], of the policies; -1 of none
         self._keys = np.full(games.n, -1, np.int64)  # [N], of the episodes they were assigned for
         self._in_play: dict[int, Player] = {}  # by number, those that were assigned to a row
-        self._episodes: dict[int, tuple[int, GameEpisode]] = {}  # {game: (key, its episode)}
         self._restored: dict[int, tuple[int, str]] = {}  # {row: (its saved episode's number, name)}, not played on yet
         self._division: tuple[bytes, list[tuple[Player, _Rows]]] = b"", []  # of the last rows that acted
         self._rows_of = self._possible_rows()
@@ -182,18 +181,15 @@ class GameActor:
                 number, name = self._restored.pop(env_id, (-1, ""))
                 if number != self._games.episodes[env_id]:
                     game, agent = divmod(env_id, len(self._games.agents))
-                    name = self._mapped(self._games.agents[agent], self._episode_of(game, env_id, int(keys[env_id])))
+                    name = self._mapped(self._games.agents[agent], self._episode_of(game, env_id))
                 self._set(env_id, name)
                 self._keys[env_id] = keys[env_id]
         return self._numbers[env_ids]
 
-    def _episode_of(self, game: int, env_id: int, key: int) -> GameEpisode:
-        """Return the current episode of a game, the same object for all of its agents."""
-        if self._episodes.get(game, (-1, None))[0] != key:
-            number, seed = int(self._games.episodes[env_id]), self._games.episode_seed(env_id)
-            episode = GameEpisode(game=game, number=number, seed=seed, in_evaluation=self._in_evaluation)
-            self._episodes[game] = key, episode
-        return self._episodes[game][1]
+    def _episode_of(self, game: int, env_id: int) -> GameEpisode:
+        """Return the current episode of a game, for one call of the mapping."""
+        number, seed = int(self._games.episodes[env_id]), self._games.episode_seed(env_id)
+        return GameEpisode(game=game, number=number, seed=seed, in_evaluation=self._in_evaluation)
 
     def _set(self, env_id: int, name: str) -> None:
         """Let a policy control a row to the end of its current episode."""
@@ -229,8 +225,8 @@ class GameActor:
             names: list[set[str]] = [set() for _ in agents]
             for number in range(_N_EXAMPLES):
                 seed = seeding.derive(0, "example", game, number)
-                episode = GameEpisode(game=game, number=number, seed=seed, in_evaluation=self._in_evaluation)
                 for agent, own in zip(agents, names, strict=True):
+                    episode = GameEpisode(game=game, number=number, seed=seed, in_evaluation=self._in_evaluation)
                     own.add(self._mapped(agent, episode))
             for agent_index, own in enumerate(names):
                 varying |= own if len(own) > 1 else set()

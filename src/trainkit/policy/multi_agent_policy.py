@@ -48,8 +48,8 @@ class MultiAgentPolicy:
         policies: {name: policy}, of any kind: learners, frozen ones, `RandomPolicy`, `ScriptedPolicy`.
         policy_mapping: called with (agent, episode) when an agent first acts in an episode of its game; returns the
             name of its policy, which it keeps to the game's end. `episode` has `game`, `number`, `seed`,
-            `in_evaluation` and `rng`, a generator of the episode's seed. Or {agent: name}. None: an agent has the
-            policy of its own name. It is also called in advance, for example episodes, and must have no side effects.
+            `in_evaluation` and `rng`, whose draws are equal for all agents of a game. Or {agent: name}. None: an agent
+            has the policy of its own name. It is also called in advance, for example episodes, and must have no side effects.
         policies_to_train: names of those that learn; None: all that can. Empty: none.
         seed: root of the policies without a seed; None uses the trainer's.
 
@@ -290,8 +290,8 @@ class MultiAgentPolicy:
             policies: {agent: name}; default: as the mapping gives them in a first episode.
             explore: whether to explore.
         """
-        episode = GameEpisode(game=0, number=0, seed=0)
-        names = {agent: self.policy_mapping(agent, episode) for agent in obs} | dict(policies or {})
+        names = {agent: self.policy_mapping(agent, GameEpisode(game=0, number=0, seed=0)) for agent in obs}
+        names |= dict(policies or {})
         return {agent: self[names[agent]].predict(own, explore=explore) for agent, own in obs.items()}
 
     @property
