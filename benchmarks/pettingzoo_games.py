@@ -147,8 +147,8 @@ def report(cache: Cache, n_moves: int, missing: Mapping[str, str]) -> str:
         f"trainkit {tk.__version__}, torch {torch.__version__}, PettingZoo {pettingzoo.__version__}.",
         "",
         f"Every game of PettingZoo's classic and butterfly packages that is installed, {N_GAMES} at a time: "
-        f"{n_moves:,} moves by random legal actions, then as many by two policies that learn and share its agents. None raised an "
-        "error. The last column has the errors and warnings of `check_env`, which plays 600 steps.",
+        f"{n_moves:,} moves by random legal actions, then as many by two policies that learn and share its agents. "
+        "None raised an error. The last column has the errors and warnings of `check_env`, which plays 600 steps.",
         "",
         *table(runs, found),
         "",

@@ -88,7 +88,8 @@ def verdicts(runs: Runs) -> Iterator[str]:
             yield f"- {algorithm.upper()}: {lead:+.1%} of {PEER}'s return, {within} {BAR:.0%} or better."
     if {("mappo", OURS), ("ippo", OURS)} <= sides:
         mappo, ippo = (last_mean(runs, algorithm, OURS) for algorithm in ALGORITHMS)
-        yield f"- {OURS}'s MAPPO {'reaches' if mappo >= ippo else 'does not reach'} its IPPO: {mappo:.2f} and {ippo:.2f}."
+        verdict = "reaches" if mappo >= ippo else "does not reach"
+        yield f"- {OURS}'s MAPPO {verdict} its IPPO: {mappo:.2f} and {ippo:.2f}."
 
 
 def report(runs: Runs, commits: Sequence[str]) -> str:
@@ -100,12 +101,12 @@ def report(runs: Runs, commits: Sequence[str]) -> str:
         "",
         measured_at(commits),
         "",
-        f"`python -m benchmarks.spread` on {platform.machine()}, {os.cpu_count()} cores, one thread, pinned to one core "
-        f"that did other work, too. Python {platform.python_version()}. {' '.join(names)}",
+        f"`python -m benchmarks.spread` on {platform.machine()}, {os.cpu_count()} cores, one thread, pinned to a core "
+        f"that did other work, too. Python {platform.python_version()}. " + " ".join(names),
         "",
-        f"Three agents learn to cover three landmarks, for {work.STEPS:,} steps of games, {work.STEPS * 3:,} of agents. "
-        f"After each fifth of a run the most probable actions play {work.EPISODES} games, the same for both sides; "
-        "returns are means over agents. Uniformly random actions reach -26.2. The settings were chosen on seed 101. "
+        f"Three agents learn to cover three landmarks, for {work.STEPS:,} steps of games, {work.STEPS * 3:,} of "
+        f"agents. After each fifth of a run the most probable actions play {work.EPISODES} games, the same for both "
+        "sides; returns are means over agents. Uniformly random actions reach -26.2. The settings were chosen on seed 101. "
         "Steps per second are of CPU time without evaluations. Bars: MAPPO at least as good as IPPO; both within 10 % "
         f"of {PEER}'s.",
         "",
