@@ -49,7 +49,8 @@ class MultiAgentPolicy:
         policy_mapping: called with (agent, episode) when an agent first acts in an episode of its game; returns the
             name of its policy, which it keeps to the game's end. `episode` has `game`, `number`, `seed`,
             `in_evaluation` and `rng`, whose draws are equal for all agents of a game. Or {agent: name}. None: an agent
-            has the policy of its own name. It is also called in advance, for example episodes, and must have no side effects.
+            has the policy of its own name. It is also called in advance, for example episodes, and must have no side
+            effects.
         policies_to_train: names of those that learn; None: all that can. Empty: none.
         seed: root of the policies without a seed; None uses the trainer's.
 
