@@ -157,6 +157,37 @@ class TestTwoAgents:
         assert played.returns.mean >= 475  # of 500; random play: 22
 
 
+class TestLeague:
+    def test_copies_of_all_roles_join_and_a_resumed_league_is_the_one_that_never_stopped(self, tmp_path: Path) -> None:
+        make: Any = load("league").make_trainer
+        short: dict[str, Any] = {"every": 100, "max_epoch": 2, "step_per_epoch": 512, "verbose": False}
+        with make(**short) as straight:
+            next(straight)
+            straight.save(tmp_path / "run")
+            next(straight)
+        assert {
+            f"{role}-1" for role in ("main", "main_exploiter", "league_exploiter")
+        } <= straight.policy.policies.keys()
+        with make(**short, resume_from=tmp_path / "run") as resumed:
+            resumed.run()
+        assert resumed.policy.policies.keys() == straight.policy.policies.keys()
+        weights = [trainer.policy["main_exploiter"].get_weights() for trainer in (straight, resumed)]
+        assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+
+    def test_who_plays_whom_follows_the_roles(self) -> None:
+        league = load("league").League(every=10)
+        league.past = ["main-1", "main_exploiter-1"]
+        pairs: dict[str, set[str]] = {}
+        for seed in range(300):
+            episode = {"game": 0, "number": seed, "seed": seed}
+            pair = [league(agent, tk.policy.GameEpisode(**episode)) for agent in ("left", "right")]
+            for own, other in (pair, pair[::-1]):
+                pairs.setdefault(own, set()).add(other)
+        assert pairs["main_exploiter"] == {"main"}
+        assert pairs["league_exploiter"] == {"main-1", "main_exploiter-1"}
+        assert pairs["main"] == {"main", "main_exploiter", "main-1", "main_exploiter-1"}
+
+
 @pytest.mark.slow
 def test_a_study_that_was_killed_resumes_the_trial_that_ran(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna", reason="the extra `tune` is not installed")

@@ -61,6 +61,7 @@ ATARI = [
 TUNING = ["--folder", "LOGDIR", "--trials", "2", "--steps", "128", "--epochs", "2"]
 RUNS = {
     "dqn_cartpole": script("dqn_cartpole"),
+    "league": script("league"),
     "offline_cql": script("offline_cql", n_rows=300, max_epoch=1, update_per_epoch=4),
     "own_algorithm": script("own_algorithm"),
     "ppo_cartpole": script("ppo_cartpole"),
