@@ -1,5 +1,6 @@
 """The record of a run has every effective setting, of the user's own parts too, and goes to every logger."""
 
+import inspect
 import json
 import subprocess
 from pathlib import Path
@@ -84,11 +85,32 @@ def test_parts_of_the_users_own_are_described_like_ours() -> None:
     expected = {
         "preset": None, "policy/n_step": 3, "policy/gamma": 0.9, "policy/backup": "Soft",
         "policy/backup/temperature": 0.1, "policy/optimizer/weight_decay": 0.5, "policy/lr": 0.25, "buffer/alpha": 0.7,
-        "env/env_kwargs/sutton_barto_reward": "True",
+        "env/env_kwargs/sutton_barto_reward": True, "env/on_error": "raise",
         "env/max_episode_steps": 30, "callbacks/Patience/epochs": 4, "on_epoch_end": "builtins.print",
         "policy/layers": "Scale[3]", "policy/parameters": 3,
     }  # fmt: skip
     assert {name: record.get(name) for name in expected} == expected
+
+
+def test_environments_are_described_by_the_options_of_make_envs_and_variables_only_by_their_names() -> None:
+    envs = tk.make_envs(
+        "CartPole-v1", 2, backend="async", wait_num=1, stack=2, processors=[tk.envs.TimeFeature(500)],
+        environment_variables={"TOKEN": "secret"},
+    )  # fmt: skip
+    trainer = tk.OffpolicyTrainer(
+        policy := tk.DQNPolicy.for_envs(envs, hidden=(4,)), tk.Collector(policy, envs, tk.ReplayBuffer(50)),
+        max_epoch=1, step_per_epoch=10, batch_size=4, seed=1, verbose=False,
+    )  # fmt: skip
+    record = {name: value for name, value in trainer.describe().items() if name.startswith("env/")}
+    trainer.close()
+    options = {name.split("/")[1] for name in record}
+    assert options == {*inspect.signature(tk.make_envs).parameters} - {"spec", "n", "seed", "env_kwargs"}
+    expected = {
+        "env/backend": "async", "env/wait_num": 1, "env/stack": 2, "env/environment_variables": ["TOKEN"],
+        "env/processors": ["TimeFeature"], "env/processors/0/limit": 500,
+    }  # fmt: skip
+    assert {name: record[name] for name in expected} == expected
+    assert "secret" not in str(record)
 
 
 def test_several_gradient_steps_have_their_own_names() -> None:

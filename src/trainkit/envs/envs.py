@@ -135,6 +135,11 @@ class Envs:
         """The arguments of `make_envs` that a resumed run compares, as text."""
         return {} if self.recipe is None else self.recipe.described()
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `make_envs` that are known, for the record of a run."""
+        live = {name: getattr(self, name) for name in ("stack", "max_episode_steps", "soft_horizon")}
+        return {**({} if self.recipe is None else self.recipe.arguments()), **live}
+
     def use_players(self, players: Players) -> None:
         """Let processors ask for the names of the policies that control rows [K] of games."""
         if isinstance(self._backend, Processed):

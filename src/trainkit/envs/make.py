@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -266,6 +266,13 @@ class EnvsRecipe:
     def with_env_kwargs(self, env_kwargs: Mapping[str, Any]) -> "EnvsRecipe":
         """Return the recipe of the same environments with other arguments of their constructor or factory."""
         return replace(self, single=replace(self.single, env_kwargs=env_kwargs))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options of `make_envs`, without specification, number and seed; of variables only the names."""
+        groups = (self.rows, self.single, self.processes, self.failures)
+        grouped = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}
+        grouped["environment_variables"] = sorted(self.processes.environment_variables)  # a value may be a password
+        return {**grouped, "processors": self.processors, "in_evaluation": self.in_evaluation}
 
     def described(self) -> dict[str, Any]:
         """Return the arguments that a resumed run compares, as text."""

@@ -71,6 +71,8 @@ class Evaluation:
         max_episode_steps: int | None = None,
         fn: EvaluationFn | None = None,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "collector", "seed")}
+        self.options: dict[str, Any] = given  # for a copy: every option but the seed, which `seed` may replace
         with Checks("Evaluation") as checks:
             _check_collector(checks, collector)
             _check_duration(checks, duration, duration_unit, background, fn)
@@ -92,19 +94,6 @@ class Evaluation:
         self.is_over: Callable[[], bool] = lambda: True  # of a duration "auto", called after every round
         self._explore = exploration is not None if explore is None else explore
         self._overrides = {**(overrides or {}), **({} if exploration is None else {"exploration": exploration})}
-        self.options: dict[str, Any] = {
-            "duration": duration,
-            "duration_unit": duration_unit,
-            "every": every,
-            "unit": unit,
-            "at_start": at_start,
-            "explore": explore,
-            "exploration": exploration,
-            "overrides": overrides,
-            "background": background,
-            "max_episode_steps": max_episode_steps,
-            "fn": fn,
-        }
         if collector is not None:
             self._check_overrides(collector.policy)
         self._is_started = False  # whether the collector's last collect is this evaluation's

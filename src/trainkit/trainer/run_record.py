@@ -43,10 +43,7 @@ def record_of(trainer: "Trainer[Any]", options: Options, callbacks: Sequence[Cal
     record = _of_trainer(trainer, options)
     record |= flat("policy", policy.settings() if isinstance(policy, Policy | MultiAgentPolicy) else policy)
     for name, part in (("buffer", trainer.buffer), ("env", envs), ("collector", train), ("evaluation", evaluation)):
-        if name == "env" and envs is not None:
-            record |= flat("env", envs.made_with)
         record |= {} if part is None else flat(name, part)
-    record = {path: value for path, value in record.items() if not path.startswith("env/backend/")}  # its factories
     record |= {} if test is None else {"evaluation/n_envs": test.envs.n}
     for callback in callbacks:
         if not isinstance(callback, (History, EventFunctions)):
