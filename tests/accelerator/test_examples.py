@@ -78,6 +78,12 @@ RUNS = {
 NEEDS = {"rainbow_atari": "ale_py", "tune_optuna": "optuna"}
 
 
+def policies_of(trainer: Any) -> list[Any]:
+    """Return the policy of a trainer, or those of several."""
+    is_several = isinstance(trainer.policy, tk.MultiAgentPolicy)
+    return list(trainer.policy.policies.values()) if is_several else [trainer.policy]
+
+
 def test_every_example_is_run() -> None:
     assert sorted(RUNS) == sorted(path.stem for path in EXAMPLES.glob("[!_]*.*"))
 
@@ -126,8 +132,9 @@ def test_an_example_learns_there_as_on_the_cpu(
         for module in (base, classic_control):
             monkeypatch.setattr(module, "resolve_device", lambda given, device=device: device)
         RUNS[name](folder)
-        assert {trainer.policy.device for trainer in trained} == {device}
-        results.append([(trainer.policy.n_updates, trainer.policy.get_weights()) for trainer in trained])
+        policies = [policy for trainer in trained for policy in policies_of(trainer)]
+        assert {policy.device for policy in policies} == {device}
+        results.append([(policy.n_updates, policy.get_weights()) for policy in policies])
         trained.clear()
     here, there = results
     assert len(here) == len(there) >= 1
