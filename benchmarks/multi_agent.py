@@ -86,8 +86,8 @@ def report(rows: Sequence[Mapping[str, float]], n_steps: int) -> str:
         f"{platform.python_version()}, trainkit {tk.__version__}, torch {torch.__version__}. Seconds are of CPU time, "
         "on a machine that did other work, too.",
         "",
-        f"DQN on the two-agent CartPole of `examples/two_agents.py`, {N_GAMES} games, {n_steps:,} rows after a tenth of "
-        f"them, an update of 64 rows per row; {len(rows)} rounds of the three sides in turn, medians.",
+        f"DQN on the two-agent CartPole of `examples/two_agents.py`, {N_GAMES} games, {n_steps:,} rows after a tenth "
+        f"of them, an update of 64 rows per row; {len(rows)} rounds of the three sides in turn, medians.",
         "",
         "- Two policies: one for each agent.",
         "- Two single runs: each a policy on one agent of as many games, over half of the rows.",

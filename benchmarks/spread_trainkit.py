@@ -70,7 +70,7 @@ def main() -> None:
             judge.play(act)
     seconds = time.process_time() - started - judge.seconds
     done = {"game_steps": trainer.env_step // work.N_AGENTS, "updates": trainer.gradient_step}
-    versions = {name: version(name) for name in ("trainkit", "torch", "mpe2")}
+    versions = {"trainkit": tk.__version__} | {name: version(name) for name in ("torch", "mpe2")}
     print(json.dumps({"returns": judge.returns, "seconds": seconds, "done": done, "versions": versions}))
 
 
