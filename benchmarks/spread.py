@@ -105,7 +105,7 @@ def report(runs: Runs, commits: Sequence[str]) -> str:
         f"that did other work, too. Python {platform.python_version()}. " + " ".join(names),
         "",
         f"Three agents learn to cover three landmarks, for {work.STEPS:,} steps of games, {work.STEPS * 3:,} of "
-        f"agents. After each fifth of a run the most probable actions play {work.EPISODES} games, the same for both "
+        f"agents. After each third of a run the most probable actions play {work.EPISODES} games, the same for both "
         "sides; returns are means over agents. Uniformly random actions reach -26.2. The settings were chosen on seed "
         "101. Steps per second are of CPU time without evaluations. Bars: MAPPO at least as good as IPPO; both within "
         f"10 % of {PEER}'s.",

@@ -12,16 +12,16 @@ import numpy as np
 from mpe2 import simple_spread_v3
 
 SEEDS = (1, 2, 3)
-EVALUATIONS, EPISODES = 5, 100  # evaluations in a run, evenly spread, and games in each
+EVALUATIONS, EPISODES = 3, 200  # evaluations in a run, evenly spread, and games in each
 GAME: dict[str, Any] = {"N": 3, "max_cycles": 25, "local_ratio": 0.5, "continuous_actions": False}
 N_AGENTS, N_OBS, N_STATE, N_ACTIONS = 3, 18, 54, 5
 
 SETTINGS: dict[str, Any] = {
-    "rollouts": 100,
+    "rollouts": 60,
     "games at the same time": 32,
     "steps of each game per rollout": 25,
     "hidden layers, tanh, of actor and critic each": [64, 64],
-    "passes over each rollout": 10,
+    "passes over each rollout": 5,
     "batches per pass": 4,
     "Adam: lr": 3e-4,
     "Adam: eps": 1e-5,
