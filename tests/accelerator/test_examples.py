@@ -74,6 +74,7 @@ RUNS = {
     "offline": notebook("offline"),
     "parts": notebook("parts"),
     "quickstart": notebook("quickstart"),
+    "recurrent": notebook("recurrent"),
 }
 NEEDS = {"rainbow_atari": "ale_py", "tune_optuna": "optuna"}
 

@@ -231,8 +231,9 @@ def test_every_part_learns_from_sequences_in_both_engines(options: dict[str, Any
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
 
 
-def test_a_trainer_learns_from_sequences() -> None:
-    policy, _, collector = collected()
+@pytest.mark.parametrize("options", [{}, {"precision": "bf16"}, {"recurrent": "gru", "precision": "bf16"}], ids=str)
+def test_a_trainer_learns_from_sequences(options: dict[str, Any]) -> None:
+    policy, _, collector = collected(**options)
     trainer = tk.OffpolicyTrainer(
         policy,
         collector,
@@ -484,6 +485,93 @@ def test_wrong_uses_of_recurrent_sac_and_behavior_cloning_are_named() -> None:
         tk.BCPolicy.for_envs(envs, recurrent="lstm", sequences=SEQUENCES)
     with pytest.raises(tk.ConfigError, match="auxiliary is for networks without a memory"):
         tk.BCPolicy.for_envs(envs, recurrent="lstm", auxiliary=lambda features, rows: features.sum(dim=1))
+
+
+# ---- predicted returns ----
+
+
+class Episodes:
+    """A recorder of one environment's episodes: observations, the last one's successor too, rewards, the end."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[list[Any], list[float], bool]] = []
+        self._obs: list[Any] = []
+        self._rewards: list[float] = []
+
+    def add(self, step: Any) -> None:
+        self._obs.append(step.obs[0].copy())
+        self._rewards.append(float(step.reward[0]))
+        if step.terminated[0] or step.truncated[0]:
+            self.ended.append(([*self._obs, step.next_obs[0].copy()], self._rewards, not step.terminated[0]))
+            self.cut(step.env_ids)
+
+    def cut(self, env_ids: Any) -> None:
+        self._obs, self._rewards = [], []
+
+
+def last_features(network: Any, observations: list[Any]) -> Tensor:
+    """Return what a network's memory gives [1, F] for the last observation of an episode, step by step."""
+    state = torch.zeros(1, network.encoder.memory.state_size)
+    for obs in observations:
+        x, state = network.encoder.memory.step(network.encoder.body(torch.from_numpy(obs[None])), state)
+    return x
+
+
+@torch.no_grad()
+def best_value(policy: Any, observations: list[Any]) -> float:
+    """Return the value of the greedy action after all observations of an episode."""
+    if isinstance(policy, tk.DQNPolicy):
+        network: Any = policy.network
+        return float(policy.value.mean(network.predict(last_features(network, observations)).outputs).max())
+    numbers = policy.actor.predict(last_features(policy.actor, observations))
+    unit = policy.distribution.mode(numbers, None)
+    return float(policy.critics.predict(last_features(policy.critics, observations), unit).amin())
+
+
+@pytest.mark.parametrize("of_a_box", [False, True])
+def test_the_rest_of_a_truncated_episode_is_predicted_from_the_state_at_its_end(of_a_box: bool) -> None:
+    policy, _, collector = pushed() if of_a_box else collected(value=tk.QuantileValue(3), dueling=True)
+    kind: Any = Pushing if of_a_box else lambda: Counting(False)
+    test, rows = tk.Collector(policy, tk.make_envs([lambda: gym.wrappers.TimeLimit(kind(), 7)])), Episodes()
+    test.recorders.append(rows)
+    stats = tk.Evaluation(test, duration=8, seed=5).run(0)
+    expected, starts = [], []
+    for observations, rewards, is_truncated in rows.ended:
+        rest = best_value(policy, observations) if is_truncated else 0.0
+        expected.append(sum(policy.horizon.gamma**t * reward for t, reward in enumerate([*rewards, rest])))
+        starts.append(best_value(policy, observations[:1]))
+    assert 1 < sum(is_truncated for _, _, is_truncated in rows.ended) < len(expected)
+    for own, wanted in ((stats.discounted_returns, expected), (stats.start_values, starts)):
+        np.testing.assert_allclose([own.mean, own.std], [np.mean(wanted), np.std(wanted)], rtol=1e-4, atol=1e-6)
+    collector.close(), test.close()
+
+
+def test_values_along_an_episode_are_those_of_its_states() -> None:
+    policy, _, collector = collected(sequences=tk.Sequences(6, 3, stored_state=False))
+
+    def make() -> Any:
+        return gym.wrappers.TimeLimit(Counting(False), 7)
+
+    (axes,) = tk.plot.episode_values(policy, make, seed=3).axes
+    test, rows = tk.Collector(policy, tk.make_envs(make, 1)), Episodes()
+    test.recorders.append(rows)
+    test.collect(n_episode=1, explore=False, seed=3)
+    ((observations, *_),) = rows.ended
+    expected = [best_value(policy, observations[: t + 1]) for t in range(len(observations) - 1)]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), expected, rtol=1e-4, atol=1e-6)
+    collector.close(), test.close()
+
+
+def test_importance_sampling_rejects_recurrent_policies() -> None:
+    policy, buffer, collector = collected()
+    with pytest.raises(tk.ConfigError, match=r"importance_sampling.policy is recurrent: .* use a policy without"):
+        tk.datasets.importance_sampling(policy, buffer, gamma=0.9)
+    random = tk.RandomPolicy(collector.envs.action_space)
+    with pytest.raises(tk.ConfigError, match=r"direct_method.q is recurrent"):
+        tk.datasets.direct_method(random, buffer, policy, gamma=0.9)
+    with pytest.raises(tk.ConfigError, match=r"fitted_q_evaluation.policy is recurrent"):
+        tk.trainer.fitted_q_evaluation(policy, buffer, gamma=0.9)
+    collector.close()
 
 
 # ---- on-policy ----

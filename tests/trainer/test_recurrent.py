@@ -13,7 +13,7 @@ from tests.trainer.toys import Walk, everything
 class Blind(Walk):
     """A walk that shows where it is only at its start and in every third step, with an action that is illegal."""
 
-    observation_space: Any = gym.spaces.Dict({  # noqa: RUF012
+    observation_space: Any = gym.spaces.Dict({
         "seen": gym.spaces.Box(-99, 99, (2,), np.float32),
         "action_mask": gym.spaces.MultiBinary(2),
     })  # fmt: skip

@@ -216,6 +216,11 @@ class Collector:
         return np.concatenate([np.zeros(0, np.int64), *self._tally.slots])
 
     @property
+    def policy_state(self) -> Any:
+        """What the policy carries from step to step: a recurrent one's states of all environments [N, S]; or None."""
+        return self._state
+
+    @property
     def open_ids(self) -> Ids:
         """Environments in the middle of an episode that the next collect of steps continues."""
         return self.envs.all_ids[:0] if self._needs_reset else np.flatnonzero(~self._starts)

@@ -222,10 +222,13 @@ class PlaysGames(Protocol):
 class PredictsReturns(Protocol):
     """A policy that predicts the returns of its greedy actions."""
 
-    def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def greedy_values(
+        self, obs: Obs, state: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the value [K] of the best action for raw observations [K, ...], and its gap [K] to the second best.
 
         The value is a return as the policy's horizon defines it; the gap is infinite where there is no other action.
+        The recurrent states before the observations, [K, S], are given of policies with a memory.
         """
         ...
 

@@ -130,7 +130,7 @@ def direct_method(
         policy, dataset, gamma, explore, step: as in `importance_sampling`.
         q: the target's action values with this gamma.
     """
-    at = _checked_step("direct_method", policy, gamma, explore, step)
+    at = _checked_step("direct_method", policy, gamma, explore, step, q)
     episodes, n_skipped = _whole_episodes("direct_method", dataset)
     starts = tree.map_tree(lambda *leaves: np.stack([leaf[0] for leaf in leaves]), *[one.obs for one in episodes])
     per_episode = _state_values(policy, q, starts, at, explore)
@@ -165,7 +165,7 @@ def doubly_robust(
     Raises:
         ConfigError: a probability is missing, zero, negative, above 1 or nan.
     """
-    at = _checked_step("doubly_robust", policy, gamma, explore, step)
+    at = _checked_step("doubly_robust", policy, gamma, explore, step, q)
     episodes, n_skipped = _whole_episodes("doubly_robust", dataset)
     per_episode, log_rho = np.zeros(len(episodes)), np.zeros(len(episodes))
     for number, episode in enumerate(episodes):
@@ -260,13 +260,24 @@ def _estimate(
     return per_decision(ratios, rewards, gamma=gamma, is_weighted=is_weighted, n_skipped=n_skipped)
 
 
-def _checked_step(name: str, policy: HasActionProbability, gamma: float, explore: bool, step: int | None) -> int:
+def _checked_step(
+    name: str, policy: HasActionProbability, gamma: float, explore: bool, step: int | None, q: object = None
+) -> int:
     """Check the options that every estimator has, and return the step of the target's exploration schedule."""
     with Checks(name) as checks:
         checks.number("gamma", gamma, low=0, high=1)
         checks.flag("explore", explore)
         checks.integer("step", step, low=0, optional=True)
+        check_memory(checks, policy, "policy")
+        check_memory(checks, q, "q")
     return policy.last_step if step is None else step
+
+
+def check_memory(checks: Checks, policy: object, name: str) -> None:
+    """Note a policy whose probabilities and values depend on more than an observation."""
+    has_memory = getattr(policy, "sequences", None) is not None
+    rule = f".{name} is recurrent: what it gives depends on the steps before; use a policy without a memory"
+    checks.require(not has_memory, rule)
 
 
 def _whole_episodes(name: str, dataset: ReplayBuffer) -> tuple[list[RecordedEpisode], int]:

@@ -4,6 +4,7 @@ A state is one vector per row, float32 [S], whatever it is made of, so that buff
 step to step and checkpoints keep it without knowing which memory it is of. It is 0 where an episode starts.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -126,9 +127,14 @@ class LSTM(_GatedMemory):
     def unroll(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs [T, B, F] and the last states [B, S] of inputs [T, B, I]."""
         hidden, cell = (part.contiguous().unsqueeze(0) for part in state.split(self.n_features, dim=1))
-        outputs, hidden, cell = torch.lstm(
-            x, (hidden, cell), list(self.parameters()), True, 1, 0.0, torch.is_grad_enabled(), False, False
-        )
+        weights, at = list(self.parameters()), contextlib.nullcontext()
+        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # oneDNN has none in bfloat16 on most CPUs
+            weights, x = [weight.float() for weight in weights], x.float()
+            at = torch.autocast("cpu", enabled=False)
+        with at:
+            outputs, hidden, cell = torch.lstm(
+                x, (hidden, cell), weights, True, 1, 0.0, torch.is_grad_enabled(), False, False
+            )
         return outputs, torch.cat([hidden.squeeze(0), cell.squeeze(0)], dim=1)
 
 

@@ -39,9 +39,9 @@ def episode_values(
     """
     if not isinstance(policy, DQNPolicy):
         raise ConfigError(f"plot.episode_values needs a Q-learner, got {type(policy).__name__}")
-    recorder = _EpisodeRecorder(policy)
     with borrowed_envs(env, 1, **env_options) as envs:
         collector = Collector(policy, envs)
+        recorder = _EpisodeRecorder(policy, collector)
         collector.recorders.append(recorder)
         try:
             limit = max(LONGEST_EPISODE, envs.max_episode_steps or 0)
@@ -69,8 +69,9 @@ def episode_values(
 class _EpisodeRecorder:
     """A recorder of one environment's episode: its rewards, and the value distributions of its actions."""
 
-    def __init__(self, policy: DQNPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: DQNPolicy, collector: Collector) -> None:
+        self._policy, self._collector = policy, collector
+        self._state: NDArray[np.float32] | None = None  # of a memory, before the next step
         self.rewards: list[float] = []
         self.returns: list[NDArray[np.float32]] = []  # [W] each
         self.probability: list[NDArray[np.float32]] = []  # [W] each
@@ -79,13 +80,14 @@ class _EpisodeRecorder:
     def add(self, transition: Transition) -> None:
         """Record a step."""
         action = int(transition.action[0])
-        returns, probability = self._policy.return_distribution(transition.obs)
+        returns, probability = self._policy.return_distribution(transition.obs, self._state)
         self.returns.append(returns[0, action])
         self.probability.append(probability[0, action])
         self.rewards.append(float(transition.reward[0]))
+        self._state = self._collector.policy_state
         if transition.truncated[0] and not transition.terminated[0]:
             last = tree.map_tree(np.copy, transition.next_obs)
-            self.after = float(self._policy.action_values(last).max())
+            self.after = float(self._policy.action_values(last, state=self._state).max())
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """Do nothing: the episode is complete."""

@@ -191,7 +191,10 @@ class ActorPolicy(Policy):
         return NO_VALUES if self._action_std is None else self._action_std.read()
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
-        """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode."""
+        """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode.
+
+        A recurrent network takes observations for the first of their episodes.
+        """
         check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.distribution, Categorical):
             return super().action_probability(obs)

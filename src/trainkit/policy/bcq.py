@@ -165,9 +165,11 @@ class DiscreteBCQPolicy(DQNPolicy):
         plausible = self.plausible(self.preprocess(obs), legal_mask(obs))
         return {"q_values": super()._q_values(given)["q_values"].masked_fill(~plausible, _NEVER)}
 
-    def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def greedy_values(
+        self, obs: Obs, state: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the value [K] of the best plausible action, and its gap [K] to the second, infinite without one."""
-        best, gap = super().greedy_values(obs)
+        best, gap = super().greedy_values(obs, state)
         return best, np.where(gap > -_NEVER / 2, np.inf, gap)
 
     def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:

@@ -286,12 +286,16 @@ class DQNPolicy(Policy):
             self.network, lambda given: self._q_values((given, None))["q_values"], on_device, **how
         )
 
-    def action_values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
+    def action_values(
+        self, obs: Obs, *, explore: bool = False, state: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, also illegal ones, for raw observations [K, ...].
 
-        A recurrent network takes them for the first of their episodes.
+        A recurrent network takes the states before them, [K, S]; without, they are the first of their episodes.
         """
         check_flag(self, "action_values(explore=)", explore)
+        if state is not None:
+            return self._recurrent_values(obs, state, explore=explore)[0]
         self.enter(training=False)
         draw = self._acting_noise(obs, explore=explore)
         if self._cpu_copy is not None and self._cpu_copy.supports(self._acting_parts):
@@ -314,12 +318,14 @@ class DQNPolicy(Policy):
         results = self._engine.call("recurrent_q_values", self._recurrent_q_values, (obs, state, None), draw=draw)
         return results["q_values"], results["state"]
 
-    def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def greedy_values(
+        self, obs: Obs, state: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the value [K] of the best legal action for raw observations [K, ...], and its gap [K] to the second.
 
-        The gap is infinite where no second action is allowed.
+        The gap is infinite where no second action is allowed. `state` is as in `action_values`.
         """
-        values, legal = self.action_values(obs), legal_actions(obs)
+        values, legal = self.action_values(obs, state=state), legal_actions(obs)
         values = values if legal is None else np.where(legal, values, -np.inf)
         below = np.full((len(values), 1), -np.inf, np.float32)  # so that there are two columns
         second, best = np.partition(np.concatenate([below, values], axis=1), -2, axis=1)[:, -2:].T
@@ -327,7 +333,10 @@ class DQNPolicy(Policy):
             return best, best - second
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
-        """Return the probability of each action, [K, A]: by `exploration` if exploring, else of the greedy action."""
+        """Return the probability of each action, [K, A]: by `exploration` if exploring, else of the greedy action.
+
+        A recurrent network takes observations for the first of their episodes.
+        """
         check_flag(self, "action_probability(explore=)", explore)
         name, legal = type(self).__name__, checked_legal(obs)
         noise_size = self.network.noise_size
@@ -353,13 +362,18 @@ class DQNPolicy(Policy):
 
     def _recurrent_q_values(self, given: Any) -> dict[str, Tensor]:
         """Return expected returns [K, A] and next states [K, S] of observations, states and noise on the device."""
-        obs, state, noise = given
+        prediction, state = self._recurrent_predict(*given)
+        return {"q_values": self.value.mean(prediction.outputs), "state": state}
+
+    def _recurrent_predict(self, obs: Any, state: Tensor, noise: Tensor | None = None) -> tuple[Prediction, Tensor]:
+        """Call the online network with raw observations and states [K, S] on the device; return the next states too."""
         network: Any = self.network
         features = tree.map_tree(lambda leaf: leaf.unsqueeze(0), self.preprocess(obs))
         recalled, state = network.encoder.unroll(features, state)
         fractions = self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None
         predict = RandomInputs(noise, fractions).fixed_in(network.predict)
-        return {"q_values": self.value.mean(predict(recalled.squeeze(0), legal_mask(obs)).outputs), "state": state}
+        prediction: Prediction = predict(recalled.squeeze(0), legal_mask(obs))
+        return prediction, state
 
     def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
         """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by.
@@ -377,15 +391,18 @@ class DQNPolicy(Policy):
         """Return indices of actions [B] as the environments' actions [B, ...]."""
         return index if self._joint is None else to_device(self._joint.table, index.device)[index]
 
-    def return_distribution(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def return_distribution(
+        self, obs: Obs, state: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the returns [K, A, W] and their probabilities [K, A, W] for raw observations [K, ...], without noise.
 
         Quantiles are sorted and have equal probabilities. A value without a `distribution` has one return, the expected
-        one, with probability 1.
+        one, with probability 1. `state` is as in `action_values`.
         """
         self.enter(training=False)
         with torch.no_grad():
-            outputs = self._predict(to_device(obs, self.device)).outputs
+            given = to_device((obs, state), self.device)
+            outputs = (self._predict(given[0]) if state is None else self._recurrent_predict(*given)[0]).outputs
             if isinstance(self.value, Distributional):
                 returns, probability = self.value.distribution(outputs)
             else:

@@ -18,6 +18,7 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
+from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
@@ -201,25 +202,39 @@ class SACPolicy(ActorPolicy):
         if state is None:
             return self.actor(features), {}
         actor: Any = self.actor
+        x, _, state = self._unrolled(features, state)
+        outputs: Tensor = actor.predict(x)
+        return outputs, {STATE: state}
+
+    def _unrolled(self, features: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the actor's and the critics' memories give [K, F] for one step, and the next states [K, S]."""
+        actor: Any = self.actor
         critics: Any = self.critics
         first: Any = tree.map_tree(lambda leaf: leaf.unsqueeze(0), features)
         own, others = state.split([self._actor_size, self._state_size - self._actor_size], dim=1)
         x, own = actor.encoder.unroll(first, own)
-        _, others = critics.encoder.unroll(first, others)
-        outputs: Tensor = actor.predict(x.squeeze(0))
-        return outputs, {STATE: torch.cat([own, others], dim=1)}
+        of_critics, others = critics.encoder.unroll(first, others)
+        return x.squeeze(0), of_critics.squeeze(0), torch.cat([own, others], dim=1)
 
-    def greedy_values(self, obs: Obs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def greedy_values(
+        self, obs: Obs, state: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the value [K] of the greedy action for raw observations [K, ...], and an infinite gap [K].
 
-        The value is the critics' minimum; it includes the entropy bonuses of the future. With a memory, observations
-        are taken for the first of their episodes.
+        The value is the critics' minimum; it includes the entropy bonuses of the future. `state` [K, S] is that of a
+        memory before the observations; without, they are the first of their episodes.
         """
         self.enter(training=False)
+        actor: Any = self.actor
+        critics: Any = self.critics
         with torch.no_grad():
             features = self.features(obs)
-            unit = self.distribution.mode(self.actor(features), None).flatten(1)
-            best: NDArray[np.float32] = self.critics(features, unit).amin(dim=1).cpu().numpy()
+            of_actor = of_critics = features
+            if state is not None:
+                of_actor, of_critics, _ = self._unrolled(features, to_device(state, self.device))
+                actor, critics = actor.predict, critics.predict
+            unit = self.distribution.mode(actor(of_actor), None).flatten(1)
+            best: NDArray[np.float32] = critics(of_critics, unit).amin(dim=1).cpu().numpy()
         return best, np.full_like(best, np.inf)
 
     # ---- learning ----

@@ -14,7 +14,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import Spaces
-from trainkit.datasets.off_policy_evaluation import Estimate, HasActionProbability, direct_method
+from trainkit.datasets.off_policy_evaluation import Estimate, HasActionProbability, check_memory, direct_method
 from trainkit.engine.loss import TensorBatch
 from trainkit.policy import DQNPolicy, ExpectedValue, Target
 from trainkit.policy.backups import QFunction
@@ -82,6 +82,7 @@ def fitted_q_evaluation(
         checks.integer("batch_size", batch_size, low=1)
         checks.number("lr", lr, low=0, above_low=True)
         checks.integer("seed", seed, low=0)
+        check_memory(checks, policy, "policy")
         checks.require(len(dataset) > 0, ".dataset is empty: record episodes, or load some")
         reserved = sorted({"backup", "double", "gamma", "n_step", "reward"} & network.keys())
         checks.require(not reserved, f" sets {', '.join(reserved)} itself: leave them out")

@@ -1,6 +1,6 @@
 """What greedy episodes show of a learner: the returns it predicted and those that followed, and how actions vary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ class GreedyEpisodes:
     Args:
         policy: plays; without `greedy_values`, and for a reward rule that is a custom function, nothing is predicted.
         n_envs: N.
+        states: returns the recurrent states of all environments after a step, [N, S]; None without a memory.
     """
 
-    def __init__(self, policy: Policy, n_envs: int) -> None:
+    def __init__(self, policy: Policy, n_envs: int, states: Callable[[], NDArray[np.float32]] | None = None) -> None:
         horizon = getattr(policy, "horizon", Horizon())
         is_custom = callable(horizon.reward) and not isinstance(horizon.reward, ReturnScale)
         self._predictor = policy if isinstance(policy, PredictsReturns) and not is_custom else None
@@ -36,6 +37,8 @@ class GreedyEpisodes:
         self._is_start = np.ones(n_envs, np.bool_)  # [N]
         self._returns, self._discounts = np.zeros(n_envs), np.ones(n_envs)  # [N], of the open episodes
         self._ended: list[tuple[Obs, Obs, float, float]] = []  # observations, return, rest's discount
+        self._states = states
+        self._last_states: list[NDArray[np.float32]] = []  # before the last observations, of those that ended
         self._n_actions = np.zeros(0, np.int64)  # [A], how often each Discrete action was taken
 
     def add(self, transition: Transition) -> None:
@@ -59,6 +62,8 @@ class GreedyEpisodes:
             for row in np.flatnonzero(ended).tolist():
                 first_obs, last_obs = self._first_obs[env_ids[row]], _copy_row(transition.next_obs, row)
                 self._ended.append((first_obs, last_obs, float(self._returns[env_ids[row]]), float(rest[row])))
+            if self._states is not None:
+                self._last_states.extend(self._states()[env_ids[ended]])
             self.cut(env_ids[ended])
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
@@ -75,8 +80,13 @@ class GreedyEpisodes:
             return shown
         first_obs, last_obs, returns, rest = zip(*self._ended, strict=True)
         rows = [*first_obs, *last_obs]
-        blocks = [_stacked(rows[first : first + _N_ROWS]) for first in range(0, len(rows), _N_ROWS)]
-        predictions = [self._predictor.greedy_values(block) for block in blocks]
+        blocks = [_stacked(block) for block in _blocks(rows)]
+        given: list[tuple[Any, ...]] = [(block,) for block in blocks]
+        if self._states is not None:  # they are zero before the first observations
+            last_states = np.stack(self._last_states)
+            states = _blocks(np.concatenate([np.zeros_like(last_states), last_states]))
+            given = list(zip(blocks, states, strict=True))
+        predictions = [self._predictor.greedy_values(*one) for one in given]
         values, gaps = (np.concatenate(column) for column in zip(*predictions, strict=True))
         starts, ends = np.split(values.astype(np.float64), 2)
         ends = np.where(np.isfinite(ends), ends, 0.0)  # -inf where a mask allows nothing
@@ -84,6 +94,11 @@ class GreedyEpisodes:
         shown["discounted_returns"] = Summary.of(np.array(returns) + np.array(rest) * ends)
         shown["action_gaps"] = Summary.of(gap for gap in gaps[: len(starts)] if np.isfinite(gap))
         return shown
+
+
+def _blocks(rows: Any) -> list[Any]:
+    """Divide rows into those of one forward pass each."""
+    return [rows[first : first + _N_ROWS] for first in range(0, len(rows), _N_ROWS)]
 
 
 def _stacked(rows: Sequence[Obs]) -> Obs:
