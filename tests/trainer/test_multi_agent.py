@@ -120,7 +120,9 @@ def test_each_policy_has_its_own_clock_ratio_and_statistics() -> None:
     assert trainer.policy["main"].n_updates == pytest.approx(0.3 * (clocks["main"] - 20), abs=2)
     last = results[-1]
     assert sum(stats.train.policies["main"].n_step for stats in results) == clocks["main"]
-    assert sum(stats.train.agents["left"].n_step for stats in results) == 90
+    assert (
+        sum(stats.train.agents["left"].n_step for stats in results) == trainer.train_collector.agent_steps["left"] == 90
+    )
     assert last["update/main/replay_ratio"] == pytest.approx(0.3 * 8, rel=0.1)
     assert last["update/main/loss"] is not None
     assert last["update/main/smoothed_loss"] is not None
@@ -257,6 +259,43 @@ def test_a_random_mapping_draws_the_same_for_all_agents_of_a_game() -> None:
         names = [collector.player(row) for row in range(2 * N_GAMES)]
         pairs |= {*zip(names[::2], names[1::2], strict=True)}
     assert pairs == {("main", "rival"), ("rival", "main")}
+
+
+def test_steps_of_games_count_once_where_the_clock_counts_env_steps() -> None:
+    """Two agents act in every step of a game, and each has its policy."""
+    envs = games()
+    policy = tk.MultiAgentPolicy({"main": dqn(envs), "rival": dqn(envs)}, {"left": "main", "right": "rival"})
+    buffer = tk.MultiAgentBuffer({"main": replay(), "rival": tk.ReplayBuffer(90)})
+    train = tk.Collector(policy, envs, buffer, count_steps_by="env_steps")
+    seen: list[tuple[int, int]] = []  # (vector steps, rows) of each collect
+    options: dict[str, Any] = {"max_epoch": 1, "step_per_epoch": 60, "step_per_collect": 3, "batch_size": 8}
+    options |= {"update_per_step": 0.5, "learning_starts": 20, "verbose": False, "show_progress": False, "seed": 7}
+    trainer = tk.OffpolicyTrainer(
+        policy,
+        train,
+        on_collect_end=lambda trainer, stats: seen.append((stats.n_vector_step, stats.n_step)),
+        **options,
+    )
+    trainer.run()
+    assert [n for n, _ in seen] == [1] * 20  # a vector step of 3 games is 3 steps
+    assert trainer.env_step == 60
+    assert [rows for _, rows in seen] == [6] * 20
+    for name in ("main", "rival"):
+        learned_steps = policy.clocks[name].env_step - 18  # from the collect that reaches 20
+        assert policy[name].n_updates == learned_steps // 2
+
+
+def test_one_policy_counts_rows_or_steps_of_games() -> None:
+    steps: dict[str, int] = {}
+    for unit in ("agent_steps", "env_steps"):
+        envs = games()
+        policy: Any = dqn(envs)
+        train = tk.Collector(policy, envs, tk.ReplayBuffer(90), count_steps_by=unit)
+        assert train.collect(n_step=N_GAMES * 4).n_vector_step == (4 if unit == "env_steps" else 2)
+        steps[unit] = train.env_step
+    assert steps == {"agent_steps": N_GAMES * 4, "env_steps": N_GAMES * 4}
+    with pytest.raises(tk.ConfigError, match=r"count_steps_by is for games of several agents: leave it out"):
+        tk.Collector(policy, tk.make_envs("CartPole-v1"), count_steps_by="env_steps")
 
 
 def test_policies_that_do_not_learn_need_no_buffer() -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from trainkit.collector.policy_actor import actor_of
 from trainkit.core import seeding, tree
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
-from trainkit.core.protocols import NormalActor, Policy, Recorder, RowStore
+from trainkit.core.protocols import NormalActor, PlaysGames, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
@@ -109,6 +109,8 @@ class Collector:
             step's info under that key, or the default, whose dtype and shape the column has, where there is none.
             Callbacks may change them by `buffer.rewrite(slots, name=values)`; `Policy.columns` requests them for
             updates.
+        count_steps_by: what the clock and `n_step` count where agents share games: "agent_steps", rows, or "env_steps",
+            steps of games.
 
     Attributes:
         env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
@@ -133,9 +135,13 @@ class Collector:
         reward_metric: RewardMetric | None = None,
         seed: int | None = None,
         extra_columns: Mapping[str, Any] | None = None,
+        count_steps_by: Literal["agent_steps", "env_steps"] = "agent_steps",
     ) -> None:
         with Checks("Collector") as checks:
             checks.integer("seed", seed, low=0, optional=True)
+            checks.one_of("count_steps_by", count_steps_by, ["agent_steps", "env_steps"])
+            has_effect = count_steps_by == "agent_steps" or len(envs.agents) > 0
+            checks.require(has_effect, ".count_steps_by is for games of several agents: leave it out")
             is_metric = reward_metric is None or callable(reward_metric)
             checks.require(is_metric, f".reward_metric must be callable, got {reward_metric!r}")
             is_stored = buffer is not None or not extra_columns
@@ -157,6 +163,9 @@ class Collector:
         self.envs = envs
         envs.use_players(self._actor.players)
         self.buffer = buffer
+        self._rows_per_step = envs.n_agents if count_steps_by == "env_steps" else 1  # at most; of one environment
+        if isinstance(policy, PlaysGames) and buffer is not None:
+            policy.count_steps(self._rows_per_step)
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self.env_step = 0
         self.between_steps: Callable[[], None] | None = None
@@ -205,6 +214,11 @@ class Collector:
         return self._episodes.n_finished
 
     @property
+    def agent_steps(self) -> dict[str, int]:
+        """{agent: number of steps ever in which it acted}; empty where environments have one agent."""
+        return self._episodes.steps_of_agents()
+
+    @property
     def extras_spec(self) -> dict[str, ArraySpec]:
         """Columns stored with every row in addition to the usual ones: the policy's, and `extra_columns`."""
         own = {} if self._extra_columns is None else self._extra_columns.spec
@@ -228,7 +242,9 @@ class Collector:
     @property
     def n_vector_steps_left(self) -> int:
         """Vector steps left in the current or interrupted collect of steps; 0 if there is none."""
-        return -(-self._n_left // self.envs.n) if self.is_interrupted and self._quota is None else 0
+        return (
+            -(-self._n_left * self._rows_per_step // self.envs.n) if self.is_interrupted and self._quota is None else 0
+        )
 
     @property
     def is_mid_step(self) -> bool:
@@ -599,7 +615,8 @@ class Collector:
         tally.store_seconds += clock() - stepped
         tally.n_step += n_rows
         tally.n_vector_step += 1
-        self.env_step += n_rows
+        n_counted = n_rows if self._rows_per_step == 1 else len(np.unique(acted // self._rows_per_step))
+        self.env_step += n_counted
         self._state = output.state
         # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
         self._starts = self._starts.copy()  # the policy may keep the array it was given
@@ -607,7 +624,7 @@ class Collector:
             self._starts[acted] = False
         self._starts[env_ids] = outcome.ended
         if self._quota is None:
-            self._n_left -= n_rows
+            self._n_left -= n_counted
         self._episodes.step(env_ids, outcome.reward, outcome.late_rewards, acted)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's

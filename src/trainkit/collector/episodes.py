@@ -250,10 +250,14 @@ class Episodes:
             "policies": _players(self.policy_steps, tally.policy_steps, tally.policy_returns),
         }
 
+    def steps_of_agents(self) -> dict[str, int]:
+        """Return {agent: steps ever}; empty where agents share no games."""
+        by_agent = (self._closed_steps + self._lengths).reshape(-1, self._n_agents).sum(axis=0).tolist()
+        return dict(zip(self._agents, by_agent, strict=False))
+
     def _count_steps(self) -> None:
         """Count the steps of each agent and of each policy."""
-        by_agent = (self._closed_steps + self._lengths).reshape(-1, self._n_agents).sum(axis=0).tolist()
-        self.agent_steps = dict(zip(self._agents, by_agent, strict=True))
+        self.agent_steps = self.steps_of_agents()
         self.policy_steps = self._steps_of_policies(self._lengths)
 
     def _steps_of_policies(self, lengths: NDArray[np.int64]) -> dict[str, int]:

@@ -217,6 +217,10 @@ class PlaysGames(Protocol):
         """Return the actor of a collector with these environments, which stores rows unless it is in evaluation."""
         ...
 
+    def count_steps(self, rows_per_step: int) -> None:
+        """Count up to this many rows of an environment that are stored together as one step of a policy's clock."""
+        ...
+
 
 @runtime_checkable
 class PredictsReturns(Protocol):

@@ -26,7 +26,7 @@ PolicyMapping = Callable[[str, GameEpisode], str]
 
 
 class PolicyClock:
-    """The number of rows in which a policy has acted in training: the step of its schedules.
+    """The number of steps in which a policy has acted in training: the step of its schedules.
 
     Attributes:
         env_step: this number.
@@ -56,7 +56,7 @@ class MultiAgentPolicy:
 
     Attributes:
         clocks: {name: clock}; `clock.env_step` is the number of rows in which the policy acted in training, also before
-            it was added.
+            it was added; of steps of games with `Collector(count_steps_by="env_steps")`.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class MultiAgentPolicy:
         self.clocks: dict[str, PolicyClock] = {}
         self._views: dict[str, AgentView | None] = {}  # of policies that see their agents' own spaces
         self._root: int | None = None
+        self._rows_per_step = 1
         self._copies: dict[str, str] = {}  # {name: the policy that it is a copy of}
         self.observation_space: Space[Any] | None = None
         self.action_space: Space[Any] | None = None
@@ -321,13 +322,20 @@ class MultiAgentPolicy:
         """True: collectors that fill a buffer move the clocks."""
         return True
 
+    def count_steps(self, rows_per_step: int) -> None:
+        """Count up to this many rows of a game as one step of a policy's clock; collectors set it."""
+        self._rows_per_step = rows_per_step
+
     def observe(self, transition: Transition) -> None:
-        """Count the rows of each policy, and update the running statistics of those that are trained."""
-        numbers = transition.extras[PLAYED_BY]
+        """Count the steps of each policy, and update the running statistics of those that are trained."""
+        numbers, env_ids = transition.extras[PLAYED_BY], transition.env_ids
         for name, policy in self._policies.items():
             is_own = numbers == self._numbers[name]
             n_own = int(np.count_nonzero(is_own))
-            self.clocks[name].env_step += n_own
+            is_one_each = self._rows_per_step == 1
+            self.clocks[name].env_step += (
+                n_own if is_one_each else len(np.unique(env_ids[is_own] // self._rows_per_step))
+            )
             if n_own and policy.observes and name in self._to_train:
                 view, rows = self._views[name], transition.at(is_own)
                 policy.observe(rows if view is None else view.own_rows(rows))

@@ -23,7 +23,6 @@ from trainkit.core.protocols import (
     RoundBuffer,
 )
 from trainkit.core.signatures import checked
-from trainkit.core.stats import CollectStats
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain, check_sequences, draw_batch
 from trainkit.trainer.compatibility import check_replay, check_warmup
@@ -90,11 +89,16 @@ class Replay:
         self.batches: deque[Batch] = deque()
         self.unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []
         self._n_per_round = n_per_round
+        self._collect_start = unit.clock.env_step
 
-    def count(self, stats: CollectStats) -> None:
+    def start_collect(self) -> None:
+        """Note the clock before a collect."""
+        self._collect_start = self.unit.clock.env_step
+
+    def count(self) -> None:
         """Count the updates that a collect calls for."""
         if self.unit.clock.env_step >= self.learns_from:
-            self.pending.n_steps += stats.steps_of(self.unit.name)
+            self.pending.n_steps += self.unit.clock.env_step - self._collect_start
 
     @property
     def n_ready(self) -> int:
@@ -145,6 +149,7 @@ class Replay:
             "credit": self.pending.state_dict(),
             "updates": {"drawn": [batch_to_plain(batch) for batch in self.batches], "learnt": unwritten},
             "learns_from": self.learns_from,
+            "collect_start": self._collect_start,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -153,6 +158,7 @@ class Replay:
         self.batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
         self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
         self.learns_from = state["learns_from"]
+        self._collect_start = state.get("collect_start", self.unit.clock.env_step)  # older checkpoints have none
 
 
 @checked
@@ -277,6 +283,8 @@ class OffpolicyTrainer(Trainer[LearnerT]):
                         stats = collector.resume()
                     else:
                         self._fire_collect_start()
+                        for replay in self._replays:
+                            replay.start_collect()
                         stats = collector.collect(
                             n_step=self.step_per_collect,
                             n_episode=self.episode_per_collect,
@@ -285,7 +293,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             finally:
                 collector.between_steps = collector.overlap = None  # for the user's own calls of `collect`
             for replay in self._replays:
-                replay.count(stats)
+                replay.count()
             self._after_collect(stats)
         if not self.overlap:
             with stopwatch.measure("update"):
