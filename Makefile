@@ -96,6 +96,10 @@ bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn HalfCheetah bes
 		$$python $(PIP) -c constraints.txt 'gymnasium[mujoco]' || exit; done
 	@$(BIN)/python -m benchmarks.cheetah
 
+bench-spread: $(READY) .peers/benchmarl@1.5.2/.ready  ## learn simple_spread by MAPPO and IPPO beside BenchMARL (1 hour)
+	@for python in $(BIN)/python .peers/benchmarl@1.5.2/bin/python; do $$python $(PIP) 'mpe2==1.1.1' || exit; done
+	@$(BIN)/python -m benchmarks.spread
+
 bench-engine: $(READY)  ## measure the numpy engine beside torch and the hand-written numpy it replaced (15 minutes)
 	@$(BIN)/python -m benchmarks.engine_speed
 
@@ -146,4 +150,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-torch test-gpu test-accelerator gpu-day check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
-	bench-same bench-race faults-peers bench-mujoco bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean
+	bench-same bench-race faults-peers bench-mujoco bench-spread bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean

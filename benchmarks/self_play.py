@@ -12,7 +12,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import trainkit as tk
-from benchmarks.board_players import PerfectTicTacToe, TwoPlyConnectFour
+from benchmarks.board_players import N_COLUMNS, PerfectTicTacToe, TwoPlyConnectFour
 from benchmarks.cache import Cache
 from benchmarks.provenance import measured_at
 
@@ -41,8 +41,9 @@ class Game:
     every: int  # moves per epoch
     n_envs: int
     policy: Mapping[str, Any]  # arguments of `DQNPolicy.for_envs`
-    epsilon: Sequence[tuple[int, float]]
+    epsilon: Sequence[tuple[int, float]] | None  # None: see `spread_epsilon`
     n_conv: int = 0  # filters of 4 x 4 in front of the hidden layers; 0 for none
+    mirrors: bool = False  # whether half of each batch is reflected
     capacity: int
     batch_size: int
     update_per_step: float
@@ -71,15 +72,10 @@ GAMES = {
         steps=1_500_000,
         every=100_000,
         n_envs=32,
-        policy={
-            "hidden": [128],
-            "lr": [(0, 5e-4), (1_000_000, 5e-4), (1_500_000, 1e-4)],
-            "gamma": 0.99,
-            "n_step": 3,
-            "double": True,
-        },
-        epsilon=[(0, 1.0), (300_000, 0.1), (1_200_000, 0.05)],
+        policy={"hidden": [128], "lr": [(0, 1e-3), (1_500_000, 1e-4)], "gamma": 0.99, "double": True},
+        epsilon=None,
         n_conv=64,
+        mirrors=True,
         capacity=200_000,
         batch_size=128,
         update_per_step=0.125,
@@ -120,6 +116,34 @@ def play(policy: tk.Policy, game: Game, envs: tk.Envs, n_games: Mapping[str, int
     return results
 
 
+def spread_epsilon(n_games: int) -> tk.EpsilonGreedy:
+    """Let one agent of each game explore little, and the other by as much as suits the game, from 0.05 to 1.
+
+    So the policy plays against weak and strong opponents at all times, and its games differ.
+    """
+    pairs = [(0.05, float(other)) for other in np.geomspace(0.05, 1.0, n_games)]
+    return tk.EpsilonGreedy(
+        1.0, per_env=[one for game, pair in enumerate(pairs) for one in pair[:: 1 if game % 2 else -1]]
+    )
+
+
+class Mirror(tk.Callback):
+    """Reflect the boards and moves of the first half of every batch left to right: the game is symmetric."""
+
+    def on_train_batch(self, trainer: tk.Trainer[Any], batch: Any) -> Any:
+        """Return the batch with these rows reflected."""
+        rows = slice(0, batch.n_rows // 2)
+
+        def reflected(obs: Mapping[str, Any]) -> dict[str, Any]:
+            board, mask = obs["observation"].copy(), obs["action_mask"].copy()
+            board[rows], mask[rows] = board[rows, :, ::-1], mask[rows, ::-1]
+            return {"observation": board, "action_mask": mask}
+
+        action = batch.action.copy()
+        action[rows] = N_COLUMNS - 1 - action[rows]
+        return replace(batch, obs=reflected(batch.obs), next_obs=reflected(batch.next_obs), action=action)
+
+
 def convolution(n_filters: int) -> Callable[[Any], nn.Module]:
     """Return the factory of a convolution whose kernels see each four neighboring stones of a line."""
 
@@ -134,8 +158,9 @@ def learn(game: Game, seed: int, folder: Path) -> dict[str, Any]:
     """Train, and return the results of every epoch, those of the end, and seconds of training."""
     envs = tk.make_envs(environment(game), game.n_envs)
     encoder: dict[str, Any] = {"encoder": {"observation": convolution(game.n_conv)}} if game.n_conv else {}
+    exploration = spread_epsilon(game.n_envs) if game.epsilon is None else tk.EpsilonGreedy(game.epsilon)
     policy = tk.DQNPolicy.for_envs(
-        envs, exploration=tk.EpsilonGreedy(game.epsilon), target=tk.Target(500), device="cpu", **encoder, **game.policy
+        envs, exploration=exploration, target=tk.Target(500), device="cpu", **encoder, **game.policy
     )
     trainer = tk.OffpolicyTrainer(
         policy,
@@ -146,6 +171,7 @@ def learn(game: Game, seed: int, folder: Path) -> dict[str, Any]:
         update_per_step=game.update_per_step,
         learning_starts=2_000,
         seed=seed,
+        callbacks=[Mirror()] if game.mirrors else [],
         checkpoint=tk.Checkpoint(folder / "checkpoint"),
         resume_from="auto",
         verbose=False,
@@ -170,8 +196,9 @@ def learn(game: Game, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def key_of(name: str, seed: int) -> tuple[Any, ...]:
-    """Return all that a run depends on."""
-    return name, seed, vars(GAMES[name])
+    """Return all that a run depends on; games that are not mirrored are kept without that field."""
+    settings = {field: value for field, value in vars(GAMES[name]).items() if field != "mirrors" or value}
+    return name, seed, settings
 
 
 # ---- the page ----
