@@ -42,7 +42,7 @@ class Game:
     n_envs: int
     policy: Mapping[str, Any]  # arguments of `DQNPolicy.for_envs`
     epsilon: Sequence[tuple[int, float]] | None  # None: see `spread_epsilon`
-    n_conv: int = 0  # filters of 4 x 4 in front of the hidden layers; 0 for none
+    n_conv: int = 0  # filters of `Squares` in front of the hidden layers; 0 for none
     mirrors: bool = False  # whether half of each batch is reflected
     capacity: int
     batch_size: int
@@ -74,7 +74,7 @@ GAMES = {
         n_envs=32,
         policy={"hidden": [128], "lr": [(0, 1e-3), (1_500_000, 1e-4)], "gamma": 0.99, "double": True},
         epsilon=None,
-        n_conv=64,
+        n_conv=48,
         mirrors=True,
         capacity=200_000,
         batch_size=128,
@@ -144,20 +144,29 @@ class Mirror(tk.Callback):
         return replace(batch, obs=reflected(batch.obs), next_obs=reflected(batch.next_obs), action=action)
 
 
-def convolution(n_filters: int) -> Callable[[Any], nn.Module]:
-    """Return the factory of a convolution whose kernels see each four neighboring stones of a line."""
+class Squares(nn.Module):
+    """A convolution over squares of 4 x 4 cells, in which lines of four lie; it also sees which cells can be played.
 
-    def make(shapes: Any) -> nn.Module:
-        channels, _, _ = shapes
-        return nn.Sequential(nn.Conv2d(channels, n_filters, 4), nn.ReLU(), nn.Flatten())
+    Args:
+        n_filters: of the convolution.
+    """
 
-    return make
+    def __init__(self, n_filters: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, n_filters, 4)
+
+    def forward(self, boards: torch.Tensor) -> torch.Tensor:
+        """Return features [B, F] of boards [B, 2, rows, columns], the stones of both players."""
+        taken = boards.sum(dim=1, keepdim=True)
+        has_support = torch.cat([taken[:, :, 1:], torch.ones_like(taken[:, :, :1])], dim=2)
+        planes = torch.cat([boards, (1.0 - taken) * has_support], dim=1)
+        return torch.relu(self.convolution(planes)).flatten(1)
 
 
 def learn(game: Game, seed: int, folder: Path) -> dict[str, Any]:
     """Train, and return the results of every epoch, those of the end, and seconds of training."""
     envs = tk.make_envs(environment(game), game.n_envs)
-    encoder: dict[str, Any] = {"encoder": {"observation": convolution(game.n_conv)}} if game.n_conv else {}
+    encoder: dict[str, Any] = {"encoder": {"observation": lambda _: Squares(game.n_conv)}} if game.n_conv else {}
     exploration = spread_epsilon(game.n_envs) if game.epsilon is None else tk.EpsilonGreedy(game.epsilon)
     policy = tk.DQNPolicy.for_envs(
         envs, exploration=exploration, target=tk.Target(500), device="cpu", **encoder, **game.policy
