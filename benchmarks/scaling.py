@@ -5,7 +5,7 @@
 - Many runs: DQN on CartPole, each seed one after the other and two at a time, and whether all logs and weights have the
   same bits; the time that a run needs in addition to its training, in a process and as a task of Ray.
 - Actors: 8 environments whose step sleeps 5 ms, in this process and in 2 actors; and what a vector step of environments
-  that do nothing takes more in actors than in this process.
+  that do nothing takes more in actors than in this process; the same in fragments that actors play by themselves.
 - Ranks: an all-reduce of the gradients of small networks between two processes.
 
 Ray is measured where it is installed. `--page` stores the rows of each part and writes the page of all parts' newest.
@@ -43,6 +43,7 @@ ROWS = PAGE.with_suffix(".jsonl")  # {part, command, commit, rows}
 PARTS = ("ranks", "actors", "ray", "runs")
 HAS_RAY = find_spec("ray") is not None
 SLEEP_S = 0.005
+FRAGMENT = 16  # vector steps
 Row = tuple[str, str, str]  # what, measured, bar
 
 
@@ -198,11 +199,12 @@ def actors() -> list[Row]:
     if HAS_RAY:
         wheres["Ray"] = {"backend": "ray", "actors": 2}
     sleeping = partial(Idle, SLEEP_S)
-    one, bits = vector_step(sleeping, 8, 150)
-    idle = idle_step()
-    rows = []
+    one, bits = vector_step(sleeping, 8, 160)
+    idle, idle_collector = idle_step(), vector_step(Idle, 8, 3_200)[0]
+    rows: list[Row] = []
+    of_fragments: set[str] = set()
     for name, where in wheres.items():
-        two, theirs = vector_step(sleeping, 8, 150, **where)
+        two, theirs = vector_step(sleeping, 8, 160, **where)
         seconds = idle_step(**where)
         same = "equal bits" if theirs == bits else "other bits"
         rows += [
@@ -213,7 +215,19 @@ def actors() -> list[Row]:
                 "<= 2 ms" if name == "Ray" else "<= 0.3 ms",
             ),
         ]
-    return rows
+        alone, theirs = vector_step(sleeping, 8, 160, fragment=FRAGMENT, **where)
+        of_fragments.add(theirs)
+        seconds, _ = vector_step(Idle, 8, 3_200, fragment=FRAGMENT, **where)
+        rows += [
+            (f"8 environments of 5 ms in 2 actors, {name}, fragments of {FRAGMENT}", f"{one / alone:.2f} x", ""),
+            (
+                f"a vector step more than in this process, fragments of {FRAGMENT}, {name}",
+                f"{1e3 * (seconds - idle_collector):.2f} ms",
+                "",
+            ),
+        ]
+    n_bits = "equal bits" if len(of_fragments) == 1 else "other bits"
+    return [*rows, ("rows of fragments by " + " and ".join(wheres), n_bits, "equal bits")]
 
 
 def all_reduce() -> None:
@@ -268,7 +282,8 @@ On {os.cpu_count()} cores that did nothing else, Python {platform.python_version
   logs, weights, moments, replay buffers, generators and counters.
 - **Actors.** A policy with 16 hidden units acts in 8 environments. The overhead is the time of a vector step of
   environments whose step does nothing, in two actors, minus that in this process: two messages there and two back; of
-  each the 10 % quantile of 3,000.
+  each the 10 % quantile of 3,000. In fragments of 16 vector steps the actors act, too; these times are means, of a
+  collector with a policy and a buffer.
 - **Ranks.** The all-reduce of one flat gradient of 32-bit numbers, between two processes of this machine; the 10 %
   quantile of 500.
 """

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -75,15 +74,6 @@ class Here:
 
     def close(self) -> None:
         self._hosted.close()
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Here]]:
-    """Let actors of backend "process" be in this process."""
-    monkeypatch.setattr(actors, "_InProcess", Here)
-    Here.made.clear()
-    yield Here.made
-    Here.made.clear()
 
 
 def trained(**options: Any) -> dict[str, Any]:

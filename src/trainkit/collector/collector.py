@@ -3,6 +3,7 @@
 import copy
 import logging
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
@@ -15,12 +16,13 @@ from trainkit.collector.collected_rows import CollectedRows
 from trainkit.collector.columns import ExtraColumns
 from trainkit.collector.episodes import EpisodeQuota, Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
+from trainkit.collector.fragment_actor import FragmentActor
 from trainkit.collector.open_rows import OpenRows
-from trainkit.collector.policy_actor import actor_of
+from trainkit.collector.policy_actor import PolicyActor
 from trainkit.core import seeding, tree
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
-from trainkit.core.protocols import NormalActor, PlaysGames, Policy, Recorder, RowStore
+from trainkit.core.protocols import Actor, NormalActor, PlaysGames, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
@@ -149,7 +151,7 @@ class Collector:
         self._extra_columns = ExtraColumns("Collector", extra_columns, policy.extras_spec) if extra_columns else None
         policy.check_spaces(envs.observation_space, envs.action_space)
         self.policy = policy
-        self._actor = actor_of(policy, envs, in_evaluation=buffer is None)
+        self._actor = _actor_of(policy, envs, in_evaluation=buffer is None)
         self._acts = self._actor.acts
         envs.ownership.claim(self)
         if buffer is not None:
@@ -188,6 +190,9 @@ class Collector:
         self._std_reader = policy if isinstance(policy, NormalActor) else None
         self._tally = Tally()
         self.is_interrupted = False
+        if isinstance(self._actor, FragmentActor):
+            own = weakref.proxy(self)
+            self._actor.n_left = lambda: own.n_vector_steps_left
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
 
@@ -245,6 +250,24 @@ class Collector:
         return (
             -(-self._n_left * self._rows_per_step // self.envs.n) if self.is_interrupted and self._quota is None else 0
         )
+
+    @property
+    def plays_fragments(self) -> bool:
+        """Whether actors choose the actions, by copies of the policy: `make_envs(fragment=, lag=)`."""
+        return isinstance(self._actor, FragmentActor)
+
+    def allow_lag(self, max_updates: Callable[[int], int] | None) -> None:
+        """Let actors play ahead over the ends of collects, as `make_envs(lag=)` allows.
+
+        Args:
+            max_updates: returns the most updates that collects may call for up to the one that reaches this number of
+                rows, counted from the start of the current one; None: unknown, so that none plays further than it.
+        """
+        if isinstance(self._actor, FragmentActor):
+            self._actor.max_updates = None
+        if isinstance(self._actor, FragmentActor) and max_updates is not None:
+            own, rows = weakref.proxy(self), self.envs.n
+            self._actor.max_updates = lambda n_steps: max_updates(own._tally.n_step + (n_steps - 1) * rows)
 
     @property
     def is_mid_step(self) -> bool:
@@ -826,6 +849,14 @@ class Collector:
             )
         if self.events is not None:
             self.events.load_state_dict(state["watch"], self.envs.obs)
+
+
+def _actor_of(policy: Policy, envs: Envs, *, in_evaluation: bool) -> Actor:
+    """Return what acts for a policy in a collector's environments."""
+    if isinstance(policy, PlaysGames):
+        return policy.actor_for(envs, in_evaluation=in_evaluation)
+    play_alone = envs.recipe is not None and envs.recipe.processes.play_alone
+    return FragmentActor(policy, envs) if play_alone and not in_evaluation else PolicyActor(policy, envs.n)
 
 
 def _is_saved(state: Any) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.data import ArraySpec, RowSpec
-from trainkit.core.protocols import Actor, Games, PlaysGames, Policy
+from trainkit.core.protocols import Policy
 
 
 class PolicyActor:
@@ -18,12 +18,13 @@ class PolicyActor:
     """
 
     def __init__(self, policy: Policy, n_envs: int) -> None:
-        self.acts = policy
+        self.acts: Any = policy
+        self._policy = policy
         self._no_numbers = np.full(n_envs, -1)
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
-        return self.acts.extras_spec
+        return self._policy.extras_spec
 
     def row_spec(self, spec: RowSpec) -> RowSpec:
         return spec
@@ -42,10 +43,3 @@ class PolicyActor:
 
     def load_state_dict(self, state: Mapping[str, Any], *, with_running: bool) -> None:
         """Load nothing: a policy is saved by its owner."""
-
-
-def actor_of(policy: Policy, envs: Games, *, in_evaluation: bool) -> Actor:
-    """Return what acts for a policy in a collector's environments."""
-    if isinstance(policy, PlaysGames):
-        return policy.actor_for(envs, in_evaluation=in_evaluation)
-    return PolicyActor(policy, envs.n)

@@ -1,6 +1,8 @@
 """Running environments, or games of several agents, in actors: processes or Ray actors with several of them each.
 
-One message to an actor steps all of its environments, one after the other, and one message returns their results.
+One message to an actor steps all of its environments, one after the other, and one message returns their results. An
+actor with a copy of the policy plays several vector steps by itself (see `fragments`); what they returned is kept here
+until the steps are taken, one by one.
 """
 
 import contextlib
@@ -11,8 +13,9 @@ import pickle
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +31,10 @@ Where = Literal["process", "ray"]
 Factory = Callable[[], Any]
 _MIN_MAKING_S = 60.0  # to make environments, where steps have a time limit
 _INDICES = {"reset": 0, "step": 1, "call": 2}  # {request: which argument has the environments [K]}
+_AHEAD = (
+    "environments in actors have played ahead, up to make_envs(fragment=) vector steps, and cannot be {}: reset all of "
+    "them first"
+)
 
 
 class ActorRunner:
@@ -64,12 +71,9 @@ class ActorRunner:
 
     def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
         self._check_usable("reset")
-        for actor in {self._actor_of(index) for index in indices.tolist()}:
-            if not actor.is_usable:  # it died, or Ctrl-C interrupted a message
-                actor.restart()
         parts = self._split(indices)
         for actor, rows in parts:
-            actor.send("reset", (indices[rows] - actor.first, [seeds[row] for row in rows.tolist()], options))
+            actor.reset(indices[rows] - actor.first, [seeds[row] for row in rows.tolist()], options)
         return self._take(parts)
 
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
@@ -77,7 +81,7 @@ class ActorRunner:
         parts = self._split(indices)
         for actor, rows in parts:
             some = actions[rows] if isinstance(actions, np.ndarray) else [actions[row] for row in rows.tolist()]
-            actor.send("step", (some, indices[rows] - actor.first))
+            actor.step(some, indices[rows] - actor.first)
         self._is_stepping = True
         try:
             if work is not None:
@@ -98,7 +102,7 @@ class ActorRunner:
         return [take(row, index) for row, index in enumerate(indices.tolist())]
 
     def fingerprints(self) -> list[Fingerprint]:
-        usable = [actor for actor in self._actors if actor.is_usable]
+        usable = [actor for actor in self._actors if actor.is_usable and actor.n_ahead == 0]
         for actor in usable:
             actor.send("fingerprints", ())
         return [
@@ -120,6 +124,11 @@ class ActorRunner:
                 f"environments cannot be {action} in the middle of a step, where `Collector.overlap` is called, and "
                 "with overlap=True on_train_batch and on_update_end: wait until it is whole, as in on_collect_end"
             )
+
+    @property
+    def actors(self) -> "Sequence[Actor]":
+        """Each with a group of environments, in their order."""
+        return self._actors
 
     def _actor_of(self, index: int) -> "Actor":
         return self._actors[int(np.searchsorted(self._starts, index, side="right")) - 1]
@@ -146,11 +155,28 @@ class ActorRunner:
         return take
 
 
+class PlayedStep(NamedTuple):
+    """One vector step that an actor's copy of the policy has played in its environments [K]."""
+
+    action: NDArray[Any]  # [K, ...], of the policy
+    extras: dict[str, NDArray[Any]]  # [K, ...], that it returned with them
+    sent: Sequence[Any] | NDArray[Any]  # [K], the actions as environments receive them
+    answers: Sequence[Any]  # [K], what each step returned
+    resets: dict[tuple[int, int], Any]  # {(environment, seed): what its reset returned}, of episodes that followed
+    is_last: bool  # whether an environment failed, so that no step follows
+
+
 class _Raised:
     """What an environment raised, as an actor sends it; a whole actor that died."""
 
     def __init__(self, what: str, error: BaseException | None = None, trace: str = "") -> None:
         self.what, self.error, self.trace = what, error, trace
+
+    def throw_error(self) -> None:
+        """Raise it as it was raised in the actor, by the policy."""
+        assert self.error is not None, "one was raised there"
+        self.error.add_note(f"in an actor of environments:\n{self.trace}")
+        raise self.error
 
     def throw(self, index: int) -> None:
         """Raise it as the failure of an environment."""
@@ -182,25 +208,37 @@ class Place(Protocol):
 class Actor:
     """One actor, which is started again when an environment of one that died is rebuilt.
 
-    Each request has a number that its answer repeats: a late answer is never taken for that of a later request.
+    Each request has a number that its answer repeats: a late answer is never taken for that of a later request. Vector
+    steps that it has played ahead answer the steps and resets that they consist of, without a message.
 
     Args:
         start: starts it, with the packed factories of its environments.
         factories: of its environments.
         first: the index of the first of them.
         timeout_s: for an answer.
+
+    Attributes:
+        first: as above.
+        player: what plays in the actor, as `play` was given it.
     """
 
     def __init__(
         self, start: Callable[[bytes], Place], factories: Sequence[Factory], first: int, timeout_s: float | None
     ) -> None:
-        self.first, self._n = first, len(factories)
+        self.first, self.n = first, len(factories)
         self._start, self._timeout_s = start, timeout_s
         self._message = packed(list(factories), "make_envs", f"the factories of env {first} and those after it")
         self._number, self._occasion, self._sent_at = 0, "while they were made", time.monotonic()
         self._spaces: list[Spaces] = []  # of the last restart
         self._fresh: set[int] = set()  # made since the last restart and not used yet
         self._is_whole = True  # whether no message was left half sent or half read
+        self._end = ""  # how it ended
+        self.player: object = None
+        self._in_flight: deque[tuple[int, int]] = deque()  # (number, vector steps) of requests to play
+        self._played: deque[bytes] = deque()  # vector steps that are not taken yet, pickled
+        self._head: PlayedStep | None = None  # the first of them
+        self._resets: dict[tuple[int, int], Any] = {}  # after the last vector step that was taken
+        self._known: list[Any] | None = None  # answers to the last request, which was not sent
         self._place: Place | None = start(self._message)
 
     @property
@@ -211,6 +249,7 @@ class Actor:
     def send(self, request: str, arguments: tuple[Any, ...]) -> None:
         """Send a request: the name of a method of a runner, and its arguments."""
         self._number += 1
+        self._known = None
         self._occasion, self._sent_at = f"in {request}", time.monotonic()
         if self.is_usable and self._place is not None:
             self._is_whole = False
@@ -219,37 +258,121 @@ class Actor:
 
     def receive(self, n: int, timeout_s: float | None = None) -> list[Any]:
         """Return the n answers to the last request; of an actor that died or was too late, n failures."""
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        if self._known is not None:
+            return self._known
+        return self._receive(self._number, n, self._timeout_s if timeout_s is None else timeout_s)
+
+    def _receive(self, wanted: int, n: int, limit_s: float | None) -> list[Any]:
+        """Return the n answers to a request; those to requests to play before it are kept."""
+        if limit_s is not None:
+            limit_s *= 1 + sum(n_steps for _, n_steps in self._in_flight)
         while self._place is not None and self._is_whole:
             left_s = None if limit_s is None else max(0.0, self._sent_at + limit_s - time.monotonic())
             self._is_whole = False
             try:
                 number, answers = self._place.receive(left_s)
             except EOFError:
-                what = f"died {self._occasion}: its actor {self._place.end()}"
+                self._end = f"died {self._occasion}: its actor {self._place.end()}"
                 self._place = None
-                return [_Raised(what)] * n
+                break
             except TimeoutError:
                 self.close()
-                return [_Raised(f"gave no answer within {limit_s:g} s {self._occasion}, and was killed")] * n
+                self._end = f"gave no answer within {limit_s:g} s {self._occasion}, and was killed"
+                break
             self._is_whole = True
-            if number == self._number:
+            if number == wanted:
                 made: list[Any] = answers
                 return made
-        return [_Raised(f"has no actor any more {self._occasion}")] * n
+            if self._in_flight and number == self._in_flight[0][0]:
+                self._in_flight.popleft()
+                self._played += answers
+        self._in_flight.clear()
+        return [_Raised(self._end or f"has no actor any more {self._occasion}")] * n
+
+    # ---- vector steps that it plays ahead ----
+
+    @property
+    def n_ahead(self) -> int:
+        """The number of vector steps that were requested and not taken."""
+        return len(self._played) + sum(n_steps for _, n_steps in self._in_flight)
+
+    def play(self, player: object, packed_player: bytes, n_steps: int, arguments: tuple[Any, ...]) -> None:
+        """Let the actor play vector steps.
+
+        Args:
+            player: what plays them; it is sent once.
+            packed_player: the same as it is sent: an object with `join(runner)` and `play(n_steps, *arguments)`, which
+                returns pickled `PlayedStep`s.
+            n_steps: their number.
+            arguments: of `play`.
+        """
+        is_new, self.player = self.player is not player, player
+        self.send("play", (packed_player if is_new else None, n_steps, *arguments))
+        self._in_flight.append((self._number, n_steps))
+
+    def head(self) -> PlayedStep | None:
+        """Wait for the next vector step, and return it; None if there is none."""
+        while self._head is None and (self._played or self._in_flight):
+            if not self._played:
+                answers = self._receive(self._in_flight[0][0], 1, self._timeout_s)
+                if self._in_flight:  # else it died
+                    self._in_flight.popleft()
+                    self._played += answers
+                continue
+            first = self._played[0]
+            if isinstance(first, _Raised):
+                self._played.popleft()
+                first.throw_error()
+            self._head = PlayedStep(*pickle.loads(first))  # noqa: S301  # of our actor
+        return self._head
+
+    def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids) -> None:
+        """Take the next vector step, or request one where none was played."""
+        head = self.head()
+        if head is None:
+            self.send("step", (actions, indices))
+            return
+        if len(indices) != self.n or not np.array_equal(actions, head.sent):
+            raise BusyError(_AHEAD.format("stepped by other actions"))
+        self._known, self._resets = list(head.answers), dict(head.resets)
+        self._played.popleft()
+        self._head = None
+        while head.is_last and self._in_flight:  # the requests that follow it play nothing
+            self._receive(self._in_flight[0][0], 1, self._timeout_s)
+            if self._in_flight:
+                self._in_flight.popleft()
+
+    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> None:
+        """Take the resets that followed a vector step, or request them; one that died is restarted."""
+        keys = list(zip(indices.tolist(), seeds, strict=True))
+        if self._resets and all(key in self._resets for key in keys):
+            self._known = [self._resets.pop(key) for key in keys]
+            return
+        if len(indices) < self.n and self.n_ahead:
+            raise BusyError(_AHEAD.format("reset one by one"))
+        if not self.is_usable:  # it died, or Ctrl-C interrupted a message
+            self.restart()
+        self._forget()
+        self.send("reset", (indices, seeds, options))
+
+    def _forget(self) -> None:
+        """Forget the vector steps that were played ahead."""
+        self._in_flight.clear()
+        self._played.clear()
+        self._head, self._resets, self._known = None, {}, None
 
     def receive_all(self) -> list[Any]:
         """Return answers of all environments; those of an actor that died are empty."""
-        answers = self.receive(self._n)
+        answers = self.receive(self.n)
         return [{} if isinstance(answer, _Raised) else answer for answer in answers]
 
     def none(self) -> list[Fingerprint]:
         """Return an empty answer of each environment."""
-        return [{} for _ in range(self._n)]
+        return [{} for _ in range(self.n)]
 
     def receive_spaces(self) -> list[Spaces]:
         """Wait for the environments to be made, and return their spaces."""
-        answers = self.receive(self._n, None if self._timeout_s is None else max(self._timeout_s, _MIN_MAKING_S))
+        answers = self.receive(self.n, None if self._timeout_s is None else max(self._timeout_s, _MIN_MAKING_S))
         for answer in answers:
             if isinstance(answer, _Raised):
                 if isinstance(answer.error, (ConfigError, EnvError)):
@@ -277,10 +400,11 @@ class Actor:
         """Start the actor again with new environments, and return their spaces."""
         self.close()
         self._number, self._occasion, self._sent_at = 0, "while they were made", time.monotonic()
-        self._is_whole = True
+        self._is_whole, self._end, self.player = True, "", None
+        self._forget()
         self._place = self._start(self._message)
         self._spaces = self.receive_spaces()
-        self._fresh = {*range(self.first, self.first + self._n)}
+        self._fresh = {*range(self.first, self.first + self.n)}
         return self._spaces
 
     def close(self) -> None:
@@ -386,13 +510,14 @@ def _host(message: bytes) -> tuple["_Hosted", bytes]:
         answers = [(spaces.observation_space, spaces.action_space) for spaces in hosted.runner.spaces]
         return hosted, pickle.dumps((0, answers), pickle.HIGHEST_PROTOCOL)
     except RAISED as error:
-        return hosted, pickle.dumps((0, [_packed_error(error)]), pickle.HIGHEST_PROTOCOL)
+        return hosted, pickle.dumps((0, [packed_error(error)]), pickle.HIGHEST_PROTOCOL)
 
 
 class _Hosted:
     """The environments of an actor: a runner in its process."""
 
     runner: SyncRunner | None = None
+    player: Any = None  # see `Actor.play`
 
     def answer(self, message: bytes) -> bytes:
         """Execute a request, and return its number with the answers [K]."""
@@ -402,7 +527,7 @@ class _Hosted:
             return pickle.dumps((number, answers), pickle.HIGHEST_PROTOCOL)
         except RAISED as error:
             n = len(arguments[_INDICES[request]]) if request in _INDICES else 1
-            return pickle.dumps((number, [_packed_error(error)] * n), pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps((number, [packed_error(error)] * n), pickle.HIGHEST_PROTOCOL)
 
     def _execute(self, request: str, arguments: tuple[Any, ...]) -> list[Any]:
         assert self.runner is not None, "its owner raised what making it raised"
@@ -414,7 +539,15 @@ class _Hosted:
         if request == "rebuild":
             made = self.runner.rebuild(*arguments)
             return [(made.observation_space, made.action_space)]
-        answers: list[Any] = getattr(self.runner, request)(*arguments)
+        answers: list[Any]
+        if request == "play":
+            player, *others = arguments
+            if player is not None:
+                self.player = unpacked(player)
+                self.player.join(self.runner)
+            answers = self.player.play(*others)
+        else:
+            answers = getattr(self.runner, request)(*arguments)
         return answers
 
     def close(self) -> None:
@@ -430,11 +563,11 @@ def _taken(take: Take, indices: Ids) -> list[Any]:
         try:
             answers.append(take(row, index))
         except Failure as failure:
-            answers.append(_packed_error(failure))
+            answers.append(packed_error(failure))
     return answers
 
 
-def _packed_error(error: BaseException) -> _Raised:
+def packed_error(error: BaseException) -> _Raised:
     """Return an error as it is sent; of a failure its cause."""
     what, cause = f"raised {type(error).__name__}: {error}", error
     if isinstance(error, Failure):

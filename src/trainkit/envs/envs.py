@@ -19,10 +19,12 @@ from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegal
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
+from trainkit.envs.actors import Actor, ActorRunner
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work
 from trainkit.envs.ownership import Ownership, Use
 from trainkit.envs.processors import Players, Processed
 from trainkit.envs.recovery import PlayedActions, Restarts, differences
+from trainkit.envs.single import SingleBackend
 from trainkit.envs.validation import ActionValidator, StepValidator, check_rendered
 
 if TYPE_CHECKING:
@@ -360,6 +362,17 @@ class Envs:
         finally:
             self.ownership.leave(use)
 
+    @property
+    def max_lag(self) -> int:
+        """The updates that the policies of actors may be behind, `make_envs(lag=)`."""
+        return 0 if self.recipe is None else self.recipe.processes.lag
+
+    @property
+    def actors(self) -> Sequence[Actor]:
+        """The actors, each with a group of environments in their order; empty where others run them."""
+        runner = self._backend.runner if isinstance(self._backend, SingleBackend) else None
+        return runner.actors if isinstance(runner, ActorRunner) else ()
+
     def take_metrics(self) -> dict[str, Summary]:
         """Return what the processors logged since the last call, by name."""
         return self._backend.take_metrics() if isinstance(self._backend, Processed) else {}
@@ -394,6 +407,20 @@ class Envs:
         self._current.restart(state["root"], state["episodes"])
         if isinstance(self._backend, Processed):
             self._backend.load_state_dict(state.get("processors", []))
+
+    def episodes_state(self, env_ids: Ids) -> "EpisodesState":
+        """Return the state of current episodes [K], with which others continue them in these environments."""
+        lives, number = self._lives[env_ids], self.episodes[env_ids]
+        return EpisodesState(rows_of(self.obs, env_ids), lives, number, self.root, self._options)
+
+    def continue_from(self, state: "EpisodesState", first: int) -> None:
+        """Continue the current episodes of other `Envs`, whose environments from the index `first` on these are."""
+        self.obs, self._lives = state.obs, state.lives.copy()
+        self._current.first = first
+        self._current.restart(state.root, state.episodes)
+        self._update_ready(ready=self.all_ids)
+        self._options = state.options
+        self.restarts.failed.clear()
 
     def send_again(self, action: NDArray[Any], env_ids: Ids) -> None:
         """Send actions [K, ...], to which a saved run had no answer yet, again with the next step."""
@@ -529,6 +556,16 @@ class Envs:
         return error
 
 
+class EpisodesState(NamedTuple):
+    """The current episodes of K environments; see `Envs.episodes_state`."""
+
+    obs: Obs  # [K, ...]
+    lives: NDArray[np.int64]  # [K]
+    episodes: NDArray[np.int64]  # [K], their numbers
+    root: int  # of the seeds
+    options: Options  # of the next resets
+
+
 class CurrentEpisodes:
     """The current episode of each of N environments: its number, its steps so far, its seed.
 
@@ -540,6 +577,7 @@ class CurrentEpisodes:
     Attributes:
         root: of all seeds.
         is_seeded: whether the root was given.
+        first: index of the first environment, by which episodes are seeded.
         number: of each environment's current episode [N], -1 before the first.
         n_steps: in it so far [N].
     """
@@ -547,6 +585,7 @@ class CurrentEpisodes:
     def __init__(self, n: int, seed: int | None, agents: Sequence[str]) -> None:
         self.root = seeding.fresh_root() if seed is None else seed
         self.is_seeded = seed is not None
+        self.first = 0
         self.number = np.full(n, -1, np.int64)
         self.n_steps = np.zeros(n, np.int64)
         self._agents = agents
@@ -575,7 +614,9 @@ class CurrentEpisodes:
     def seeds_of(self, env_ids: Ids) -> list[int]:
         """Return the seeds [K] of current episodes, from (root, environment, episode); agents of a game share one."""
         n_agents = max(1, len(self._agents))
-        return [seeding.episode_seed(self.root, i // n_agents, int(self.number[i])) for i in env_ids.tolist()]
+        return [
+            seeding.episode_seed(self.root, self.first + i // n_agents, int(self.number[i])) for i in env_ids.tolist()
+        ]
 
     def describe(self, env_id: int, acted: _Acted | None = None) -> str:
         """Name an environment's episode, step, action and seed, which suffice to reproduce an error."""

@@ -51,6 +51,8 @@ def make_envs(
     seed: int | None = None,
     backend: Literal["sync", "async", "process", "ray", "vector"] = "sync",
     actors: int | None = None,
+    fragment: int = 1,
+    lag: int = 0,
     stack: int = 1,
     mask_key: str | None = None,
     lives_key: str | None = None,
@@ -82,6 +84,9 @@ def make_envs(
             the id's own vector environment.
         actors: of the backends "process" and "ray": processes of this machine, or actors of a Ray cluster, each with
             n / actors environments that it steps one after the other.
+        fragment: vector steps that an actor plays for one message, by a copy of the policy on the CPU; 1: the collector
+            chooses all actions. A fragment ends with its collect, unless `lag` allows more.
+        lag: updates that an actor's policy may be behind when a row of it is stored; actors play ahead as far.
         stack: frames per observation, on a new first axis; the buffer stores single frames.
         mask_key: info with the legal actions; not needed if the observation has a leaf "action_mask".
         lives_key: info with the number of lives; losing one terminates the learner's episode, not the game.
@@ -110,7 +115,7 @@ def make_envs(
         rows=RowOptions(stack, mask_key, lives_key, soft_horizon),
         single=EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env),
         processors=processors,
-        processes=ProcessOptions(backend, actors, step_timeout_s, wait_num, environment_variables or {}),
+        processes=ProcessOptions(backend, actors, fragment, lag, step_timeout_s, wait_num, environment_variables or {}),
         failures=FailureOptions(on_error, max_restarts, restart_delay_s, failed_episodes),
         in_evaluation=in_evaluation,
     )
@@ -168,6 +173,8 @@ class ProcessOptions:
 
     backend: str
     actors: int | None
+    fragment: int
+    lag: int
     step_timeout_s: float | None
     wait_num: int | None
     environment_variables: Mapping[str, str]
@@ -176,6 +183,10 @@ class ProcessOptions:
         """Note what cannot work; environments that are made already have no process of their own."""
         checks.one_of("backend", self.backend, ["sync", "async", "process", "ray", "vector"])
         self._check_actors(checks, n_envs, is_made=is_made)
+        for name, value, low in (("fragment", self.fragment, 1), ("lag", self.lag, 0)):
+            if checks.integer(name, value, low=low) and value != low:
+                rule = f".{name} {value} is for actors, which have a copy of the policy: give actors= and their backend"
+                checks.require(self.actors is not None, rule)
         has_processes = self.backend in ("async", "process", "ray") and not is_made
         if self.step_timeout_s is not None:
             checks.number("step_timeout_s", self.step_timeout_s, low=0, above_low=True)
@@ -208,6 +219,11 @@ class ProcessOptions:
         if checks.integer("actors", actors, low=1) and checks.require(has_actors and not is_made, rule):
             rule = f".actors {actors} is larger than the number of environments, {n_envs}: lower it"
             checks.require(actors <= n_envs, rule)
+
+    @property
+    def play_alone(self) -> bool:
+        """Whether actors play by a copy of the policy."""
+        return self.fragment > 1 or self.lag > 0
 
     def run(self, factories: Sequence[Callable[[], Any]]) -> Runner:
         """Make an environment by each factory, in this process or in others."""
@@ -299,6 +315,9 @@ class EnvsRecipe:
             self.failures.check(checks)
             n_envs = len(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else self.n
             self.processes.check(checks, n_envs, is_made=isinstance(spec, (VectorEnv, Envs)))
+            if self.processes.play_alone:
+                rule = ".processors transform what the collector's policy sees, and actors have a copy of it: leave "
+                checks.require(not self.processors, rule + "fragment and lag out, or give wrappers instead")
             self._check_spec(checks)
 
     def _check_spec(self, checks: Checks) -> None:
@@ -357,6 +376,8 @@ class EnvsRecipe:
                 unfinished.enter_context(contextlib.closing(backend))
             if isinstance(backend, GamesBackend) and rows.soft_horizon is not None:
                 raise ConfigError("make_envs.soft_horizon is for environments of one agent: use max_episode_steps")
+            if isinstance(backend, GamesBackend) and self.processes.play_alone:
+                raise ConfigError("make_envs.fragment and lag are for environments of one agent: leave them out")
             envs = Envs(
                 Processed(backend, self.processors) if self.processors else backend,
                 stack=rows.stack,

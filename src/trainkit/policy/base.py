@@ -1,5 +1,6 @@
 """`Policy`, the base class of policies, and the specification of what a custom policy provides."""
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -57,6 +58,7 @@ from trainkit.policy.persistence import (
     as_array,
     check_action_units,
     describe,
+    load_policy,
     load_weights,
 )
 from trainkit.policy.recurrence import sequence_columns, sequence_rows
@@ -712,6 +714,16 @@ class Policy(nn.Module):
         """
         state = acting_state(self) | ({"weights": self._compact_weights()} if compact else {})
         return save_checkpoint(path, {"policy": state}, describe(self))
+
+    def on_cpu(self) -> "Policy":
+        """Return this policy, or an equal one on the CPU, to be sent to another process."""
+        if self.device.type == "cpu":
+            return self
+        with tempfile.TemporaryDirectory() as folder:
+            copied: Policy = load_policy(self.save(Path(folder) / "policy"), device="cpu")
+        if hasattr(self, "exploration"):
+            copied.exploration = self.exploration
+        return copied
 
     def _compact_weights(self) -> dict[str, Tensor]:
         """Return the weights in half precision, buffers unchanged, without target networks."""

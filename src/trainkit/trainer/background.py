@@ -7,10 +7,8 @@ so that a new process gives the same numbers.
 
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from trainkit.collector import Collector
@@ -18,7 +16,7 @@ from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.stats import CollectStats
 from trainkit.core.worker_process import Inbox, WorkerProcess, packed, unpacked
 from trainkit.envs import Envs
-from trainkit.policy import load_policy
+from trainkit.policy import Policy
 from trainkit.trainer.evaluation import Evaluation
 
 _LOOK_S = 0.05  # between two looks for an answer, and for signals
@@ -129,14 +127,7 @@ class EvaluationWorker:
 
 def pickled_policy(policy: Any) -> bytes:
     """Pickle a policy, or its copy on the CPU if it is on a device."""
-    device = getattr(policy, "device", None)
-    if device is not None and device.type != "cpu":
-        with tempfile.TemporaryDirectory() as folder:
-            copied = load_policy(policy.save(Path(folder) / "policy"), device="cpu")
-        if hasattr(policy, "exploration"):
-            copied.exploration = policy.exploration
-        policy = copied
-    return packed(policy, _SUBJECT, type(policy).__name__)
+    return packed(policy.on_cpu() if isinstance(policy, Policy) else policy, _SUBJECT, type(policy).__name__)
 
 
 def unpickled_policy(pickled: bytes) -> Any:

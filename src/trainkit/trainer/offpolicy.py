@@ -57,7 +57,11 @@ class PendingUpdates:
     @property
     def count(self) -> int:
         """Number of complete pending updates."""
-        return self.n_steps * self._numerator // self._denominator - self.n_updates
+        return self.count_after(0)
+
+    def count_after(self, n_steps: int) -> int:
+        """Return the number of complete pending updates after further steps."""
+        return (self.n_steps + n_steps) * self._numerator // self._denominator - self.n_updates
 
     def state_dict(self) -> dict[str, int]:
         """Return the counts."""
@@ -231,6 +235,10 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             _check_ratio(checks, update_per_step, training_intensity, batch_size)
             checks.integer("learning_starts", learning_starts, low=0, optional=True)
             check_warmup(checks, policy, warmup)
+            rule = (
+                ".overlap needs a policy that acts here: make environments without fragment, or with lag and no overlap"
+            )
+            checks.require(not (overlap and train_collector.plays_fragments), rule)
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         if step_per_collect is None and episode_per_collect is None:
@@ -273,6 +281,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         collector, stopwatch = self._collector, self._metrics.stopwatch
         if self.overlap or not self._has_ready:
             collector.between_steps = self._interrupt.check
+            collector.allow_lag(self._replays[0].pending.count_after)
             if self.overlap:
                 collector.overlap = self._perform_share
                 if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
@@ -292,6 +301,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
                         )
             finally:
                 collector.between_steps = collector.overlap = None  # for the user's own calls of `collect`
+                collector.allow_lag(None)
             for replay in self._replays:
                 replay.count()
             self._after_collect(stats)

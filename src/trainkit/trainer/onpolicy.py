@@ -73,6 +73,9 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
             for option, count in (given | {"batch_size": batch_size}).items():
                 checks.integer(option, count, low=1, optional=True)
             checks.integer("repeat_per_collect", repeat_per_collect, low=1)
+            is_current = not isinstance(train_collector, Collector) or train_collector.envs.max_lag == 0
+            rule = ".train_collector has environments with a lag, and learns from rows of its current weights alone"
+            checks.require(is_current, f"{rule}: leave lag out, and give fragment for the vector steps of a message")
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect

@@ -1,0 +1,246 @@
+"""The actor of a collector whose environments play fragments by themselves; see `trainkit.envs.fragments`.
+
+It requests fragments, and returns the actions that were played vector step by vector step, as if the policy had been
+called here.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainkit.collector.policy_actor import PolicyActor
+from trainkit.core import tree
+from trainkit.core.data import ActOutput, ArraySpec, Obs
+from trainkit.core.errors import Checks
+from trainkit.core.protocols import Policy
+from trainkit.core.worker_process import packed
+from trainkit.envs.actors import Actor
+from trainkit.envs.envs import Envs, rows_of
+from trainkit.envs.fragments import Player, Start
+
+VERSION = "policy_version"  # the column: the number of updates that the weights of a row's action had
+_STREAMS = {"rng", "noise"}  # of a policy without a state from step to step
+
+Weights = dict[str, NDArray[Any]]
+
+
+@runtime_checkable
+class Copyable(Protocol):
+    """A policy whose copies act in other processes."""
+
+    @property
+    def n_updates(self) -> int: ...
+
+    def on_cpu(self) -> Any: ...
+
+    def get_weights(self) -> Weights: ...
+
+
+@dataclass(slots=True)
+class Requested:
+    """A fragment that an actor was to play.
+
+    Attributes:
+        n_left: vector steps of it that are not taken yet.
+        weights: of the policy that plays it.
+        version: of the policy.
+    """
+
+    n_left: int
+    weights: Weights
+    version: int
+
+
+class _Group:
+    """An actor, its environments, and the fragments that it was to play."""
+
+    def __init__(self, actor: Actor, envs: Envs, policy: bytes) -> None:
+        assert envs.recipe is not None, "actors are made by make_envs"
+        rows = envs.recipe.rows
+        options = {"stack": rows.stack, "mask_key": rows.mask_key, "lives_key": rows.lives_key}
+        self.actor = actor
+        self.ids = envs.all_ids[actor.first : actor.first + actor.n]
+        self.requested: deque[Requested] = deque()
+        self._player = Player(policy, actor.first, envs.n, options)
+        self._packed_player = self._player.packed()
+        self._sent: Weights | None = None  # the weights that the actor has
+
+    def request(self, fragment: Requested, start: Start | None, step: int, *, explore: bool) -> None:
+        """Let the actor play a fragment."""
+        has_policy = self.actor.player is self._player  # else it is a new actor
+        known = has_policy and self._sent is not None and _are_equal(self._sent, fragment.weights)
+        weights = None if known else fragment.weights
+        self.actor.play(self._player, self._packed_player, fragment.n_left, (weights, start, step, explore))
+        self._sent = fragment.weights
+        self.requested.append(fragment)
+
+    def forget_lost(self) -> None:
+        """Forget fragments that will not be played, as an environment failed or all were reset."""
+        if self.actor.n_ahead == 0:
+            self.requested.clear()
+
+    @property
+    def n_ahead(self) -> int:
+        return sum(fragment.n_left for fragment in self.requested)
+
+    def take(self) -> tuple[ActOutput, int] | None:
+        """Wait for the actor's next vector step, and return what its policy gave, and its version."""
+        head = self.actor.head()
+        if head is None:
+            self.requested.clear()
+            return None
+        fragment = self.requested[0]
+        fragment.n_left -= 1
+        if fragment.n_left == 0:
+            self.requested.popleft()
+        return ActOutput(head.action, head.extras, None), fragment.version
+
+
+class FragmentActor(PolicyActor):
+    """Acts by what actors have played by themselves; see `Actor` in `core.protocols`.
+
+    Where that is not possible, as in collects of episodes, the policy here acts.
+
+    Args:
+        policy: of which the actors have copies.
+        envs: in actors, with a `fragment` or a `lag`.
+
+    Attributes:
+        n_left: returns the number of vector steps of the current collect, with this one; 0 where that is open.
+        max_updates: returns the most updates that may be performed before the last of the next n vector steps, with
+            this one, is stored; None where that is not known.
+
+    Raises:
+        ConfigError: the policy cannot be copied, or has a state from step to step.
+    """
+
+    def __init__(self, policy: Policy, envs: Envs) -> None:
+        super().__init__(policy, envs.n)
+        self.acts: Any = self
+        self._policy: Any = policy
+        remedy = "make environments without fragment and lag"
+        with Checks("Collector") as checks:
+            can_copy = isinstance(policy, Copyable)
+            rule = f".policy {type(policy).__name__} cannot be copied to actors, without get_weights and on_cpu"
+            if checks.require(can_copy, f"{rule}: {remedy}"):
+                has_state = getattr(policy, "sequences", None) is not None or bool({*policy.streams_state()} - _STREAMS)
+                rule = f".policy {type(policy).__name__} has a memory, or exploration with a state from step to step"
+                checks.require(not has_state, f"{rule}, which copies in actors do not share: {remedy}")
+        assert envs.recipe is not None, "actors are made by make_envs"
+        self._envs, self._fragment, self._lag = envs, envs.recipe.processes.fragment, envs.recipe.processes.lag
+        self.n_left: Callable[[], int] = lambda: 0
+        self.max_updates: Callable[[int], int] | None = None
+        self._groups: list[_Group] = []
+        self._to_repeat: list[list[Requested]] = []  # by group, of a run that is resumed
+
+    @property
+    def extras_spec(self) -> Mapping[str, ArraySpec]:
+        return {**self._policy.extras_spec, VERSION: ArraySpec(shape=(), dtype=np.dtype(np.int64))}
+
+    def row_extras(self, env_ids: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        return {VERSION: np.full(len(env_ids), self._policy.n_updates)}
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int,
+        explore: bool,
+        state: Any,
+        starts: NDArray[np.bool_],
+        env_ids: NDArray[np.intp],
+    ) -> ActOutput:
+        """Return the actions [K] that actors have played, and request the fragments that follow."""
+        if len(env_ids) < self._envs.n or self.n_left() == 0:
+            return self._act_here(obs, step, starts, env_ids, explore=explore)
+        self._request(starts, step, explore=explore)
+        outputs: list[dict[str, Any]] = []
+        for group in self._groups:
+            taken = group.take()
+            if taken is None:  # its actor died: the step that follows reports it
+                rows = rows_of(obs, group.ids), step, starts[group.ids], group.ids
+                taken = self._act_here(*rows, explore=explore), self._policy.n_updates
+            output, version = taken
+            outputs.append({"action": output.action, **output.extras, VERSION: np.full(len(group.ids), version)})
+        merged = tree.map_tree(lambda *parts: np.concatenate(parts), *outputs)
+        return ActOutput(merged.pop("action"), merged, None)
+
+    def _act_here(
+        self, obs: Obs, step: int, starts: NDArray[np.bool_], env_ids: NDArray[np.intp], *, explore: bool
+    ) -> ActOutput:
+        """Let the policy act in this process."""
+        output = self._policy.act(obs, step=step, explore=explore, state=None, starts=starts, env_ids=env_ids)
+        return ActOutput(output.action, {**output.extras, **self.row_extras(env_ids)}, None)
+
+    # ---- requests ----
+
+    def _request(self, starts: NDArray[np.bool_], step: int, *, explore: bool) -> None:
+        """Request the vector steps that the weights may be used for, at most two fragments ahead."""
+        actors = self._envs.actors
+        if [group.actor for group in self._groups] != [*actors]:  # at first, and when environments were rebuilt
+            policy = packed(self._policy.on_cpu(), "make_envs.fragment", type(self._policy).__name__)
+            self._groups = [_Group(actor, self._envs, policy) for actor in actors]
+        for group in self._groups:
+            group.forget_lost()
+        self._repeat(starts, step, explore=explore)
+        ahead = max(group.n_ahead for group in self._groups)
+        n_steps = ahead or self._n_fresh(self._fragment)
+        current = self._policy.get_weights(), self._policy.n_updates
+        for group in self._groups:
+            if group.n_ahead == 0:  # a new fragment, or one as long as those of the others
+                start = Start(self._envs.episodes_state(group.ids), starts[group.ids])
+                group.request(Requested(n_steps, *current), start, step, explore=explore)
+        ahead = max(ahead, n_steps)
+        if self._lag and ahead <= self._fragment and self._n_fresh(ahead + self._fragment) == ahead + self._fragment:
+            for group in self._groups:
+                group.request(Requested(self._fragment, *current), None, step, explore=explore)
+
+    def _n_fresh(self, most: int) -> int:
+        """Return for how many of the next vector steps, at most, these weights are new enough when they are stored."""
+        n_steps = min(most, self.n_left())  # no update is performed within a collect
+        if self.max_updates is not None and self._lag:
+            while n_steps < most and self.max_updates(n_steps + 1) <= self._lag:
+                n_steps += 1
+        return n_steps
+
+    # ---- saving and resuming ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the fragments that are played and not taken: each is played again by a run that is resumed."""
+        for group in self._groups:
+            group.forget_lost()
+        kept = self._to_repeat or [list(group.requested) for group in self._groups]
+        if not any(kept):
+            return {}
+        weights = list({id(one.weights): one.weights for fragments in kept for one in fragments}.values())
+        which = {id(one): index for index, one in enumerate(weights)}
+        requested = [[[one.n_left, which[id(one.weights)], one.version] for one in fragments] for fragments in kept]
+        return {"weights": weights, "requested": requested}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, with_running: bool) -> None:
+        self._to_repeat = []
+        if with_running and state:
+            weights = state["weights"]
+            self._to_repeat = [
+                [Requested(n_left, weights[index], version) for n_left, index, version in fragments]
+                for fragments in state["requested"]
+            ]
+
+    def _repeat(self, starts: NDArray[np.bool_], step: int, *, explore: bool) -> None:
+        """Request the fragments of a resumed run again."""
+        to_repeat, self._to_repeat = self._to_repeat, []
+        if len(to_repeat) != len(self._groups):
+            return
+        for group, fragments in zip(self._groups, to_repeat, strict=True):
+            start: Start | None = Start(self._envs.episodes_state(group.ids), starts[group.ids])
+            for fragment in fragments:
+                group.request(fragment, start, step, explore=explore)
+                start = None
+
+
+def _are_equal(one: Weights, other: Weights) -> bool:
+    return one is other or (one.keys() == other.keys() and all(map(np.array_equal, one.values(), other.values())))
