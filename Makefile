@@ -103,10 +103,6 @@ bench-spread: $(READY) .peers/benchmarl@1.5.2/.ready  ## learn simple_spread by 
 bench-engine: $(READY)  ## measure the numpy engine beside torch and the hand-written numpy it replaced (15 minutes)
 	@$(BIN)/python -m benchmarks.engine_speed
 
-bench-onpolicy: $(READY)  ## learn what PPO and SAC must: CartPole, LunarLander, Pendulum (20 minutes)
-	@$(BIN)/python $(PIP) -c constraints.txt 'gymnasium[box2d]'
-	@$(BIN)/python -m benchmarks.learning_onpolicy
-
 bench-offline: $(READY)  ## learn from data that play badly, without an environment (15 minutes)
 	@$(BIN)/python -m benchmarks.offline --out benchmarks/results/offline_cartpole.md --plot docs/images
 
@@ -150,4 +146,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test test-slow test-torch test-gpu test-accelerator gpu-day check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
-	bench-same bench-race faults-peers bench-mujoco bench-spread bench-engine bench-onpolicy bench-offline results-check docs docs-code build clean
+	bench-same bench-race faults-peers bench-mujoco bench-spread bench-engine bench-offline results-check docs docs-code build clean

@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,10 @@ import gymnasium
 import torch
 
 import trainkit as tk
-from benchmarks import cheetah, cheetah_work, hl_gauss, learning_onpolicy, learning_work, same_settings, time_to_475
+from benchmarks import cheetah, cheetah_work, general_tables, hl_gauss, learning_work, same_settings, time_to_475
 from benchmarks.cache import Cache
 from benchmarks.provenance import ROOT, UNKNOWN, code_commit, commits_since
+from trainkit.zoo.results import rounded, run_seed
 
 RESULTS = Path("benchmarks/results")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -75,17 +77,19 @@ def rows(core: int) -> Iterator[Row]:
                 ),
                 remake=remake,
             )
-    for (name, seed, steps, step_per_epoch, stop, used), result, commit in _kept("learning_onpolicy"):
-        own = learning_onpolicy.TASKS[name]
-        yield _row(
-            f"learning_onpolicy: {name}, seed {seed}",
-            result,
-            commit,
-            [steps, step_per_epoch, stop, used]
-            == [own.steps, own.step_per_epoch, own.stop, learning_onpolicy.used(own)],
-            lambda own=own, seed=seed: learning_onpolicy.learn(own, seed)["returns"],
-            "make bench-onpolicy",
-        )
+    yield from _rows_of_the_zoo()
+    for key, result, commit in _kept("general_tables"):
+        name, preset, seed = key[:3]
+        if preset != general_tables.RANDOM:
+            yield _row(
+                f"general_tables: {preset} on {name}, seed {seed}",
+                result,
+                commit,
+                key == [*general_tables.key_of(name, preset, seed)],
+                lambda *own: general_tables.learn(*own)["returns"],
+                "python -m benchmarks.general_tables",
+                (name, preset, seed),
+            )
     for key, result, commit in _kept("same_settings"):
         pairing, side, task_name, seed = key[:4]
         if side == same_settings.OURS and key == same_settings.key_of(pairing, side, task_name, seed):
@@ -136,6 +140,29 @@ def rows(core: int) -> Iterator[Row]:
                 "make bench-mujoco",
                 (algorithm, side, seed),
             )
+
+
+def _rows_of_the_zoo() -> Iterator[Row]:
+    """Yield a row per seed of the zoo's results, with the return that its file has."""
+    for entry in tk.zoo.list():
+        if (result := entry.result) is None:
+            continue
+        for seed, mean in zip(result.seeds, result.returns, strict=True):
+            yield Row(
+                name=f"ZOO: {entry.preset} on {entry.env}, seed {seed}",
+                commit=result.commit,
+                returns=(mean,),
+                seconds=result.seconds,
+                has_todays_settings=result.settings == entry.digest,
+                rerun=lambda entry=entry, seed=seed: _zoo_return(entry, seed),
+                remake=result.command,
+            )
+
+
+def _zoo_return(entry: Any, seed: int) -> tuple[float]:
+    """Train an entry on a seed, and return what its greedy episodes return, rounded as in its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        return (rounded(run_seed(entry, seed, Path(folder)).mean),)
 
 
 def _kept(name: str) -> Iterator[tuple[list[Any], dict[str, Any], str]]:

@@ -14,8 +14,7 @@ CHOSEN_ON: dict[tuple[str, str], Sequence[int]] = {  # {(preset, environment): s
     **dict.fromkeys(((preset, "CartPole-v1") for preset in ("dqn", "rainbow", *_CARTPOLE)), range(11, 16)),
     **dict.fromkeys(((preset, "CartPole-v1") for preset in ("bc", "cql", "bcq")), range(11, 17)),  # of offline.py
     ("dqn", "Acrobot-v1"): (11,),  # hl_gauss.py
-    ("dqn", "LunarLander-v3"): (1, 2),  # this and the last two: learning_work.py
-    ("iqn", "LunarLander-v3"): (11,),  # lunarlander.py
+    ("dqn", "LunarLander-v3"): (1, 2),  # this and the next two: learning_work.py
     ("ppo", "LunarLander-v3"): (1,),
     ("a2c", "LunarLander-v3"): (1,),
 }

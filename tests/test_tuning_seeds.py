@@ -12,7 +12,7 @@ from benchmarks import learning, learning_work
 from benchmarks.tuning_seeds import check_fresh, tuning_seeds
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-JUDGES = "hl_gauss learning_onpolicy learning_work lunarlander offline".split()  # learning_work: also learning(_tasks)
+JUDGES = "general_tables hl_gauss learning_work offline".split()  # learning_work: also learning(_tasks)
 
 
 def test_the_zoo_and_the_list_are_joined() -> None:

@@ -199,17 +199,17 @@ def _summary(entry: ZooEntry, outcomes: Sequence[SeedOutcome]) -> dict[str, Any]
     means = [outcome.mean for outcome in outcomes]
     over_seeds = interval([means], statistic="mean")
     curves = list(zip(*(outcome.curve for outcome in outcomes), strict=False))  # evaluations that all seeds have
-    points = [(at[0][0], _rounded(statistics.fmean(own for _, own in at))) for at in curves]
+    points = [(at[0][0], rounded(statistics.fmean(own for _, own in at))) for at in curves]
     every = -(-len(points) // _POINTS)
     first = outcomes[0]
     seeds = [outcome.seed for outcome in outcomes]
     return {
         "seeds": seeds,
-        "returns": [_rounded(mean) for mean in means],
-        "mean": _rounded(over_seeds.estimate),
-        "low": _rounded(over_seeds.low),
-        "high": _rounded(over_seeds.high),
-        "random": _rounded(_random_return(entry)),
+        "returns": [rounded(mean) for mean in means],
+        "mean": rounded(over_seeds.estimate),
+        "low": rounded(over_seeds.low),
+        "high": rounded(over_seeds.high),
+        "random": rounded(_random_return(entry)),
         "steps": first.steps,
         "seconds": round(statistics.median(outcome.seconds for outcome in outcomes), 1),
         "settings": entry.digest,
@@ -227,7 +227,7 @@ def _random_return(entry: ZooEntry) -> float:
     return _mean_return(entry, policy, 0)
 
 
-def _rounded(number: float) -> float:
+def rounded(number: float) -> float:
     """Round to six significant digits."""
     return float(f"{number:.6g}")
 
@@ -245,7 +245,7 @@ def _ship(entry: ZooEntry, outcomes: Sequence[SeedOutcome], which: str, runs: Pa
             "leave weights out (--weights none); its seeds are finished and are not run again"
         )
     mean = _mean_return(entry, load_policy(entry.weights, device="cpu"), chosen.seed)
-    return {"weights_seed": chosen.seed, "weights_return": _rounded(mean)}
+    return {"weights_seed": chosen.seed, "weights_return": rounded(mean)}
 
 
 def _write_result(entry: ZooEntry, result: dict[str, Any]) -> None:

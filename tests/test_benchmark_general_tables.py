@@ -1,0 +1,79 @@
+"""What the page of the general tables says of runs: bars, random play, warnings, and what was not run."""
+
+from typing import Any
+
+import pytest
+
+import trainkit as tk
+from benchmarks import general_tables
+from benchmarks.general_tables import MAIN, PAIRS, RANDOM, TASKS, key_of, report, verdict
+
+
+def run(seed: int, final: float, **warnings: list[int]) -> dict[str, Any]:
+    """A run of two epochs."""
+    return {
+        "seed": seed,
+        "returns": [9.0, 9.0, final],
+        "steps": 1_000,
+        "seconds": 2.0,
+        "commit": "1234567",
+        "warnings": warnings,
+    }
+
+
+def test_the_mean_over_seeds_must_reach_the_bar() -> None:
+    task = TASKS["cartpole"]
+    assert verdict(task, "dqn", [run(201, 500.0), run(202, 400.0)], 20.0) == "450 met"
+    assert verdict(task, "dqn", [run(201, 499.0), run(202, 400.0)], 20.0) == "450 **missed**"
+
+
+def test_a_seed_that_is_worse_than_random_is_named_although_the_mean_reaches_the_bar() -> None:
+    runs = [run(201, 5_000.0), run(202, 19.0), run(203, 21.0)]
+    assert verdict(TASKS["cartpole"], "dqn", runs, 20.0) == "**worse than random**: 202"
+
+
+def test_presets_without_a_bar_must_be_better_than_random() -> None:
+    assert verdict(TASKS["cartpole"], "a2c", [run(201, 21.0)], 20.0) == "better than random"
+    assert verdict(TASKS["mountaincar"], "dqn", [run(201, -200.0)], -200.0) == "random"
+
+
+def test_the_page_has_the_warnings_of_the_last_epoch_and_what_was_not_run() -> None:
+    page = report(
+        {
+            ("acrobot", RANDOM): [run(201, -499.0)],
+            ("acrobot", "ppo"): [run(201, -80.0, collapsed_entropy=[1, 2]), run(202, -84.0, no_progress=[1, 1])],
+        }
+    )
+    assert "random actions return -499." in page
+    assert "| ppo | 1,000 | -82 [-84, -80] | 201: -80, 202: -84 | -90 met | collapsed_entropy (201) | 2 |" in page
+    assert "## CartPole-v1" not in page
+    (line,) = [line for line in page.splitlines() if line.startswith("- Acrobot-v1: ")]
+    assert "ppo" not in line.split(": ")[1].split(", ")
+    assert "rainbow" in line
+
+
+def test_a_run_depends_on_the_table_and_its_steps() -> None:
+    name, preset, seed, n_epochs, settings = key_of("breakout", "ppo", 201)
+    table = tk.presets.ppo.table("grid")
+    assert (name, preset, seed, n_epochs) == ("breakout", "ppo", 201, 200_000 // table.step_per_epoch)
+    assert settings["hidden"] == str(table.hidden)
+    assert key_of("cartpole", "dqn", 201)[-1] != key_of("breakout", "dqn", 201)[-1]  # another table
+    assert key_of("cartpole", "dqn", 201)[-1] == key_of("acrobot", "dqn", 201)[-1]  # general: the same
+
+
+def test_every_bar_is_of_a_pair_that_is_run() -> None:
+    for name, task in TASKS.items():
+        assert task.bar is None or {(name, preset) for preset in MAIN} <= {*PAIRS}
+    assert ("pendulum", "sac") in PAIRS
+    assert ("pendulum", "dqn") not in PAIRS
+    assert ("cartpole", "sac") not in PAIRS
+
+
+def test_a_run_is_of_the_general_table_and_ends_with_unseen_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    step_per_epoch = tk.presets.reinforce.table().step_per_epoch
+    short = general_tables.Task(env="CartPole-v1", episodes=3, steps=step_per_epoch)  # one epoch
+    monkeypatch.setitem(TASKS, "cartpole", short)
+    result = general_tables.learn("cartpole", "reinforce", 201)
+    assert len(result["returns"]) == 2
+    assert step_per_epoch <= result["steps"] < 1.5 * step_per_epoch
+    assert general_tables.learn("cartpole", RANDOM, 201)["returns"][0] < 60.0
