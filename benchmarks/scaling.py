@@ -124,6 +124,8 @@ def many_runs(n_seeds: int, run_seconds: float, jobs: int, folder: Path) -> list
         results = tk.run(make, seeds=range(n_seeds), jobs=count, folder=folder / str(count))
         seconds[count] = time.perf_counter() - started
         cpu[count] = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - used
+        unfinished = [one.name for one in results if one.info is None or one.info.stop_reason != "max_epoch"]
+        assert not unfinished, f"not finished, so that times say nothing: {unfinished}"
         bits[count] = [bits_of(result.folder) for result in results]
         infos[count] = [result.info.seconds for result in results if result.info is not None]
     n_equal, n_files = sum(map(dict.__eq__, bits[1], bits[jobs])), sum(map(len, bits[1]))

@@ -72,32 +72,20 @@ class _Group:
     def request(self, fragment: Requested, start: Start | None, step: int, *, explore: bool) -> None:
         """Let the actor play a fragment."""
         has_policy = self.actor.player is self._player  # else it is a new actor
-        known = has_policy and self._sent is not None and _are_equal(self._sent, fragment.weights)
-        weights = None if known else fragment.weights
+        weights = None if has_policy and self._sent is fragment.weights else fragment.weights
         self.actor.play(self._player, self._packed_player, fragment.n_left, (weights, start, step, explore))
         self._sent = fragment.weights
         self.requested.append(fragment)
 
-    def forget_lost(self) -> None:
-        """Forget fragments that will not be played, as an environment failed or all were reset."""
-        if self.actor.n_ahead == 0:
-            self.requested.clear()
-
-    @property
-    def n_ahead(self) -> int:
-        return sum(fragment.n_left for fragment in self.requested)
-
-    def take(self) -> tuple[ActOutput, int] | None:
-        """Wait for the actor's next vector step, and return what its policy gave, and its version."""
-        head = self.actor.head()
-        if head is None:
-            self.requested.clear()
-            return None
-        fragment = self.requested[0]
-        fragment.n_left -= 1
-        if fragment.n_left == 0:
-            self.requested.popleft()
-        return ActOutput(head.action, head.extras, None), fragment.version
+    def forget_taken(self) -> None:
+        """Forget vector steps that were taken, and those that are lost, as an environment failed or all were reset."""
+        n_gone = sum(fragment.n_left for fragment in self.requested) - self.actor.n_ahead
+        while n_gone > 0:
+            n_of_first = min(n_gone, self.requested[0].n_left)
+            self.requested[0].n_left -= n_of_first
+            n_gone -= n_of_first
+            if self.requested[0].n_left == 0:
+                self.requested.popleft()
 
 
 class FragmentActor(PolicyActor):
@@ -135,7 +123,9 @@ class FragmentActor(PolicyActor):
         self.n_left: Callable[[], int] = lambda: 0
         self.max_updates: Callable[[int], int] | None = None
         self._groups: list[_Group] = []
+        self._weights: Weights = {}  # that were requested last
         self._to_repeat: list[list[Requested]] = []  # by group, of a run that is resumed
+        self._repeats_in = np.zeros(0, np.int64)  # the episodes [N] that they are of
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -158,16 +148,17 @@ class FragmentActor(PolicyActor):
         if len(env_ids) < self._envs.n or self.n_left() == 0:
             return self._act_here(obs, step, starts, env_ids, explore=explore)
         self._request(starts, step, explore=explore)
-        outputs: list[dict[str, Any]] = []
+        outputs: list[ActOutput] = []
         for group in self._groups:
-            taken = group.take()
-            if taken is None:  # its actor died: the step that follows reports it
+            head = group.actor.head()
+            if head is None:  # its actor died: the step that follows reports it
                 rows = rows_of(obs, group.ids), step, starts[group.ids], group.ids
-                taken = self._act_here(*rows, explore=explore), self._policy.n_updates
-            output, version = taken
-            outputs.append({"action": output.action, **output.extras, VERSION: np.full(len(group.ids), version)})
-        merged = tree.map_tree(lambda *parts: np.concatenate(parts), *outputs)
-        return ActOutput(merged.pop("action"), merged, None)
+                outputs.append(self._act_here(*rows, explore=explore))
+            else:
+                version = np.full(len(group.ids), group.requested[0].version)
+                outputs.append(ActOutput(head.action, {**head.extras, VERSION: version}, None))
+        action, extras = tree.map_tree(lambda *parts: np.concatenate(parts), *((one[0], one[1]) for one in outputs))
+        return ActOutput(action, extras, None)
 
     def _act_here(
         self, obs: Obs, step: int, starts: NDArray[np.bool_], env_ids: NDArray[np.intp], *, explore: bool
@@ -185,19 +176,28 @@ class FragmentActor(PolicyActor):
             policy = packed(self._policy.on_cpu(), "make_envs.fragment", type(self._policy).__name__)
             self._groups = [_Group(actor, self._envs, policy) for actor in actors]
         for group in self._groups:
-            group.forget_lost()
+            group.forget_taken()
         self._repeat(starts, step, explore=explore)
-        ahead = max(group.n_ahead for group in self._groups)
-        n_steps = ahead or self._n_fresh(self._fragment)
-        current = self._policy.get_weights(), self._policy.n_updates
-        for group in self._groups:
-            if group.n_ahead == 0:  # a new fragment, or one as long as those of the others
-                start = Start(self._envs.episodes_state(group.ids), starts[group.ids])
-                group.request(Requested(n_steps, *current), start, step, explore=explore)
-        ahead = max(ahead, n_steps)
-        if self._lag and ahead <= self._fragment and self._n_fresh(ahead + self._fragment) == ahead + self._fragment:
-            for group in self._groups:
-                group.request(Requested(self._fragment, *current), None, step, explore=explore)
+        ahead = max(group.actor.n_ahead for group in self._groups)
+        missing = [group for group in self._groups if group.actor.n_ahead == 0]
+        ahead = ahead or self._n_fresh(self._fragment)  # a new fragment, or one as long as those of the others
+        both = ahead + self._fragment
+        continues = self._lag > 0 and ahead <= self._fragment and self._n_fresh(both) == both
+        if not (missing or continues):
+            return
+        weights, version = self._current_weights(), self._policy.n_updates
+        for group in missing:
+            start = Start(self._envs.episodes_state(group.ids), starts[group.ids])
+            group.request(Requested(ahead, weights, version), start, step, explore=explore)
+        for group in self._groups if continues else ():
+            group.request(Requested(self._fragment, weights, version), None, step, explore=explore)
+
+    def _current_weights(self) -> Weights:
+        """Return the policy's weights: the same object as the last time if they have not changed."""
+        weights = self._policy.get_weights()
+        if not _are_equal(weights, self._weights):
+            self._weights = weights
+        return self._weights
 
     def _n_fresh(self, most: int) -> int:
         """Return for how many of the next vector steps, at most, these weights are new enough when they are stored."""
@@ -212,14 +212,14 @@ class FragmentActor(PolicyActor):
     def state_dict(self) -> dict[str, Any]:
         """Return the fragments that are played and not taken: each is played again by a run that is resumed."""
         for group in self._groups:
-            group.forget_lost()
+            group.forget_taken()
         kept = self._to_repeat or [list(group.requested) for group in self._groups]
         if not any(kept):
             return {}
         weights = list({id(one.weights): one.weights for fragments in kept for one in fragments}.values())
         which = {id(one): index for index, one in enumerate(weights)}
         requested = [[[one.n_left, which[id(one.weights)], one.version] for one in fragments] for fragments in kept]
-        return {"weights": weights, "requested": requested}
+        return {"weights": weights, "requested": requested, "episodes": self._envs.episodes.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, with_running: bool) -> None:
         self._to_repeat = []
@@ -229,12 +229,13 @@ class FragmentActor(PolicyActor):
                 [Requested(n_left, weights[index], version) for n_left, index, version in fragments]
                 for fragments in state["requested"]
             ]
+            self._repeats_in = state["episodes"]
 
     def _repeat(self, starts: NDArray[np.bool_], step: int, *, explore: bool) -> None:
         """Request the fragments of a resumed run again."""
         to_repeat, self._to_repeat = self._to_repeat, []
-        if len(to_repeat) != len(self._groups):
-            return
+        if len(to_repeat) != len(self._groups) or not np.array_equal(self._repeats_in, self._envs.episodes):
+            return  # other actors, or a reset, as the episodes could not be continued
         for group, fragments in zip(self._groups, to_repeat, strict=True):
             start: Start | None = Start(self._envs.episodes_state(group.ids), starts[group.ids])
             for fragment in fragments:
@@ -243,4 +244,4 @@ class FragmentActor(PolicyActor):
 
 
 def _are_equal(one: Weights, other: Weights) -> bool:
-    return one is other or (one.keys() == other.keys() and all(map(np.array_equal, one.values(), other.values())))
+    return one.keys() == other.keys() and all(map(np.array_equal, one.values(), other.values()))

@@ -235,7 +235,7 @@ class Actor:
         self._end = ""  # how it ended
         self.player: object = None
         self._in_flight: deque[tuple[int, int]] = deque()  # (number, vector steps) of requests to play
-        self._played: deque[bytes] = deque()  # vector steps that are not taken yet, pickled
+        self._played: deque[Any] = deque()  # vector steps that are not taken yet, pickled; an error of the policy
         self._head: PlayedStep | None = None  # the first of them
         self._resets: dict[tuple[int, int], Any] = {}  # after the last vector step that was taken
         self._known: list[Any] | None = None  # answers to the last request, which was not sent
@@ -320,8 +320,7 @@ class Actor:
                     self._played += answers
                 continue
             first = self._played[0]
-            if isinstance(first, _Raised):
-                self._played.popleft()
+            if isinstance(first, _Raised):  # again and again, until all environments are reset
                 first.throw_error()
             self._head = PlayedStep(*pickle.loads(first))  # noqa: S301  # of our actor
         return self._head

@@ -18,7 +18,7 @@ from trainkit.core.data import Obs
 from trainkit.core.errors import EnvError
 from trainkit.core.worker_process import packed, unpacked
 from trainkit.envs.actors import PlayedStep, packed_error
-from trainkit.envs.backends import Failure, Ids, Options, Seeds, Take, Work
+from trainkit.envs.backends import RAISED, Failure, Ids, Options, Seeds, Take, Work
 from trainkit.envs.envs import Envs, EpisodesState
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
@@ -71,8 +71,8 @@ class Player:
 
     def play(
         self, n_steps: int, weights: Mapping[str, NDArray[Any]] | None, start: Start | None, step: int, explore: bool
-    ) -> list[bytes]:
-        """Play vector steps and return them pickled; the last is the one in which an environment fails.
+    ) -> list[Any]:
+        """Play vector steps and return them pickled; the last is the one in which an environment or the policy fails.
 
         Args:
             n_steps: their number.
@@ -81,15 +81,19 @@ class Player:
             step: the clock at the first step; ignored without `start`.
             explore: as in `Policy.act`.
         """
-        if weights is not None:
-            self._policy.set_weights(weights)
         if start is not None:
             self._envs.continue_from(start.state, self._first)
             self._starts, self._step, self._is_broken = start.starts, step, False
-        played: list[bytes] = []
-        while len(played) < n_steps and not self._is_broken:
-            played.append(self._play_step(explore=explore))
-            self._step += self._n_envs
+        played: list[Any] = []
+        try:
+            if weights is not None:
+                self._policy.set_weights(weights)
+            while len(played) < n_steps and not self._is_broken:
+                played.append(self._play_step(explore=explore))
+                self._step += self._n_envs
+        except RAISED as error:  # of the policy: raised where the steps before it have been taken
+            self._is_broken = True
+            played.append(packed_error(error))
         return played
 
     def _play_step(self, *, explore: bool) -> bytes:

@@ -94,6 +94,20 @@ def test_a_function_receives_the_options_that_it_accepts(tmp_path: Path) -> None
         train_in_folder(lambda seed: 3, 1, tmp_path, print)
 
 
+def test_a_run_in_one_process_imports_no_optional_package_and_starts_no_process() -> None:
+    code = """
+import subprocess, sys, torch, trainkit as tk
+subprocess.Popen = None
+tk.presets.dqn(
+    "CartPole-v1", seed=1, max_epoch=1, step_per_epoch=64, learning_starts=32, batch_size=8, hidden=(8,), verbose=False
+).run()
+print([name for name in ("ray", "optuna", "cloudpickle", "torch.distributed.run") if name in sys.modules])
+print(torch.distributed.is_initialized())
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split("\n") == ["[]", "False", ""]
+
+
 @pytest.mark.slow
 def test_runs_at_the_same_time_have_the_bits_of_one_by_one_and_failures_are_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
