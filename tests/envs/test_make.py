@@ -248,7 +248,7 @@ def test_arguments_that_a_vector_environment_does_not_have_are_rejected() -> Non
 
 
 def test_a_single_environment_object_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="needs an id or a factory, not one environment: pass `lambda: env`"):
+    with pytest.raises(ConfigError, match="not one of them: pass its id, its class and env_kwargs=, or a factory"):
         make_envs(ScriptedEnv())  # type: ignore[arg-type]  # the mistake itself
 
 

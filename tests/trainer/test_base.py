@@ -33,7 +33,11 @@ def numbers_of(results: list[EpochResult]) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "ours"), [("learn", "run"), ("fit", "run"), ("train", "run"), ("histories", "history"), ("xyz", None)]
+    ("name", "ours"),
+    [
+        *(("learn", "run"), ("fit", "run"), ("train", "run"), ("predict", "policy"), ("losses", "history")),
+        *(("histories", "history"), ("xyz", None)),
+    ],
 )
 def test_an_attribute_of_another_library_is_an_error_that_names_ours(name: str, ours: str | None) -> None:
     with pytest.raises(AttributeError) as caught:

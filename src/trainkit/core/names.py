@@ -30,7 +30,8 @@ def _is(libraries: str, *options: str, note: str = "") -> Ours:
 
 
 _EXPLORING = "epsilon and other explorations are a part: exploration=EpsilonGreedy(...), or epsilon= of a preset"
-_ENDS = "evaluations do not explore: give evaluation=Evaluation(collector, explore=True) if they shall"
+_EPSILON_OF_EVALUATION = "evaluations are greedy, or explore by evaluation=Evaluation(exploration=EpsilonGreedy(0.05))"
+_ENDS = "evaluations do not explore: give evaluation=Evaluation(explore=True) if they shall"
 _OPTIMIZER = "give lr=, or optimizer=Adam(...) or a class such as torch.optim.AdamW"
 _NETWORK = "give for_envs(envs, hidden=..., encoder=...), or a network of your own as the first argument"
 
@@ -67,8 +68,8 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
     "epoch": _is("T", "max_epoch"),
     "epoch_num_steps": _is("T", "step_per_epoch", "update_per_epoch"),
     "eps_clip": _is("T", "clip_ratio"),
-    "eps_inference": _is("T", note=_ENDS),
-    "eps_test": _is("T", note=_ENDS),
+    "eps_inference": _is("T", note=_EPSILON_OF_EVALUATION),
+    "eps_test": _is("T", note=_EPSILON_OF_EVALUATION),
     "eps_train": _is("T", "epsilon", "exploration=EpsilonGreedy(...)"),
     "eps_train_final": _is("T", "epsilon=[(0, 1.0), (steps, final)]", "exploration=EpsilonGreedy.linear(...)"),
     "eps_training": _is("T", "epsilon", "exploration=EpsilonGreedy(...)"),
@@ -223,7 +224,13 @@ EVENTS_ELSEWHERE = _by_theirs(
 
 # Attributes of other libraries' trainers and algorithms, after ours.
 ATTRIBUTES_ELSEWHERE = _by_theirs(
-    {"env_step": "num_timesteps", "evaluate": "evaluate_policy test", "policy": "agent model", "run": "fit learn train"}
+    {
+        "env_step": "num_timesteps",
+        "evaluate": "evaluate_policy test",
+        "history": "losses rewards",
+        "policy": "agent model predict",
+        "run": "fit learn train",
+    }
 )
 
 # Classes and functions of Tianshou, Stable-Baselines3, RLlib and CleanRL, after the attribute of `trainkit` to use.

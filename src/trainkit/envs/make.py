@@ -324,7 +324,8 @@ class EnvsRecipe:
         """Note where the specification does not support the backend or the options."""
         spec, is_vector = self.spec, self.processes.backend == "vector"
         is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
-        checks.require(not is_single, " needs an id or a factory, not one environment: pass `lambda: env`")
+        rule = " needs what makes environments, not one of them: pass its id, its class and env_kwargs=, or a factory"
+        checks.require(not is_single, rule)
         if is_vector or isinstance(spec, VectorEnv):
             rule = "single environments, which a vector environment does not give: give an id or factories"
             checks.require(self.failures.on_error != "restart", f'.on_error "restart" needs {rule}')
