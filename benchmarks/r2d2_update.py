@@ -137,6 +137,7 @@ class Loop:
         parts = network.encoder.body, network.encoder.memory, network.heads.advantage, network.heads.state_value
         return [parameter for part in parts for parameter in part.parameters()]
 
+    @torch.no_grad()
     def difference(self, policy: tk.DQNPolicy) -> float:
         """Return the largest difference between the two sides' weights."""
         pairs = zip(self.network.parameters(), self._ordered(policy.network), strict=True)
