@@ -43,15 +43,15 @@ class SaveOnce(tk.Callback):
             trainer.save(self._path)
 
 
-def made(backend: str = "async", **options: Any) -> tk.OffpolicyTrainer[Any]:
+def made(backend: Any = "async", **options: Any) -> tk.OffpolicyTrainer[Any]:
     """Return an R2D2 with masks, priorities, ranges of n steps and a ring that wraps around, which overlaps."""
-    envs = tk.make_envs([Blind] * 3, backend=backend, seed=1)  # type: ignore[arg-type]
+    envs = tk.make_envs([Blind] * 3, backend=backend, seed=1)
     policy = tk.DQNPolicy.for_envs(
         envs, hidden=(8,), recurrent="lstm", sequences=tk.Sequences(6, 3), double=True, dueling=True, n_step=(1, 3),
         value=tk.ExpectedValue("mse", rescale=1e-3), exploration=tk.EpsilonGreedy([(0, 1.0), (150, 0.1)]),
         target=tk.Target(30), seed=2,
     )  # fmt: skip
-    own = {
+    own: dict[str, Any] = {
         "max_epoch": 2,
         "step_per_epoch": 90,
         "step_per_collect": 6,
@@ -63,7 +63,7 @@ def made(backend: str = "async", **options: Any) -> tk.OffpolicyTrainer[Any]:
         "show_progress": False,
     }
     collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(80, beta=[(0, 0.4), (200, 1.0)], seed=3))
-    return tk.OffpolicyTrainer(policy, collector, **own | {"seed": 1} | options)  # type: ignore[arg-type]
+    return tk.OffpolicyTrainer(policy, collector, **own | {"seed": 1} | options)
 
 
 def test_masks_priorities_ranges_of_n_overlap_and_processes_together_have_the_bits_of_an_uninterrupted_run(

@@ -7,7 +7,7 @@ step to step and checkpoints keep it without knowing which memory it is of. It i
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -127,11 +127,12 @@ class LSTM(_GatedMemory):
     def unroll(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs [T, B, F] and the last states [B, S] of inputs [T, B, I]."""
         hidden, cell = (part.contiguous().unsqueeze(0) for part in state.split(self.n_features, dim=1))
-        weights, at = list(self.parameters()), contextlib.nullcontext()
-        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # oneDNN has none in bfloat16 on most CPUs
+        weights: list[Tensor] = list(self.parameters())
+        precision: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # most CPUs have no LSTM in bfloat16
             weights, x = [weight.float() for weight in weights], x.float()
-            at = torch.autocast("cpu", enabled=False)
-        with at:
+            precision = torch.autocast("cpu", enabled=False)
+        with precision:
             outputs, hidden, cell = torch.lstm(
                 x, (hidden, cell), weights, True, 1, 0.0, torch.is_grad_enabled(), False, False
             )
