@@ -16,7 +16,7 @@ from tests.nets import test_networks
 from tests.policy import test_dqn, test_dqn_update, test_exploration, test_update_result
 from tests.trainer import test_offpolicy
 from trainkit import DQNPolicy, EpsilonGreedy
-from trainkit.collector.episodes import EpisodeQuota
+from trainkit.collector.collect_request import EpisodeQuota
 from trainkit.nets.networks import ActionHeads
 from trainkit.policy.update_result import MeanMetrics
 from trainkit.trainer.offpolicy import PendingUpdates

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from trainkit.collector.episodes import EpisodeQuota, Episodes, Tally
+from trainkit.collector.collect_request import EpisodeQuota
+from trainkit.collector.episodes import Episodes, Tally
 from trainkit.core.errors import ConfigError
 from trainkit.core.stats import Summary
 

@@ -5,24 +5,24 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector.collected_rows import CollectedRows
+from trainkit.collector.collect_request import CollectOptions, EpisodeQuota, Quota, StepQuota, saved_quota
 from trainkit.collector.columns import ExtraColumns
-from trainkit.collector.episodes import EpisodeQuota, Episodes, RewardMetric, Tally
+from trainkit.collector.episodes import Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
 from trainkit.collector.fragment_actor import FragmentActor
-from trainkit.collector.open_rows import OpenRows
+from trainkit.collector.kept_rows import CollectedRows, OpenRows
 from trainkit.collector.policy_actor import PolicyActor
 from trainkit.core import seeding, tree
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
-from trainkit.core.protocols import Actor, NormalActor, PlaysGames, Policy, Recorder, RowStore
+from trainkit.core.protocols import Actor, PlaysGames, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
@@ -35,18 +35,6 @@ from trainkit.envs.recovery import described, play_again
 _log = logging.getLogger(__name__)
 
 _OpenStep = tuple[Obs, Ids, ActOutput, VectorStep]  # observations, environments that acted, actions and outcome
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """Options of one `collect`; see there."""
-
-    explore: bool = True
-    random: bool = False
-    step: int | None = None
-    seed: int | None = None
-    max_episode_steps: int | None = None
-    render: float | None = None
 
 
 class Overlap:
@@ -152,7 +140,6 @@ class Collector:
         policy.check_spaces(envs.observation_space, envs.action_space)
         self.policy = policy
         self._actor = _actor_of(policy, envs, in_evaluation=buffer is None)
-        self._acts = self._actor.acts
         envs.ownership.claim(self)
         if buffer is not None:
             obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
@@ -184,10 +171,8 @@ class Collector:
         self._state: Any = None  # the policy's own
         self._open_rows = OpenRows(envs.n)
         self._open_step: _OpenStep | None = None  # whose overlapped work raised and is not finished
-        self._n_left = 0  # steps or episodes of the current collect; negative where the last one made more steps
-        self._quota: EpisodeQuota | None = None  # of a collect of episodes
-        self._options = _Options()
-        self._std_reader = policy if isinstance(policy, NormalActor) else None
+        self._quota: Quota = StepQuota(0)  # what is left of the current collect
+        self._options = CollectOptions()
         self._tally = Tally()
         self.is_interrupted = False
         if isinstance(self._actor, FragmentActor):
@@ -247,9 +232,8 @@ class Collector:
     @property
     def n_vector_steps_left(self) -> int:
         """Vector steps left in the current or interrupted collect of steps; 0 if there is none."""
-        return (
-            -(-self._n_left * self._rows_per_step // self.envs.n) if self.is_interrupted and self._quota is None else 0
-        )
+        is_open = self.is_interrupted and isinstance(self._quota, StepQuota)
+        return -(-self._quota.n_left * self._rows_per_step // self.envs.n) if is_open else 0
 
     @property
     def plays_fragments(self) -> bool:
@@ -327,8 +311,8 @@ class Collector:
         if not self._needs_reset:
             self._end_open_episodes(self.envs.all_ids)
         self.require_reset()
-        self.env_step = self._n_left = 0
-        self.is_interrupted, self._quota = False, None
+        self.env_step = 0
+        self.is_interrupted, self._quota = False, StepQuota(0)
         self._episodes = self._new_episodes(self._episodes.metric)
         self._tally = Tally()
 
@@ -391,7 +375,7 @@ class Collector:
         """
         if explore is None:
             explore = self.buffer is not None or len(self.recorders) > 0
-        options = _Options(explore, random, step, seed, max_episode_steps, render)
+        options = CollectOptions(explore, random, step, seed, max_episode_steps, render)
         use = Use(self)
         try:
             self.envs.ownership.enter(use)
@@ -456,40 +440,28 @@ class Collector:
         finally:
             self.envs.ownership.leave(use)
 
-    def _start(self, n_step: int | None, n_episode: int | None, options: _Options) -> None:
-        """Check the requested counts of a collect, and start counting."""
-        if (n_step is None) == (n_episode is None):
-            given = {"n_step": n_step, "n_episode": n_episode}
-            raise ConfigError(f"Collector.collect needs exactly one of n_step and n_episode, got {given}")
-        for option, flag in (("explore", options.explore), ("random", options.random)):
-            if not isinstance(flag, (bool, np.bool_)):
-                rule = "must be True, False or None" if option == "explore" else "must be True or False"
-                raise ConfigError(f"Collector.collect.{option} {rule}, got {flag!r}")
-        count = n_episode if n_step is None else n_step
-        if type(count) is not int or count < 1 or options.max_episode_steps is not None or options.render is not None:
-            _check_counts(n_step, n_episode, options)
+    def _start(self, n_step: int | None, n_episode: int | None, options: CollectOptions) -> None:
+        """Check the request of a collect, and start counting."""
+        options.check(n_step, n_episode)
         if options.random and self.policy.extras_spec.keys() - FILLED_AT_RANDOM:
             raise ConfigError(
                 f"Collector.collect(random=True) cannot fill the columns {sorted(self.policy.extras_spec)} that "
                 f"{type(self.policy).__name__} stores with each step: let the policy explore instead"
             )
-        if options.seed is not None and n_episode is None:
-            raise ConfigError("Collector.collect(seed=) seeds the reset that n_episode begins with: use reset(seed=)")
         if options.render is not None:
             self._check_render_mode()
         self._options = options
         self._tally = Tally(agent_steps=self._episodes.agent_steps, policy_steps=self._episodes.policy_steps)
-        if self._std_reader is not None:
-            self._std_reader.read_action_std()  # of actions outside of a collect
+        if self._actor.normal is not None:
+            self._actor.normal.read_action_std()  # of actions outside of a collect
         self.envs.take_metrics()  # as above
-        if n_step is None or (self._quota is not None and self.is_interrupted):
+        if n_episode is not None or (isinstance(self._quota, EpisodeQuota) and self.is_interrupted):
             self._needs_reset = True  # an interrupted quota leaves environments at an episode's end
         if n_step is not None:
-            self._n_left = int(n_step) + (self._n_left if self._quota is None else 0)
-            self._quota = None
+            excess = self._quota.n_left if isinstance(self._quota, StepQuota) else 0
+            self._quota = StepQuota(int(n_step) + excess)
         elif n_episode is not None:
-            self._n_left = int(n_episode)
-            self._quota = EpisodeQuota(self._n_left, self.envs.n, self.envs.n_agents)
+            self._quota = EpisodeQuota(int(n_episode), self.envs.n, self.envs.n_agents)
         self.is_interrupted = True
 
     def _check_render_mode(self) -> None:
@@ -513,14 +485,14 @@ class Collector:
         try:
             if self._open_step is not None:
                 self._resume_step()
-            if self._needs_reset and self._n_left > 0:
+            if self._needs_reset and self._quota.n_left > 0:
                 self._reset(self._options.seed)
                 self._options = replace(self._options, seed=None)  # a later reset must not repeat these episodes
                 rendering = spent.render - before[2]  # by callbacks
                 self._tally.env_seconds += time.perf_counter() - started - rendering
             self._begin_episodes()
             shown = started
-            while self._n_left > 0:
+            while self._quota.n_left > 0:
                 if self.between_steps is not None:
                     self.between_steps()
                 if self.overlap is None:
@@ -539,8 +511,8 @@ class Collector:
             if logged := self.envs.take_metrics():
                 self._tally.processors = merge_groups([self._tally.processors, logged])
         self.is_interrupted = False
-        self._needs_reset |= self._quota is not None
-        std = NO_VALUES if self._std_reader is None else self._std_reader.read_action_std()
+        self._needs_reset |= isinstance(self._quota, EpisodeQuota)
+        std = NO_VALUES if self._actor.normal is None else self._actor.normal.read_action_std()
         return self._tally.stats(self._episodes.recent_returns, std, self._episodes.players(self._tally))
 
     def _show(self, due: float) -> float:
@@ -571,7 +543,7 @@ class Collector:
     def _vector_step(self, overlap: Overlap | None) -> None:
         """Act, step and store once in every environment that awaits an action."""
         clock, envs, tally, options = time.perf_counter, self.envs, self._tally, self._options
-        env_ids = envs.ready if self._quota is None else self._quota.unfilled(envs.ready)
+        env_ids = self._quota.unfilled(envs.ready)
         is_all = len(env_ids) == envs.n
         obs_of_all = envs.obs  # a step replaces it
         obs = obs_of_all if is_all else rows_of(obs_of_all, env_ids)
@@ -580,7 +552,7 @@ class Collector:
             if options.random or len(env_ids) == 0:  # 0 where every environment is being reset by its next step
                 output = self._act_at_random(obs, env_ids)
             else:
-                output = self._acts.act(
+                output = self._actor.acts.act(
                     obs,
                     step=self.env_step if options.step is None else options.step,
                     explore=options.explore,
@@ -646,8 +618,7 @@ class Collector:
         if acted is not env_ids:
             self._starts[acted] = False
         self._starts[env_ids] = outcome.ended
-        if self._quota is None:
-            self._n_left -= n_counted
+        self._quota.count_steps(n_counted)
         self._episodes.step(env_ids, outcome.reward, outcome.late_rewards, acted)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
@@ -688,7 +659,7 @@ class Collector:
         games = np.unique(env_ids[cut] // self.envs.n_agents)
         self._tally.n_cut_episodes += len(games)
         can_continue = self.envs.takes_options  # else environments reset themselves, at their own episodes' ends only
-        if not can_continue and self._quota is not None:
+        if not can_continue and isinstance(self._quota, EpisodeQuota):
             self._quota.end_with_current(env_ids[cut])
         self._episodes.warn_of_cut(limit, games[0], self.envs.name, can_continue=can_continue)
         flags = {name: getattr(outcome, name) | cut for name in ("truncated", "ended", "over")}
@@ -698,23 +669,18 @@ class Collector:
         """Count finished episodes, and record which environments start a new one."""
         played = self._episodes.finish(env_ids, self._tally)
         self._starts[env_ids] = True
-        self._to_begin = env_ids
-        if self._quota is not None:
-            self._to_begin = self._quota.finish(env_ids)
-            self._n_left = self._quota.n_left
+        self._to_begin = self._quota.finish(env_ids)
         if self.events is not None:
             self.events.ended(played)
             self.events.created(self._to_begin)
 
     def _count_at_soft_horizon(self, env_ids: Ids) -> None:
         """Count the episodes of `env_ids` at the soft horizon; rows, policy and environments do not know of it."""
-        reached = again = self._episodes.at_soft_horizon(env_ids)
+        reached = self._episodes.at_soft_horizon(env_ids)
         if not len(reached):
             return
         self._episodes.finish(reached, self._tally, continues=True)
-        if self._quota is not None:
-            again = self._quota.finish(reached)
-            self._n_left = self._quota.n_left
+        again = self._quota.finish(reached)
         if self.events is not None:
             self.events.ended(reached)
             self.events.created(again)
@@ -786,14 +752,13 @@ class Collector:
                 "call resume() first, or finish_step(); Trainer.save does so"
             )
         with_running = with_running and not self._needs_reset
-        quota = self._quota
         return {
             "env_step": self.env_step,
             "_is_open": self.is_interrupted,
             "_options": asdict(self._options) | {"explore": bool(self._options.explore)},
             "_starts": self._starts,
             "_to_begin": self._to_begin,
-            "goal": {"owed": self._n_left} if quota is None else quota.state_dict(),
+            "goal": self._quota.state_dict(),
             "tally": self._tally.state_dict() if self.is_interrupted else {},
             "episodes": self._episodes.state_dict(),
             "envs": self.envs.state_dict(with_running=with_running),
@@ -813,11 +778,10 @@ class Collector:
         """
         self._open_step = None
         self.env_step, self.is_interrupted = state["env_step"], state["_is_open"]
-        self._options = _Options(**state["_options"])
+        self._options = CollectOptions(**state["_options"])
         self._starts, self._to_begin = copy.copy(state["_starts"]), copy.copy(state["_to_begin"])
-        self._state, goal = state.get("state"), state["goal"]  # older checkpoints have none
-        self._quota = None if "owed" in goal else EpisodeQuota.from_state(goal)
-        self._n_left = goal["owed"] if self._quota is None else self._quota.n_left
+        self._state = state.get("state")  # older checkpoints have none
+        self._quota = saved_quota(state["goal"])
         self._tally = Tally.from_state(state["tally"])
         self._episodes.load_state_dict(state["episodes"])
         self.envs.load_state_dict(state["envs"])
@@ -862,14 +826,3 @@ def _actor_of(policy: Policy, envs: Envs, *, in_evaluation: bool) -> Actor:
 def _is_saved(state: Any) -> bool:
     """Return whether what a policy keeps from step to step can be saved: arrays, or a tree of them."""
     return state is not None and all(isinstance(leaf, np.ndarray) for leaf in tree.leaves(state))
-
-
-def _check_counts(n_step: int | None, n_episode: int | None, options: _Options) -> None:
-    """Raise `ConfigError` for invalid counts of steps or episodes."""
-    name, count = ("n_episode", n_episode) if n_step is None else ("n_step", n_step)
-    with Checks("Collector.collect") as checks:
-        checks.integer(name, count, low=1)
-        if options.max_episode_steps is not None:
-            checks.integer("max_episode_steps", options.max_episode_steps, low=1)
-            checks.require(n_step is None, ".max_episode_steps has no effect on n_step: give it to make_envs")
-        checks.number("render", options.render, low=0, optional=True)

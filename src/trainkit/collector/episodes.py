@@ -1,4 +1,4 @@
-"""Episode accounting: exact returns and lengths across collects, quotas of episodes, and the time each part took."""
+"""Episode accounting: exact returns and lengths across collects, and the time each part took."""
 
 import copy
 import logging
@@ -356,45 +356,3 @@ def _mean_of_agents(returns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Average [episodes, agents] over the agents that took part."""
     mean: NDArray[np.float64] = np.nanmean(returns, axis=1)
     return mean
-
-
-class EpisodeQuota:
-    """A fixed number of episodes of each environment, so that short episodes do not count more than long ones.
-
-    Attributes:
-        left: episodes still to finish, of each game.
-    """
-
-    def __init__(self, n_episode: int, n_envs: int, n_agents: int = 1) -> None:
-        n_games = n_envs // n_agents
-        share, rest = divmod(n_episode, n_games)
-        self.left = share + (np.arange(n_games) < rest)  # 10 on 4 environments: 3, 3, 2, 2
-        self._n_agents = n_agents
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"quota": self.left.copy(), "n_agents": self._n_agents}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "EpisodeQuota":
-        """Return the quota of a saved state."""
-        quota = cls(0, len(state["quota"]) * state["n_agents"], state["n_agents"])
-        quota.left = state["quota"]
-        return quota
-
-    @property
-    def n_left(self) -> int:
-        """Number of episodes left to finish."""
-        return int(self.left.sum())
-
-    def unfilled(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return those environments that have an episode left to finish."""
-        return env_ids[self.left[env_ids // self._n_agents] > 0]
-
-    def end_with_current(self, env_ids: NDArray[np.intp]) -> None:
-        """End the quota of these environments with their current episodes."""
-        self.left[env_ids // self._n_agents] = 1
-
-    def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Count finished episodes and return the environments that start another."""
-        self.left[env_ids // self._n_agents] -= 1
-        return self.unfilled(env_ids)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.data import ArraySpec, RowSpec
-from trainkit.core.protocols import Policy
+from trainkit.core.protocols import NormalActor, Policy
 
 
 class PolicyActor:
@@ -15,10 +15,12 @@ class PolicyActor:
 
     Attributes:
         acts: the policy.
+        normal: the policy, where it may draw actions from normal distributions.
     """
 
     def __init__(self, policy: Policy, n_envs: int) -> None:
         self.acts: Any = policy
+        self.normal = policy if isinstance(policy, NormalActor) else None
         self._policy = policy
         self._no_numbers = np.full(n_envs, -1)
 

@@ -182,6 +182,11 @@ class Actor(Protocol):
         ...
 
     @property
+    def normal(self) -> "NormalActor | None":
+        """The policy, where it is one and may draw actions from normal distributions."""
+        ...
+
+    @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
         """Columns that are returned with each action, to be stored."""
         ...

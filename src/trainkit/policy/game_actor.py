@@ -68,6 +68,7 @@ class GameActor:
 
     Attributes:
         acts: has `act`, this object.
+        normal: None, as the policies are several.
     """
 
     def __init__(self, policy: "MultiAgentPolicy", games: Games, *, in_evaluation: bool) -> None:
@@ -76,7 +77,7 @@ class GameActor:
                 f"MultiAgentPolicy plays games of several agents, and {games.name} has one: give the collector one of "
                 f"its policies, such as policy[{next(iter(policy.policies))!r}], or make_envs a parallel game"
             )
-        self.acts = self
+        self.acts, self.normal = self, None
         self._policy, self._games, self._in_evaluation = policy, games, in_evaluation
         self._numbers = np.full(games.n, -1, np.int64)  # [N], of the policies; -1 of none
         self._keys = np.full(games.n, -1, np.int64)  # [N], of the episodes they were assigned for
