@@ -19,7 +19,7 @@ from trainkit import DQNPolicy, EpsilonGreedy
 from trainkit.collector.collect_request import EpisodeQuota
 from trainkit.nets.networks import ActionHeads
 from trainkit.policy.update_result import MeanMetrics
-from trainkit.trainer.offpolicy import PendingUpdates
+from trainkit.trainer.batches import PendingUpdates
 
 
 def weights_of_one(update: Any) -> Any:

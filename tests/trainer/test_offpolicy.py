@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import trainkit as tk
 from tests.trainer.test_interrupt import Keyboard
 from tests.trainer.toys import Log, Walk, everything, leaves, make_policy, make_trainer, untimed
-from trainkit.trainer.offpolicy import PendingUpdates
+from trainkit.trainer.batches import PendingUpdates
 
 
 class Clock(tk.Callback):

@@ -1,18 +1,158 @@
-"""Batches of a replay buffer: drawn as the policy learns from them, and saved in checkpoints."""
+"""Learning from a replay buffer: the updates that are pending, their batches, and how both are saved."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import SequenceBatch, TransitionBatch
 from trainkit.core.errors import Checks
-from trainkit.core.protocols import Learner, SampledStore, SequenceBuffer
+from trainkit.core.protocols import Learner, LearningUnit, RoundBuffer, SampledStore, SequenceBuffer
 
 Batch = TransitionBatch | SequenceBatch
+ReadPriority = Callable[[], NDArray[np.float32] | None]  # waits for the device
 _TREES = "obs", "next_obs", "observations"  # fields that are trees
+
+
+class PendingUpdates:
+    """The updates that the environment steps so far call for, exactly: a ratio of 0.3 gives 300 in 1,000 steps.
+
+    Args:
+        ratio: updates per step.
+
+    Attributes:
+        n_steps: environment steps that call for updates.
+        n_updates: updates that were performed, or canceled.
+    """
+
+    def __init__(self, ratio: float | Fraction) -> None:
+        exact = ratio if isinstance(ratio, Fraction) else Fraction(str(ratio))
+        self._numerator, self._denominator = exact.numerator, exact.denominator
+        self.n_steps = 0
+        self.n_updates = 0
+
+    @property
+    def count(self) -> int:
+        """Number of complete pending updates."""
+        return self.count_after(0)
+
+    def count_after(self, n_steps: int) -> int:
+        """Return the number of complete pending updates after further steps."""
+        return (self.n_steps + n_steps) * self._numerator // self._denominator - self.n_updates
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counts."""
+        return {"n_steps": self.n_steps, "n_paid": self.n_updates}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Restore saved counts."""
+        self.n_steps, self.n_updates = state["n_steps"], state["n_paid"]
+
+
+class Replay:
+    """The updates of one policy from its buffer: how many are pending, their batches, and priorities to be written.
+
+    Args:
+        unit: the policy, its buffer and its clock.
+        ratio: updates per step of the policy.
+        learns_from: the step from which updates follow.
+
+    Attributes:
+        learns_from: may be set.
+        pending: the updates that steps so far call for.
+        batches: drawn and not learned from yet: a round that has begun.
+        unwritten: slots, and their priorities when read.
+    """
+
+    def __init__(self, unit: LearningUnit, ratio: Fraction, learns_from: int, n_per_round: int) -> None:
+        self.unit, self.learns_from = unit, learns_from
+        self.pending = PendingUpdates(ratio)
+        self.batches: deque[Batch] = deque()
+        self.unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []
+        self._n_per_round = n_per_round
+        self._collect_start = unit.clock.env_step
+
+    def start_collect(self) -> None:
+        """Note the clock before a collect."""
+        self._collect_start = self.unit.clock.env_step
+
+    def count(self) -> None:
+        """Count the updates that a collect calls for."""
+        if self.unit.clock.env_step >= self.learns_from:
+            self.pending.n_steps += self.unit.clock.env_step - self._collect_start
+
+    @property
+    def n_ready(self) -> int:
+        """The remaining updates of a started round, and the pending updates that fill complete rounds."""
+        n_drawn = len(self.batches)
+        n_rounds = max(0, self.pending.count - n_drawn) // self._n_per_round
+        if n_rounds and not len(self.unit.buffer):  # a failed environment may take all rows with it
+            return n_drawn
+        return n_drawn + n_rounds * self._n_per_round
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether an update is left that does not fill a complete round."""
+        return bool(self.batches) or (self.pending.count > 0 and len(self.unit.buffer) > 0)
+
+    def draw(self, batch_size: int | None) -> None:
+        """Sample a batch, or a round of them."""
+        unit, step = self.unit, self.unit.clock.env_step
+        n_batches = min(self.pending.count, self._n_per_round)
+        if n_batches == 1:
+            self.batches.append(draw_batch(unit.policy, unit.buffer, batch_size, step=step))
+        else:
+            assert isinstance(unit.buffer, RoundBuffer), "`check_replay` rejects other buffers"
+            assert batch_size is not None, "`check_replay` rejects rounds of it"
+            how: dict[str, Any] = {"horizon": unit.policy.horizon, "step": step, "columns": unit.policy.columns}
+            self.batches.extend(unit.buffer.sample_round(n_batches, batch_size, **how))
+
+    def write_priorities(self, n_written: int) -> None:
+        """Write the new priorities of the oldest updates; a row sampled twice keeps its last one."""
+        read = [(slots, read_priority()) for slots, read_priority in self.unwritten[:n_written]]
+        del self.unwritten[:n_written]
+        known = [(slots, priority) for slots, priority in read if priority is not None]
+        if known:
+            slots, priorities = zip(*known, strict=True)
+            self.unit.buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
+
+    def discard(self, learning_starts: int) -> None:
+        """Learn again `learning_starts` rows from here; a fraction of a pending update stays."""
+        self.learns_from = self.unit.clock.env_step + learning_starts
+        self.pending.n_updates += self.pending.count
+        self.batches.clear()
+        self.unwritten.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the pending updates, and sampled batches and priorities that are not used yet."""
+        unwritten = [{"slots": slots, "priority": read_priority()} for slots, read_priority in self.unwritten]
+        return {
+            "credit": self.pending.state_dict(),
+            "updates": {"drawn": [batch_to_plain(batch) for batch in self.batches], "learnt": unwritten},
+            "learns_from": self.learns_from,
+            "collect_start": self._collect_start,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        self.pending.load_state_dict(state["credit"])
+        self.batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
+        self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
+        self.learns_from = state["learns_from"]
+        self._collect_start = state.get("collect_start", self.unit.clock.env_step)  # older checkpoints have none
+
+
+def _same(priority: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+    return priority
+
+
+# ---- batches ----
 
 
 def draw_batch(policy: Learner, buffer: SampledStore, batch_size: int | None, *, step: int) -> Batch:

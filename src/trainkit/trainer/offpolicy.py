@@ -1,14 +1,9 @@
 """Off-policy training: collect, sample, update, write priorities; the updates per environment step are exact."""
 
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import partial
 from typing import Any, Literal, Unpack
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
@@ -20,11 +15,10 @@ from trainkit.core.protocols import (
     HasReturnRange,
     Learner,
     LearningUnit,
-    RoundBuffer,
 )
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain, check_sequences, draw_batch
+from trainkit.trainer.batches import Replay, check_sequences
 from trainkit.trainer.compatibility import check_replay, check_warmup
 from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
@@ -34,135 +28,6 @@ LearnerT = TypeVar("LearnerT", bound=Learner | HasLearningUnits, default=Any, co
 _log = logging.getLogger(__name__)
 
 Refresh = Literal["update", "late", "round"]
-ReadPriority = Callable[[], NDArray[np.float32] | None]  # waits for the device
-
-
-class PendingUpdates:
-    """The updates that the environment steps so far call for, exactly: a ratio of 0.3 gives 300 in 1,000 steps.
-
-    Args:
-        ratio: updates per step.
-
-    Attributes:
-        n_steps: environment steps that call for updates.
-        n_updates: updates that were performed, or canceled.
-    """
-
-    def __init__(self, ratio: float | Fraction) -> None:
-        exact = ratio if isinstance(ratio, Fraction) else Fraction(str(ratio))
-        self._numerator, self._denominator = exact.numerator, exact.denominator
-        self.n_steps = 0
-        self.n_updates = 0
-
-    @property
-    def count(self) -> int:
-        """Number of complete pending updates."""
-        return self.count_after(0)
-
-    def count_after(self, n_steps: int) -> int:
-        """Return the number of complete pending updates after further steps."""
-        return (self.n_steps + n_steps) * self._numerator // self._denominator - self.n_updates
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the counts."""
-        return {"n_steps": self.n_steps, "n_paid": self.n_updates}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restore saved counts."""
-        self.n_steps, self.n_updates = state["n_steps"], state["n_paid"]
-
-
-class Replay:
-    """The updates of one policy from its buffer: how many are pending, their batches, and priorities to be written.
-
-    Args:
-        unit: the policy, its buffer and its clock.
-        ratio: updates per step of the policy.
-        learns_from: the step from which updates follow.
-
-    Attributes:
-        learns_from: may be set.
-        pending: the updates that steps so far call for.
-        batches: drawn and not learned from yet: a round that has begun.
-        unwritten: slots, and their priorities when read.
-    """
-
-    def __init__(self, unit: LearningUnit, ratio: Fraction, learns_from: int, n_per_round: int) -> None:
-        self.unit, self.learns_from = unit, learns_from
-        self.pending = PendingUpdates(ratio)
-        self.batches: deque[Batch] = deque()
-        self.unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []
-        self._n_per_round = n_per_round
-        self._collect_start = unit.clock.env_step
-
-    def start_collect(self) -> None:
-        """Note the clock before a collect."""
-        self._collect_start = self.unit.clock.env_step
-
-    def count(self) -> None:
-        """Count the updates that a collect calls for."""
-        if self.unit.clock.env_step >= self.learns_from:
-            self.pending.n_steps += self.unit.clock.env_step - self._collect_start
-
-    @property
-    def n_ready(self) -> int:
-        """The remaining updates of a started round, and the pending updates that fill complete rounds."""
-        n_drawn = len(self.batches)
-        n_rounds = max(0, self.pending.count - n_drawn) // self._n_per_round
-        if n_rounds and not len(self.unit.buffer):  # a failed environment may take all rows with it
-            return n_drawn
-        return n_drawn + n_rounds * self._n_per_round
-
-    @property
-    def has_rest(self) -> bool:
-        """Whether an update is left that does not fill a complete round."""
-        return bool(self.batches) or (self.pending.count > 0 and len(self.unit.buffer) > 0)
-
-    def draw(self, batch_size: int | None) -> None:
-        """Sample a batch, or a round of them."""
-        unit, step = self.unit, self.unit.clock.env_step
-        n_batches = min(self.pending.count, self._n_per_round)
-        if n_batches == 1:
-            self.batches.append(draw_batch(unit.policy, unit.buffer, batch_size, step=step))
-        else:
-            assert isinstance(unit.buffer, RoundBuffer), "`check_replay` rejects other buffers"
-            assert batch_size is not None, "`check_replay` rejects rounds of it"
-            how: dict[str, Any] = {"horizon": unit.policy.horizon, "step": step, "columns": unit.policy.columns}
-            self.batches.extend(unit.buffer.sample_round(n_batches, batch_size, **how))
-
-    def write_priorities(self, n_written: int) -> None:
-        """Write the new priorities of the oldest updates; a row sampled twice keeps its last one."""
-        read = [(slots, read_priority()) for slots, read_priority in self.unwritten[:n_written]]
-        del self.unwritten[:n_written]
-        known = [(slots, priority) for slots, priority in read if priority is not None]
-        if known:
-            slots, priorities = zip(*known, strict=True)
-            self.unit.buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
-
-    def discard(self, learning_starts: int) -> None:
-        """Learn again `learning_starts` rows from here; a fraction of a pending update stays."""
-        self.learns_from = self.unit.clock.env_step + learning_starts
-        self.pending.n_updates += self.pending.count
-        self.batches.clear()
-        self.unwritten.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the pending updates, and sampled batches and priorities that are not used yet."""
-        unwritten = [{"slots": slots, "priority": read_priority()} for slots, read_priority in self.unwritten]
-        return {
-            "credit": self.pending.state_dict(),
-            "updates": {"drawn": [batch_to_plain(batch) for batch in self.batches], "learnt": unwritten},
-            "learns_from": self.learns_from,
-            "collect_start": self._collect_start,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        self.pending.load_state_dict(state["credit"])
-        self.batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
-        self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
-        self.learns_from = state["learns_from"]
-        self._collect_start = state.get("collect_start", self.unit.clock.env_step)  # older checkpoints have none
 
 
 @checked
@@ -253,14 +118,11 @@ class OffpolicyTrainer(Trainer[LearnerT]):
                 self.learning_starts,
                 max_epoch * step_per_epoch,
             )
-        ratio = Fraction(str(1.0 if update_per_step is None else update_per_step))
-        if training_intensity is not None and batch_size is not None:
-            ratio = Fraction(str(training_intensity)) / batch_size
-        self.update_per_step = float(ratio)
+        self._ratio = _exact_ratio(update_per_step, training_intensity, batch_size)
+        self.update_per_step = float(self._ratio)
         self.refresh_priorities, self.updates_per_round, self.overlap = refresh_priorities, updates_per_round, overlap
         self._warmup = warmup
         self._collector = train_collector
-        self._ratio = ratio
         self._replays = [self._replay_of(unit) for unit in units]
         self._share_left: int | None = None  # updates left of a vector step's share, where one raised; else None
         super().__init__(
@@ -463,5 +325,8 @@ def _check_ratio(
     )
 
 
-def _same(priority: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
-    return priority
+def _exact_ratio(update_per_step: float | None, training_intensity: float | None, batch_size: int | None) -> Fraction:
+    """Return the updates per environment step that checked options call for."""
+    if training_intensity is not None and batch_size is not None:
+        return Fraction(str(training_intensity)) / batch_size
+    return Fraction(str(1.0 if update_per_step is None else update_per_step))
