@@ -15,6 +15,7 @@ from trainkit.policy.backups import (
     VDNBackup,
 )
 from trainkit.policy.base import Policy
+from trainkit.policy.baselines import RandomPolicy, ScriptedPolicy
 from trainkit.policy.bc import BCPolicy
 from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
@@ -25,9 +26,7 @@ from trainkit.policy.noise import ColoredNoise, Noise
 from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
-from trainkit.policy.random import RandomPolicy
 from trainkit.policy.sac import SACPolicy
-from trainkit.policy.scripted import ScriptedPolicy
 from trainkit.policy.target import Target
 from trainkit.policy.update_result import UpdateResult
 from trainkit.policy.values import (

@@ -1,5 +1,6 @@
-"""Uniformly random actions, for warm-up and as a baseline."""
+"""Policies that do not learn: uniformly random actions, and a function of the observations."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import ActOutput, Obs
-from trainkit.core.errors import check_flag
+from trainkit.core.errors import Checks, ConfigError, check_flag
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, random_actions, random_probability
 from trainkit.policy.base import Policy
@@ -58,3 +59,41 @@ class RandomPolicy(Policy):
             legal = np.ones((len(tree.first_leaf(obs)), int(self.action_space.n)), np.bool_)
         share: NDArray[np.float64] = legal / legal.sum(axis=1, keepdims=True)
         return share
+
+
+@checked
+class ScriptedPolicy(Policy):
+    """Act by a function of the observations; learns nothing.
+
+    Args:
+        fn: from raw observations [K, ...], with the mask in, to actions [K, ...].
+        observation_space: of one environment; a collector sets it otherwise.
+        action_space: of one environment.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Obs], NDArray[Any]],
+        *,
+        observation_space: Space[Any] | None = None,
+        action_space: Space[Any] | None = None,
+    ) -> None:
+        with Checks("ScriptedPolicy") as checks:
+            checks.require(callable(fn), f".fn must be a function of observations, got {fn!r}")
+        super().__init__(observation_space=observation_space, action_space=action_space, device="cpu", seed=0)
+        self.fn = fn
+
+    def act(
+        self,
+        obs: Obs,
+        *,
+        step: int = 0,
+        explore: bool = False,
+        state: Any = None,
+        starts: NDArray[np.bool_] | None = None,
+        env_ids: NDArray[np.intp] | None = None,
+    ) -> ActOutput:
+        action, n_rows = np.asarray(self.fn(obs)), len(tree.first_leaf(obs))
+        if action.shape[:1] != (n_rows,):
+            raise ConfigError(f"ScriptedPolicy.fn must give {n_rows} actions [K, ...], got shape {action.shape}")
+        return ActOutput(action, {}, state)
