@@ -291,6 +291,40 @@ def _as_callbacks(callbacks: object) -> list[Callback]:
     return made
 
 
+class EvaluationKeywords(TypedDict, total=False):
+    """The keywords of `EvaluationOptions` except `test_collector`, which trainers also accept by position."""
+
+    episode_per_test: int | None
+    evaluation: Evaluation | None
+    compute_score_fn: Callable[[CollectStats], float | None] | None
+    test_fn: Callable[[int, int], None] | None
+    stop_fn: Callable[[float], bool] | None
+    save_best_fn: Callable[[Any], None] | None
+    test_in_train: bool
+
+
+class LimitKeywords(TypedDict, total=False):
+    """The keywords of `LimitOptions`."""
+
+    max_env_step: int | None
+    max_seconds: float | None
+    max_epoch_seconds: float | None
+
+
+class OutputKeywords(TypedDict, total=False):
+    """The keywords of `OutputOptions`."""
+
+    logger: Any
+    log_every: int
+    smoothed_reports: int
+    verbose: bool
+    show_progress: bool | None
+    checkpoint: Checkpoint | str | Path | None
+    resume_from: str | Path | None
+    save_checkpoint_fn: Callable[[int, int, int], Any] | None
+    diagnosis: Sequence[Rule] | None
+
+
 class EventKeywords(TypedDict, total=False):
     """The keywords of `EventOptions`."""
 
@@ -316,28 +350,9 @@ class EventKeywords(TypedDict, total=False):
     on_train_end: OnTrainer
 
 
-class KeywordOptions(EventKeywords, total=False):
-    """The keywords of `Options` except `test_collector`, which trainers also accept by position."""
+class KeywordOptions(EvaluationKeywords, LimitKeywords, OutputKeywords, EventKeywords, total=False):
+    """The keywords of `Options`."""
 
-    episode_per_test: int | None
-    evaluation: Evaluation | None
-    compute_score_fn: Callable[[CollectStats], float | None] | None
-    test_fn: Callable[[int, int], None] | None
-    stop_fn: Callable[[float], bool] | None
-    save_best_fn: Callable[[Any], None] | None
-    test_in_train: bool
-    max_env_step: int | None
-    max_seconds: float | None
-    max_epoch_seconds: float | None
-    logger: Any
-    log_every: int
-    smoothed_reports: int
-    verbose: bool
-    show_progress: bool | None
-    checkpoint: Checkpoint | str | Path | None
-    resume_from: str | Path | None
-    save_checkpoint_fn: Callable[[int, int, int], Any] | None
-    diagnosis: Sequence[Rule] | None
     train_fn: Callable[[int, int], None] | None
     reward_metric: RewardMetric | None
     callbacks: Callbacks
