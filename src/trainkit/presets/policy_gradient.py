@@ -31,7 +31,30 @@ from trainkit.trainer import OnpolicyTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnpolicySettings(EnvSettings):
+class AdvantageSettings:
+    """Settings of advantages and of the losses that they weight, as far as an algorithm has them.
+
+    Args:
+        lam: lambda of generalized advantage estimation, of PPO and A2C.
+        clip_ratio: how far an update may move the probability ratio from 1, of PPO.
+        clip_value: largest change of the value by an update, of PPO; None is unlimited.
+        target_kl: stop learning from a rollout at a larger divergence, of PPO.
+        value_weight: of the critic's loss, of PPO and A2C.
+        entropy_weight: of the entropy bonus, of PPO and A2C.
+        normalize_advantage: to mean 0 and standard deviation 1 in each batch.
+    """
+
+    lam: float = 0.95
+    clip_ratio: Scheduled | Linear | None = 0.2
+    clip_value: float | None = None
+    target_kl: float | None = None
+    value_weight: float = 0.5
+    entropy_weight: Scheduled | Linear = 0.0
+    normalize_advantage: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnpolicySettings(AdvantageSettings, EnvSettings):
     """Settings of the policy-gradient presets; the defaults are those of stable-baselines3's PPO, in 8 environments.
 
     Args:
@@ -42,13 +65,6 @@ class OnpolicySettings(EnvSettings):
         log_std: initial logarithm of the standard deviation of Box actions; None is the policy's own.
         exploration: noise of Box actions, such as `ColoredNoise()`, whose beta a number is; None is independent noise.
         sequence_length: rows of an episode that gradients of a memory reach back through.
-        lam: lambda of generalized advantage estimation, of PPO and A2C.
-        clip_ratio: how far an update may move the probability ratio from 1, of PPO.
-        clip_value: largest change of the value by an update, of PPO; None is unlimited.
-        target_kl: stop learning from a rollout at a larger divergence, of PPO.
-        value_weight: of the critic's loss, of PPO and A2C.
-        entropy_weight: of the entropy bonus, of PPO and A2C.
-        normalize_advantage: to mean 0 and standard deviation 1 in each batch.
         step_per_collect: environment steps per rollout, in all environments together.
         episode_per_collect: instead of it, together with step_per_collect=None, whole episodes.
         repeat_per_collect: how often each row of a rollout is learned from.
@@ -68,13 +84,6 @@ class OnpolicySettings(EnvSettings):
     lr: LearningRate | Linear = 3e-4
     adam_eps: float = 1e-5  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
     max_grad_norm: float | None = 0.5
-    lam: float = 0.95
-    clip_ratio: Scheduled | Linear | None = 0.2
-    clip_value: float | None = None
-    target_kl: float | None = None
-    value_weight: float = 0.5
-    entropy_weight: Scheduled | Linear = 0.0
-    normalize_advantage: bool = True
     step_per_collect: int | None = 2_048
     episode_per_collect: int | None = None
     repeat_per_collect: int = 10

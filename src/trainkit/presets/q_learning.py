@@ -68,11 +68,30 @@ class ActionValueSettings:
     target_tau: Scheduled | Linear = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExplorationSettings:
+    """Settings of how a Q-learner explores.
+
+    Args:
+        epsilon: probability of a random action; None explores without.
+        repeat: exponent mu of the durations of repeated random actions, as in `EZGreedy`; None repeats none.
+        max_repeat: the longest of these, in steps.
+        temperature: of softmax exploration, instead of epsilon.
+        exploration: another one, such as `EZGreedy(0.1, max_repeat=50)`, instead of epsilon.
+    """
+
+    epsilon: Scheduled | Linear | None = Linear(1.0, 0.02, share=0.15)  # of repeated actions
+    repeat: float | None = 1.25
+    max_repeat: int = 100
+    temperature: Scheduled | Linear | None = None
+    exploration: Exploration | None = None
+
+
 # Defaults: what most of rl-zoo's DQN settings have in common (batch, network, capacity, lr, target), at half of their
 # updates per step. Layer normalization keeps values from oscillating (Gallici et al., 2025, "Simplifying deep temporal
 # difference learning"), and the learning rate falls to 0 over the run, so that what was learned stays.
 @dataclass(frozen=True, kw_only=True)
-class QSettings(ActionValueSettings, OffpolicySettings):
+class QSettings(ActionValueSettings, ExplorationSettings, OffpolicySettings):
     """Settings of the Q-learning presets.
 
     Args:
@@ -81,11 +100,6 @@ class QSettings(ActionValueSettings, OffpolicySettings):
         double: select the next action by the online network.
         munchausen: add the scaled log-probability of the action to the reward.
         entropy_temperature: of munchausen.
-        epsilon: probability of a random action; None explores without.
-        repeat: exponent mu of the durations of repeated random actions, as in `EZGreedy`; None repeats none.
-        max_repeat: the longest of these, in steps.
-        temperature: of softmax exploration, instead of epsilon.
-        exploration: another one, such as `EZGreedy(0.1, max_repeat=50)`, instead of epsilon.
         act_on: where the acting network is: with the "policy", or a copy on the "cpu".
     """
 
@@ -101,11 +115,6 @@ class QSettings(ActionValueSettings, OffpolicySettings):
     lr: LearningRate | Linear = Linear(6.3e-4, 0.0)
     adam_eps: float = 1.5e-4  # Hessel et al. (2018)
     max_grad_norm: float | None = 10.0
-    epsilon: Scheduled | Linear | None = Linear(1.0, 0.02, share=0.15)  # of repeated actions
-    repeat: float | None = 1.25
-    max_repeat: int = 100
-    temperature: Scheduled | Linear | None = None
-    exploration: Exploration | None = None
     target_every: int = 500  # 250 updates
     capacity: int = 100_000
     batch_size: int | None = 128
@@ -178,7 +187,7 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
             normalize_obs=settings.normalize_obs,
             value=make_value(self, settings),
             backup=self._backup(settings),
-            exploration=self._exploration(settings),
+            exploration=make_exploration(self, settings),
             n_step=settings.n_step,
             gamma=settings.gamma,
             reward=settings.reward,
@@ -208,21 +217,6 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
             return "repeat is None"
         return super()._no_effect(name, settings)
 
-    def _exploration(self, settings: QSettings) -> Exploration:
-        epsilon, temperature = settings.epsilon, settings.temperature
-        if settings.exploration is not None:
-            return copy.deepcopy(settings.exploration)  # its state is of one policy
-        if temperature is not None and epsilon is not None:
-            raise ConfigError(f"{self} was given both epsilon and temperature, two ways to explore: set one to None")
-        if temperature is not None:
-            return SoftQ(scheduled(temperature))
-        if epsilon is None:
-            return Greedy()
-        how = scheduled(epsilon)
-        if settings.repeat is None:
-            return EpsilonGreedy(how)
-        return EZGreedy(how, mu=settings.repeat, max_repeat=settings.max_repeat)
-
 
 def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
     """Make the value part that the settings name, or copy a given one, since it moves to its policy's device."""
@@ -241,6 +235,23 @@ def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> 
     if rescale is not None:
         raise ConfigError(f"{preset} cannot rescale a categorical value, whose support fits any returns: leave it out")
     return CategoricalValue(settings.atoms, settings.v_min, settings.v_max)
+
+
+def make_exploration(preset: Preset[..., Any, Any], settings: ExplorationSettings) -> Exploration:
+    """Make the exploration that the settings name, or copy a given one, whose state is of one policy."""
+    epsilon, temperature = settings.epsilon, settings.temperature
+    if settings.exploration is not None:
+        return copy.deepcopy(settings.exploration)
+    if temperature is not None and epsilon is not None:
+        raise ConfigError(f"{preset} was given both epsilon and temperature, two ways to explore: set one to None")
+    if temperature is not None:
+        return SoftQ(scheduled(temperature))
+    if epsilon is None:
+        return Greedy()
+    how = scheduled(epsilon)
+    if settings.repeat is None:
+        return EpsilonGreedy(how)
+    return EZGreedy(how, mu=settings.repeat, max_repeat=settings.max_repeat)
 
 
 def make_target(settings: ActionValueSettings) -> Target:
