@@ -8,7 +8,6 @@ until the steps are taken, one by one.
 import contextlib
 import itertools
 import multiprocessing.util
-import os
 import pickle
 import sys
 import time
@@ -24,7 +23,8 @@ from trainkit.core.errors import BusyError, ConfigError, EnvError
 from trainkit.core.extras import import_extra
 from trainkit.core.spaces import Spaces
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, picklable, unpacked
-from trainkit.envs.backends import FORKED, RAISED, Failure, Fingerprint, Ids, Options, Seeds, Take, Work
+from trainkit.envs.backends import RAISED, Failure, Fingerprint, Ids, Options, Seeds, Take, Work
+from trainkit.envs.ownership import OwnerProcess
 from trainkit.envs.sync import SyncRunner
 
 Where = Literal["process", "ray"]
@@ -54,8 +54,7 @@ class ActorRunner:
     def __init__(
         self, factories: Sequence[Factory], n_actors: int, where: Where, timeout_s: float | None = None
     ) -> None:
-        self._is_stepping = False  # whether the actors are, while `work` runs here
-        self._pid = os.getpid()
+        self._process = OwnerProcess()
         sizes = [len(group) for group in np.array_split(np.arange(len(factories)), n_actors)]
         self._starts = np.array([0, *itertools.accumulate(sizes)])  # [A + 1], the first environment of each actor
         groups = [list(factories[start:end]) for start, end in itertools.pairwise(self._starts.tolist())]
@@ -70,31 +69,26 @@ class ActorRunner:
             unfinished.pop_all()
 
     def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
-        self._check_usable("reset")
+        self._process.check_between_steps("reset")
         parts = self._split(indices)
         for actor, rows in parts:
             actor.reset(indices[rows] - actor.first, [seeds[row] for row in rows.tolist()], options)
         return self._take(parts)
 
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
-        self._check_usable("stepped")
+        self._process.check_between_steps("stepped")
         parts = self._split(indices)
         for actor, rows in parts:
             some = actions[rows] if isinstance(actions, np.ndarray) else [actions[row] for row in rows.tolist()]
             actor.step(some, indices[rows] - actor.first)
-        self._is_stepping = True
-        try:
-            if work is not None:
-                work()
-        finally:
-            self._is_stepping = False
+        self._process.overlap(work)
         return indices, self._take(parts)
 
     def rebuild(self, index: int) -> Spaces:
         return self._actor_of(index).rebuild(index)
 
     def call(self, name: str, args: tuple[Any, ...], indices: Ids) -> list[Any]:
-        self._check_usable(f"called for {name}")
+        self._process.check_between_steps(f"called for {name}")
         parts = self._split(indices)
         for actor, rows in parts:
             actor.send("call", (name, args, indices[rows] - actor.first))
@@ -114,16 +108,6 @@ class ActorRunner:
 
     def detach(self) -> None:
         self._close()  # its actors cannot be used by anything else
-
-    def _check_usable(self, action: str) -> None:
-        """Raise a BusyError in a fork of the process that started the actors, and in the middle of a step."""
-        if os.getpid() != self._pid:
-            raise BusyError(FORKED)
-        if self._is_stepping:
-            raise BusyError(
-                f"environments cannot be {action} in the middle of a step, where `Collector.overlap` is called, and "
-                "with overlap=True on_train_batch and on_update_end: wait until it is whole, as in on_collect_end"
-            )
 
     @property
     def actors(self) -> "Sequence[Actor]":

@@ -34,12 +34,6 @@ RAISED = (Exception, SystemExit)
 MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError, ArithmeticError)
 
 
-FORKED = (
-    "these environments belong to the process that made them, and this is a fork of it: use them there, or make_envs "
-    "in this process"
-)
-
-
 class Spent:
     """Total seconds spent around the environments' own steps and resets.
 

@@ -1,14 +1,15 @@
-"""Ownership of environments: one owner, one thread at a time, never after they are closed.
+"""Ownership of environments: one owner, one process, one thread at a time, never after they are closed.
 
 Two owners of the same environments would each continue episodes that the other has reset or stepped, and store rows
 that never happened. `Ownership` is the owner of one `Envs`; `claim_environments` protects the environment objects below
-it, which a user may hand to two `Envs`.
+it, which a user may hand to two `Envs`; `OwnerProcess` those that run in other processes or in compiled code.
 """
 
 import gc
+import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,45 @@ class Use:
 
     owner: object | None = None
     thread: int = field(default_factory=threading.get_ident, init=False)
+
+
+class OwnerProcess:
+    """The process that made environments, and whether it is in the middle of stepping them."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._is_stepping = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the process, and not a fork of it."""
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Raise a BusyError in a fork of the process."""
+        if not self.is_current:
+            raise BusyError(
+                "these environments belong to the process that made them, and this is a fork of it: use them there, or "
+                "make_envs in this process"
+            )
+
+    def check_between_steps(self, action: str) -> None:
+        """Raise a BusyError in a fork of the process, and where `overlap` calls work in the middle of a step."""
+        self.check()
+        if self._is_stepping:
+            raise BusyError(
+                f"environments cannot be {action} in the middle of a step, where `Collector.overlap` is called, and "
+                "with overlap=True on_train_batch and on_update_end: wait until it is whole, as in on_collect_end"
+            )
+
+    def overlap(self, work: Callable[[], object] | None) -> None:
+        """Call `work`, if there is any, in the middle of a step."""
+        self._is_stepping = True
+        try:
+            if work is not None:
+                work()
+        finally:
+            self._is_stepping = False
 
 
 class Ownership:

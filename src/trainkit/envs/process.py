@@ -26,11 +26,10 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
-from trainkit.core.errors import BusyError, ConfigError, EnvError
+from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.spaces import Spaces
 from trainkit.core.worker_process import blocked_signals, ignore_signals
 from trainkit.envs.backends import (
-    FORKED,
     RAISED,
     Failure,
     Fingerprint,
@@ -41,6 +40,7 @@ from trainkit.envs.backends import (
     Work,
     call_or_read,
 )
+from trainkit.envs.ownership import OwnerProcess
 from trainkit.envs.recovery import fingerprint
 
 _log = logging.getLogger(__name__)
@@ -72,8 +72,7 @@ class ProcessRunner:
         self._workers: list[Worker] = []
         self._in_flight: set[int] = set()  # whose steps were sent and not taken
         self._early: dict[int, Any] = {}  # answers to steps in flight, or failures, that a call had to receive first
-        self._is_stepping = False  # whether the processes are, while `work` runs here
-        self._pid = os.getpid()
+        self._process = OwnerProcess()
         # The priority runs it before multiprocessing ends the processes itself, by a SIGTERM that they ignore.
         self._close = multiprocessing.util.Finalize(self, _stop_all, (self._workers,), exitpriority=10)
         with contextlib.ExitStack() as unfinished:
@@ -88,7 +87,7 @@ class ProcessRunner:
         return sorted(self._in_flight)
 
     def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
-        self._check_usable("reset")
+        self._process.check_between_steps("reset")
         for index in indices.tolist():
             self._in_flight.discard(index)
             self._early.pop(index, None)
@@ -99,16 +98,11 @@ class ProcessRunner:
         return self._receive
 
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
-        self._check_usable("stepped")
+        self._process.check_between_steps("stepped")
         for row, index in enumerate(indices.tolist()):
             self._workers[index].send("step", actions[row])
             self._in_flight.add(index)
-        self._is_stepping = True
-        try:
-            if work is not None:
-                work()
-        finally:
-            self._is_stepping = False
+        self._process.overlap(work)
         if len(self._in_flight) == len(indices) <= self._wait_num:
             self._in_flight.clear()
             return indices, self._take_step
@@ -122,7 +116,7 @@ class ProcessRunner:
         return self._spaces_of(index)
 
     def call(self, name: str, args: tuple[Any, ...], indices: Ids) -> list[Any]:
-        self._check_usable(f"called for {name}")
+        self._process.check_between_steps(f"called for {name}")
         for index in self._in_flight.intersection(indices.tolist()) - self._early.keys():
             try:
                 self._early[index] = self._receive(0, index)
@@ -144,16 +138,6 @@ class ProcessRunner:
 
     def detach(self) -> None:
         self._close()  # its processes cannot be used by anything else
-
-    def _check_usable(self, action: str) -> None:
-        """Raise a BusyError in a fork of the process that started them, and in the middle of a step."""
-        if os.getpid() != self._pid:
-            raise BusyError(FORKED)
-        if self._is_stepping:
-            raise BusyError(
-                f"environments cannot be {action} in the middle of a step, where `Collector.overlap` is called, and "
-                "with overlap=True on_train_batch and on_update_end: wait until it is whole, as in on_collect_end"
-            )
 
     def _wait(self) -> list[int]:
         """Wait until `wait_num` environments in flight have answered, or failed; return all that have, ascending."""

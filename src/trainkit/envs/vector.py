@@ -1,7 +1,6 @@
 """Driving a gymnasium vector environment, whatever autoreset it has."""
 
 import operator
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +12,9 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import Obs, any_true
-from trainkit.core.errors import BadEnvDataError, BusyError, ConfigError
+from trainkit.core.errors import BadEnvDataError, ConfigError
 from trainkit.core.spaces import check_spaces, flat_actions, structure_of, zeros_of
 from trainkit.envs.backends import (
-    FORKED,
     MISREAD,
     Begun,
     Column,
@@ -28,7 +26,7 @@ from trainkit.envs.backends import (
     Seeds,
     Work,
 )
-from trainkit.envs.ownership import claim_environment, free_environments
+from trainkit.envs.ownership import OwnerProcess, claim_environment, free_environments
 from trainkit.envs.validation import RowReader
 
 
@@ -103,7 +101,7 @@ class VectorBackend:
         self._last_infos: dict[str, Any] = {}
         self._all_ids = np.arange(self.n)
         self._unused_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # of environments not stepped
-        self._pid = os.getpid()
+        self._process = OwnerProcess()
         self._claimed = [venv, *getattr(venv.unwrapped, "envs", ())]  # and what a SyncVectorEnv steps one by one
         try:
             for env_id, env in enumerate(self._claimed, -1):
@@ -178,7 +176,7 @@ class VectorBackend:
 
     def close(self) -> None:
         self.detach()
-        if os.getpid() == self._pid:  # a fork shares the parent's processes and pipes, and leaves them alone
+        if self._process.is_current:  # a fork shares the parent's processes and pipes, and leaves them alone
             self.venv.close()
 
     def detach(self) -> None:
@@ -222,8 +220,7 @@ class VectorBackend:
             raise Failure(None, str(error), BadEnvDataError) from None
 
     def _call(self, method: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
-        if os.getpid() != self._pid:
-            raise BusyError(FORKED)
+        self._process.check()
         try:
             return method(*args, **arguments)
         except Exception as error:
