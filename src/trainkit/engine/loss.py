@@ -20,7 +20,11 @@ RESERVED_METRICS = frozenset(
 
 
 class TensorBatch(NamedTuple):
-    """B rows on the device, observations as features."""
+    """B rows on the device, observations as features.
+
+    A loss that uses `steps`, `recalled` and `per_sample` learns from sequences, too, which a recurrent policy is given
+    in the place of rows (`policy.recurrence.SequenceRows`).
+    """
 
     obs: Any
     action: Tensor  # [B] of a Discrete space, else [B, ...]
@@ -32,6 +36,19 @@ class TensorBatch(NamedTuple):
     next_legal: Tensor | None  # [B, A], of next_obs
     extras: Mapping[str, Tensor] = MappingProxyType({})  # {column: [B, ...]}, those that the policy's `columns` names
     inputs: Any = MappingProxyType({})  # what the policy's `loss_inputs` returned, and earlier losses' outputs
+
+    @property
+    def steps(self) -> "TensorBatch":
+        """The rows to learn from: all."""
+        return self
+
+    def recalled(self, network: nn.Module, part: slice = slice(None)) -> nn.Module:
+        """Return a network as a function of the features of `steps`: itself, as it has no memory."""
+        return network
+
+    def per_sample(self, loss: "Loss") -> "Loss":
+        """Return the loss of what the buffer sampled from that of `steps`: the same."""
+        return loss
 
 
 def tensor_batch(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:

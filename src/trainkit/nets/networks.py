@@ -30,7 +30,7 @@ class RandomInputs(NamedTuple):
     noise: Tensor | None = None  # [R, noise_size], of noisy layers
     fractions: Tensor | None = None  # [B, W] or [1, W], where the value part samples them
 
-    def fixed_in(self, network: nn.Module) -> Callable[[Any, Tensor | None], Prediction]:
+    def fixed_in(self, network: Callable[..., Any]) -> Callable[[Any, Tensor | None], Prediction]:
         """Return the network as a function of features and action mask, with all other inputs fixed."""
         noise, fractions = self
         if fractions is None:

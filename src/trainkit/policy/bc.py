@@ -1,6 +1,6 @@
 """Behavior cloning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, Self, Unpack
 
@@ -160,14 +160,9 @@ class BCPolicy(ActorPolicy):
             raise non_integer_actions(self, batch.action)
         return self._update(batch, step=step)
 
-    def loss(self, rows: Any) -> Loss:
+    def loss(self, batch: TensorBatch | SequenceRows) -> Loss:
         """Return the negative log-likelihood of the data's actions, or their squared distance from the mode."""
-        if not isinstance(rows, SequenceRows):
-            return self._loss(rows, self.network)
-        assert self.sequences is not None, "the policy is recurrent"
-        return rows.per_sequence(self._loss(rows.steps, rows.recalled(self.network)), self.sequences.eta)
-
-    def _loss(self, rows: TensorBatch, network: Callable[[Any], Prediction]) -> Loss:
+        network, rows = batch.recalled(self.network), batch.steps
         outputs, legal = _outputs(network(rows.obs)), rows.legal
         action = rows.action if self.action_scale is None else self.action_scale.to_unit(rows.action)
         if self._is_mse:
@@ -179,7 +174,7 @@ class BCPolicy(ActorPolicy):
             if not self._is_box:
                 is_same = (self.distribution.mode(outputs, legal) == action).view(len(action), -1)
                 metrics["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype).mean()
-        return Loss(loss, metrics=metrics)
+        return batch.per_sample(Loss(loss, metrics=metrics))
 
 
 def _outputs(prediction: Prediction) -> Tensor:

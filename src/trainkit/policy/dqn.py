@@ -496,17 +496,11 @@ class DQNPolicy(Policy):
             fractions = value.draw(n_rows * (1 if self.sequences is None else self.sequences.length), self.generator)
         return {"online": RandomInputs(noise[0], fractions[0]), "target": RandomInputs(noise[1], fractions[1])}
 
-    def loss(self, rows: Any) -> Loss:
-        """Return the loss of a `TensorBatch`; of `SequenceRows`, where a network is called with recalled features."""
-        if not isinstance(rows, SequenceRows):
-            return self._td_loss(rows, self.network, self.target_network)
-        assert self.sequences is not None, "the policy is recurrent"
-        with torch.no_grad():
-            target = rows.recalled(self.target_network)
-        return rows.per_sequence(self._td_loss(rows.steps, rows.recalled(self.network), target), self.sequences.eta)
-
-    def _td_loss(self, rows: TensorBatch, network: Any, target_network: Any) -> Loss:
+    def loss(self, batch: TensorBatch | SequenceRows) -> Loss:
         """Return the value part's loss of the chosen actions towards the TD target, plus the penalty."""
+        with torch.no_grad():
+            target_network = batch.recalled(self.target_network)
+        network, rows = batch.recalled(self.network), batch.steps
         online = RandomInputs(*rows.inputs["online"]).fixed_in(network)
         target = RandomInputs(*rows.inputs["target"]).fixed_in(target_network)
         prediction = online(rows.obs, rows.legal)
@@ -525,7 +519,7 @@ class DQNPolicy(Policy):
         if self.penalty is not None:
             penalty = self.penalty(self.value.mean(prediction.outputs), rows.action, rows.legal)
             loss, metrics["penalty_mean"] = loss + penalty, penalty.detach().mean()
-        return Loss(loss, priority, metrics)
+        return batch.per_sample(Loss(loss, priority, metrics))
 
     def _check_recurrence(self, name: str, act_on: ActOn) -> None:
         """Raise for options that do not go with a network that has a memory, or that has none."""

@@ -111,6 +111,7 @@ class SequenceRows(NamedTuple):
     extras: Mapping[str, Tensor]  # {column: [T, B, ...]}
     legal: Tensor | None  # [T + n, B, A]
     burn_in: int
+    eta: float
     inputs: Any
 
     @property
@@ -160,7 +161,7 @@ class SequenceRows(NamedTuple):
         later = tree.map_tree(lambda leaf: leaf[self.burn_in :], self.observations)
         return Recalled(network, encoder.unroll(later, state.detach())[0].flatten(0, 1))
 
-    def per_sequence(self, loss: Loss, eta: float) -> Loss:
+    def per_sample(self, loss: Loss) -> Loss:
         """Return the loss of sequences from that of `steps`: its mean over the batch is the mean over valid rows.
 
         The priority of a sequence is eta times the largest of its rows' and 1 - eta times their mean (Kapturowski et
@@ -174,7 +175,7 @@ class SequenceRows(NamedTuple):
         if priority is not None:
             of_rows = priority.view(valid.shape) * valid
             mean = of_rows.sum(dim=0) / n_valid.clamp(min=1.0)
-            priority = eta * of_rows.amax(dim=0) + (1.0 - eta) * mean
+            priority = self.eta * of_rows.amax(dim=0) + (1.0 - self.eta) * mean
         return replace(loss, per_row=per_row, priority=priority)
 
 
@@ -280,4 +281,4 @@ def sequence_rows(columns: Any, preprocess: nn.Module, sequences: Sequences, fra
         features = preprocess(tree.map_tree(lambda leaf: leaf.flatten(0, 1), observations))
     features = tree.map_tree(lambda leaf: leaf.unflatten(0, shape), features)
     of_rows = after, action, reward, discount, valid, starts
-    return SequenceRows(features, *of_rows, state, weight, extras, legal, sequences.n_before, inputs)
+    return SequenceRows(features, *of_rows, state, weight, extras, legal, sequences.n_before, sequences.eta, inputs)

@@ -102,16 +102,7 @@ class SACPolicy(ActorPolicy):
             has_both = (self._actor_size > 0) == (size > 0)
             checks.require(has_both, " needs a memory in both the actor and the critics, or in neither: add the other")
             check_memory(checks, self._state_size, sequences, options.get("auxiliary"))
-            is_learned = temperature == "auto"
-            checks.number("initial_temperature", initial_temperature, low=0, above_low=True)
-            if target_entropy is not None:
-                checks.number("target_entropy", target_entropy)
-                checks.require(is_learned, f".target_entropy needs temperature='auto', got {temperature!r}")
-            if not is_learned:
-                rule = f".temperature must be 'auto', a number or a schedule, got {temperature!r}"
-                if checks.require(not isinstance(temperature, str), rule):
-                    with checks.gather():
-                        as_schedule(name, "temperature", temperature, low=0)
+            _check_temperature(checks, temperature, initial_temperature, target_entropy)
         super().__init__(action_space=action_space, **options)
         self.distribution: SquashedGaussian = SquashedGaussian(box, log_std=None)
         self._scale = self.action_scale = ActionScale(box)
@@ -120,6 +111,7 @@ class SACPolicy(ActorPolicy):
             self._extras_spec = {STATE: state_spec(self._state_size)}
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
+        is_learned = temperature == "auto"
         # By the name that saved weights have.
         self._modules["learnt_temperature"] = LogTemperature(initial_temperature) if is_learned else None
         self._schedule = None if is_learned else as_schedule(name, "temperature", temperature, low=0)
@@ -250,17 +242,12 @@ class SACPolicy(ActorPolicy):
         noise, next_noise = torch.randn(2, n_rows, self.distribution.n_dimensions, **how)
         return {"noise": noise, "next_noise": next_noise}
 
-    def critic_loss(self, rows: Any) -> Loss:
+    def critic_loss(self, batch: TensorBatch | SequenceRows) -> Loss:
         """Return half the squared TD errors of all critics (equations 5 and 6); the priority is their mean size."""
-        if not isinstance(rows, SequenceRows):
-            return self._critic_loss(rows, self.actor, self.critics, self.target_critics)
         with torch.no_grad():
-            actor = rows.recalled(self.actor, self._actors_part)
-            target = rows.recalled(self.target_critics, self._critics_part)
-        critics = rows.recalled(self.critics, self._critics_part)
-        return rows.per_sequence(self._critic_loss(rows.steps, actor, critics, target), self._eta)
-
-    def _critic_loss(self, rows: TensorBatch, actor: Any, critics: Any, target_critics: Any) -> Loss:
+            actor = batch.recalled(self.actor, self._actors_part)
+            target_critics = batch.recalled(self.target_critics, self._critics_part)
+        critics, rows = batch.recalled(self.critics, self._critics_part), batch.steps
         with torch.no_grad():
             next_unit, log_prob = self.distribution.draw(actor(rows.next_obs), rows.inputs["next_noise"])
             after = target_critics(rows.next_obs, next_unit).amin(dim=1) - self._temperature(rows) * log_prob
@@ -271,35 +258,25 @@ class SACPolicy(ActorPolicy):
         priority = td.detach().abs().mean(dim=1)
         metrics = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
         metrics |= {"td_abs_mean": priority.mean(), "td_abs_max": priority.max()}
-        return Loss(0.5 * td.square().sum(dim=1), priority, metrics)
+        return batch.per_sample(Loss(0.5 * td.square().sum(dim=1), priority, metrics))
 
-    def actor_loss(self, rows: Any) -> Loss:
+    def actor_loss(self, batch: TensorBatch | SequenceRows) -> Loss:
         """Return temperature * log pi minus the critics' minimum for a sampled action (equation 9)."""
-        if not isinstance(rows, SequenceRows):
-            return self._actor_loss(rows, self.actor, self.critics)
         with torch.no_grad():
-            critics = rows.recalled(self.critics, self._critics_part)
-        actor = rows.recalled(self.actor, self._actors_part)
-        return rows.per_sequence(self._actor_loss(rows.steps, actor, critics), self._eta)
-
-    def _actor_loss(self, rows: TensorBatch, actor: Any, critics: Any) -> Loss:
+            critics = batch.recalled(self.critics, self._critics_part)
+        actor, rows = batch.recalled(self.actor, self._actors_part), batch.steps
         temperature = self._temperature(rows)
         unit, log_prob = self.distribution.draw(actor(rows.obs), rows.inputs["noise"])
         q = critics(rows.obs, unit).amin(dim=1)
         metrics = {"entropy": -log_prob.mean(), "temperature": temperature}
-        return Loss(temperature * log_prob - q, metrics=metrics, outputs={"log_prob": log_prob})
+        loss = Loss(temperature * log_prob - q, metrics=metrics, outputs={"log_prob": log_prob})
+        return batch.per_sample(loss)
 
-    def temperature_loss(self, rows: Any) -> Loss:
+    def temperature_loss(self, batch: TensorBatch | SequenceRows) -> Loss:
         """Return log temperature times (entropy - target entropy) (equation 18)."""
         assert self.learned_temperature is not None, "there is no such step otherwise"
-        excess = -(rows.inputs["log_prob"] + self.target_entropy)
-        loss = Loss(self.learned_temperature.log * excess)
-        return rows.per_sequence(loss, self._eta) if isinstance(rows, SequenceRows) else loss
-
-    @property
-    def _eta(self) -> float:
-        assert self.sequences is not None, "the policy is recurrent"
-        return self.sequences.eta
+        excess = -(batch.inputs["log_prob"] + self.target_entropy)
+        return batch.per_sample(Loss(self.learned_temperature.log * excess))
 
     @property
     def _actors_part(self) -> slice:
@@ -342,3 +319,18 @@ class LogTemperature(nn.Module):
     def __init__(self, initial: float) -> None:
         super().__init__()
         self.log = nn.Parameter(torch.tensor(math.log(initial), dtype=torch.float32))
+
+
+def _check_temperature(
+    checks: Checks, temperature: Literal["auto"] | Scheduled, initial: float, target_entropy: float | None
+) -> None:
+    is_learned = temperature == "auto"
+    checks.number("initial_temperature", initial, low=0, above_low=True)
+    if target_entropy is not None:
+        checks.number("target_entropy", target_entropy)
+        checks.require(is_learned, f".target_entropy needs temperature='auto', got {temperature!r}")
+    if not is_learned:
+        rule = f".temperature must be 'auto', a number or a schedule, got {temperature!r}"
+        if checks.require(not isinstance(temperature, str), rule):
+            with checks.gather():
+                as_schedule(checks.subject, "temperature", temperature, low=0)
