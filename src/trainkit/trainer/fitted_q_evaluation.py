@@ -87,12 +87,8 @@ def fitted_q_evaluation(
         reserved = sorted({"backup", "double", "gamma", "n_step", "reward"} & network.keys())
         checks.require(not reserved, f" sets {', '.join(reserved)} itself: leave them out")
     at = policy.last_step if step is None else step
-    options: dict[str, Any] = {
-        "value": ExpectedValue("mse"),
-        "target": Target(25, unit="updates"),
-        "max_grad_norm": None,
-    }
-    options |= {"lr": [(0, lr), (n_updates, 0.0)], "seed": seed, "hidden": (64, 64)}
+    options: dict[str, Any] = {"value": ExpectedValue("mse"), "target": Target(25, unit="updates"), "hidden": (64, 64)}
+    options |= {"lr": [(0, lr), (n_updates, 0.0)], "max_grad_norm": None, "seed": seed}
     model = DQNPolicy.for_envs(_spaces_of(policy, dataset), backup=_policy_backup, gamma=gamma, **options | network)
     rng, slots = seeding.generator(seed, "fitted_q_evaluation"), dataset.slots()
     losses: list[float] = []

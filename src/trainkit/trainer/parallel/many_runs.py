@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,21 +86,13 @@ def run(
     tasks = []
     for name, make in makers.items():
         for seed in numbers:
-            place = root / name / f"seed{seed}"
-            key = place.relative_to(root).as_posix()
-            runs[key] = RunResult(name=key, seed=seed, folder=place)
-            tasks.append(Task(name=key, folder=place, work=partial(train_in_folder, make, seed, place)))
+            own = root / name / f"seed{seed}"
+            key = own.relative_to(root).as_posix()
+            runs[key] = RunResult(name=key, seed=seed, folder=own)
+            tasks.append(Task(name=key, folder=own, work=partial(train_in_folder, make, seed, own)))
     with ProgressBar(show_bar=None if verbose else False, show_lines=verbose) as bar:
         for outcome in run_tasks(tasks, jobs, backend=backend, show=bar.show):
-            before = runs[outcome.name]
-            result = RunResult(
-                name=before.name,
-                seed=before.seed,
-                folder=before.folder,
-                info=outcome.result,
-                error=outcome.error,
-            )
-            runs[outcome.name] = result
+            runs[outcome.name] = result = replace(runs[outcome.name], info=outcome.result, error=outcome.error)
             bar.line(outcome)
             if on_result is not None:
                 on_result(result)
