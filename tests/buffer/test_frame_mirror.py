@@ -31,20 +31,20 @@ POISON = 254  # no image has it
 class Shelf:
     """Images in an array: no device, nothing clever, and no image where none was put."""
 
-    def __init__(self, n_places: int, shape: tuple[int, ...]) -> None:
-        self.images = np.full((n_places, *shape), POISON, np.uint8)
+    def __init__(self, n_images: int, shape: tuple[int, ...]) -> None:
+        self.images = np.full((n_images, *shape), POISON, np.uint8)
         self.shape, self.n_written, self.is_released = shape, 0, False
         self.sent: list[int] = []  # images of each write
 
-    def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+    def write(self, indices: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         assert not self.is_released
         self.n_written += 1
         self.sent.append(len(rows))
-        self.images[places] = column[rows]
+        self.images[indices] = column[rows]
 
-    def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def read(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
         assert not self.is_released
-        return self.images[places]
+        return self.images[indices]
 
     gather = read
 
@@ -60,8 +60,8 @@ class Shelves:
     def __init__(self) -> None:
         self.claimed: list[Shelf] = []
 
-    def claim(self, owner: str, n_places: int, shape: tuple[int, ...]) -> Shelf:
-        self.claimed.append(Shelf(n_places, shape))
+    def claim(self, owner: str, n_images: int, shape: tuple[int, ...]) -> Shelf:
+        self.claimed.append(Shelf(n_images, shape))
         return self.claimed[-1]
 
 
@@ -266,7 +266,7 @@ def test_only_images_lie_elsewhere() -> None:
     obs = pair.there.sample(4, horizon=ONE).obs
     assert [type(leaf) for leaf in (obs["view"], obs["other"][1]["mirrored"])] == [Lookup, Lookup]
     assert [type(leaf) for leaf in (obs["other"][0], obs[ACTION_MASK])] == [np.ndarray, np.ndarray]
-    assert obs["view"].places.shape == (4, 2)
+    assert obs["view"].indices.shape == (4, 2)
 
 
 def test_what_is_saved_knows_nothing_of_it(tmp_path: Path) -> None:

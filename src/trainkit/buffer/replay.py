@@ -703,7 +703,7 @@ def _split_batch(batch: TransitionBatch, n_batches: int) -> list[TransitionBatch
         if isinstance(column, tuple):
             return list(zip(*map(split, column), strict=True))
         if isinstance(column, Lookup):
-            return [replace(column, places=places) for places in split(column.places)]
+            return [replace(column, indices=indices) for indices in split(column.indices)]
         return list(column.reshape(n_batches, -1, *column.shape[1:]))
 
     names = [field.name for field in fields(batch)]

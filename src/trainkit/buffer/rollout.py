@@ -331,9 +331,9 @@ class RolloutBuffer:
         def next_obs() -> Obs:
             follows = np.minimum(packed + n_envs, n_steps * n_envs - 1)
             found = tree.map_tree(lambda leaf: _flat(leaf)[follows], own["obs"])
-            places = np.searchsorted(packed, rows)
+            positions = np.searchsorted(packed, rows)
             for leaf, true in zip(tree.leaves(found), tree.leaves(after), strict=True):
-                leaf[places] = true
+                leaf[positions] = true
             return tree.map_tree(lambda leaf: leaf[None], found)
 
         columns = LazyColumns(

@@ -95,8 +95,8 @@ def _observations(storage: Storage, rows: Rows, ends: NDArray[np.int64], gather:
 
     def with_ends(column: Any, after: Any) -> Any:
         if isinstance(column, Lookup):
-            places = with_ends(column.places, after.places)
-            return replace(column, places=places)
+            indices = with_ends(column.indices, after.indices)
+            return replace(column, indices=indices)
         shaped = column.reshape(*rows.shape, *column.shape[1:])
         shaped[at] = after
         return shaped

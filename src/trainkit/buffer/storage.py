@@ -287,7 +287,7 @@ class Storage:
         if len(ended):
             for column, found, kept in zip(self._obs_columns, tree.leaves(obs), self.finals.columns, strict=True):
                 is_lookup = isinstance(found, Lookup)  # of the rows, and the final observations behind them
-                frames = found.places if is_lookup else found
+                frames = found.indices if is_lookup else found
                 newest = frames[:, -1] if found.ndim > column.ndim else frames
                 newest[ended] = self.rings.n_rows + final[ended] if is_lookup else kept.take(final[ended], axis=0)
         return obs

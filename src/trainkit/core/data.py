@@ -74,21 +74,21 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]  # (shape, d
 
 
 class Frames(Protocol):
-    """Images stored on a device, by places that count from 0."""
+    """Images stored on a device, by index."""
 
     shape: tuple[int, ...]  # of one
-    n_written: int  # grows with every write, so that a `Lookup` knows whether its places were overwritten
+    n_written: int  # grows with every write, so that a `Lookup` knows whether its images were overwritten
 
-    def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        """Copy rows of a column to places; the column may be changed as soon as this returns."""
+    def write(self, indices: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Copy rows of a column to these indices; the column may be changed as soon as this returns."""
         ...
 
-    def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Wait for the device and return the images at these places."""
+    def read(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Wait for the device and return the images at these indices."""
         ...
 
-    def gather(self, places: Any) -> Any:
-        """Return, on the device, the images at places that are on the device."""
+    def gather(self, indices: Any) -> Any:
+        """Return, on the device, the images at indices that are on the device."""
         ...
 
     def release(self) -> None:
@@ -105,13 +105,13 @@ class Lookup:
     """
 
     frames: Frames
-    places: NDArray[np.int64]  # [B] or [B, stack]
+    indices: NDArray[np.int64]  # [B] or [B, stack]
     n_written: int  # `frames.n_written` as it was when this was drawn
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array of images that it refers to."""
-        return (*self.places.shape, *self.frames.shape)
+        return (*self.indices.shape, *self.frames.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -123,24 +123,24 @@ class Lookup:
         """The number of axes of the array of images that it refers to."""
         return len(self.shape)
 
-    def valid_places(self) -> NDArray[np.int64]:
-        """Return the places; raise if their images may have been overwritten.
+    def valid_indices(self) -> NDArray[np.int64]:
+        """Return the indices; raise if their images may have been overwritten.
 
         Raises:
             DeviceError: rows were written there since this was drawn.
         """
         if self.n_written != self.frames.n_written:
             raise DeviceError(
-                "images that lie on a device can be read until a later batch is drawn, and newer ones may lie in their "
-                "places now: learn from a batch before the next sample, or keep it by batch.copy()"
+                "images that lie on a device can be read until a later batch is drawn, and newer ones may have "
+                "replaced them: learn from a batch before the next sample, or keep it by batch.copy()"
             )
-        return self.places
+        return self.indices
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self.frames.read(self.valid_places()).astype(self.dtype if dtype is None else dtype, copy=False)
+        return self.frames.read(self.valid_indices()).astype(self.dtype if dtype is None else dtype, copy=False)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         return iter(np.asarray(self))
@@ -240,7 +240,7 @@ class SequenceBatch:
 
     def _observed(self, at: Any) -> Obs:
         def rows_of(leaf: Any) -> Any:
-            return replace(leaf, places=leaf.places[at]) if isinstance(leaf, Lookup) else leaf[at]
+            return replace(leaf, indices=leaf.indices[at]) if isinstance(leaf, Lookup) else leaf[at]
 
         return tree.map_tree(rows_of, self.observations)
 

@@ -492,8 +492,8 @@ class FrameStore(Protocol):
     @property
     def device(self) -> object: ...
 
-    def claim(self, owner: str, n_places: int, shape: tuple[int, ...]) -> Frames:
-        """Allocate memory for `n_places` images of a shape; an error names the owner."""
+    def claim(self, owner: str, n_images: int, shape: tuple[int, ...]) -> Frames:
+        """Allocate memory for `n_images` images of a shape; an error names the owner."""
         ...
 
 

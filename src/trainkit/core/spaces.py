@@ -588,12 +588,12 @@ class JointActions:
             )
         self._shape, self._dtype = space.shape or (), space.dtype
         self._low, self._counts = low, np.array(counts, np.int64)
-        self._strides = np.array([math.prod(counts[place + 1 :]) for place in range(len(counts))], np.int64)
+        self._strides = np.array([math.prod(counts[digit + 1 :]) for digit in range(len(counts))], np.int64)
 
     def numbers(self, action: NDArray[Any]) -> NDArray[np.int64]:
         """Return the index [K] of each action [K, ...] among all combinations."""
-        places = action.reshape(len(action), len(self._counts)).astype(np.int64) - self._low
-        numbers: NDArray[np.int64] = places @ self._strides
+        digits = action.reshape(len(action), len(self._counts)).astype(np.int64) - self._low
+        numbers: NDArray[np.int64] = digits @ self._strides
         return numbers
 
     @property
@@ -603,8 +603,8 @@ class JointActions:
 
     def actions(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
         """Return the actions [K, ...] of indices [K]."""
-        places: NDArray[np.int64] = numbers[:, None] // self._strides % self._counts + self._low
-        return places.reshape(len(numbers), *self._shape).astype(self._dtype)
+        digits: NDArray[np.int64] = numbers[:, None] // self._strides % self._counts + self._low
+        return digits.reshape(len(numbers), *self._shape).astype(self._dtype)
 
 
 def joint_actions(owner: str, space: Space[Any] | None) -> JointActions | None:

@@ -32,25 +32,25 @@ class DeviceFrames:
     def __init__(self, device: str | torch.device = "auto") -> None:
         self.device = resolve_device(device)
 
-    def claim(self, owner: str, n_places: int, shape: tuple[int, ...]) -> "ResidentFrames":
-        """Allocate memory for n_places images of a shape.
+    def claim(self, owner: str, n_images: int, shape: tuple[int, ...]) -> "ResidentFrames":
+        """Allocate memory for n_images images of a shape.
 
         Raises:
             DeviceError: the device has too little memory.
         """
         try:
-            return ResidentFrames(torch.empty((n_places, *shape), dtype=torch.uint8, device=self.device))
+            return ResidentFrames(torch.empty((n_images, *shape), dtype=torch.uint8, device=self.device))
         except RuntimeError as error:
-            n_bytes = n_places * int(np.prod(shape))
+            n_bytes = n_images * int(np.prod(shape))
             raise DeviceError(
-                f"{owner}.frames need {n_bytes:,} bytes ({n_bytes / 1e9:.1f} GB) on {self.device}, for {n_places:,} "
+                f"{owner}.frames need {n_bytes:,} bytes ({n_bytes / 1e9:.1f} GB) on {self.device}, for {n_images:,} "
                 f"images of {list(shape)}, which it does not have: lower the capacity, or leave frames out. torch "
                 f"says: {error}"
             ) from error
 
 
 class ResidentFrames:
-    """Images in one tensor [places, ...], whose memory does not move until it is released.
+    """Images in one tensor [n_images, ...], whose memory does not move until it is released.
 
     Args:
         tensor: of uint8.
@@ -61,27 +61,27 @@ class ResidentFrames:
         self.shape, self.device = tuple(tensor.shape[1:]), tensor.device
         self.n_written = 0
 
-    def write(self, places: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        """Copy these rows of a column to places, asynchronously."""
+    def write(self, indices: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Copy these rows of a column to the images at these indices, asynchronously."""
         self.n_written += 1
         for start in range(0, len(rows), _MAX_SENT):
             chunk = slice(start, start + _MAX_SENT)
-            where, images = to_device((places[chunk], column.take(rows[chunk], axis=0)), self.device)
+            where, images = to_device((indices[chunk], column.take(rows[chunk], axis=0)), self.device)
             self._there.index_copy_(0, where, images)
 
-    def read(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Wait for the device and return the images at places [...]."""
-        images: NDArray[np.uint8] = self.gather(torch.from_numpy(places).to(self.device)).cpu().numpy()
+    def read(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Wait for the device and return the images at indices [...]."""
+        images: NDArray[np.uint8] = self.gather(torch.from_numpy(indices).to(self.device)).cpu().numpy()
         return images
 
-    def gather(self, places: Tensor) -> Tensor:
-        """Return the images [..., *shape] at places [...] that are on the device."""
-        if places.device != self.device:
+    def gather(self, indices: Tensor) -> Tensor:
+        """Return the images [..., *shape] at indices [...] that are on the device."""
+        if indices.device != self.device:
             raise DeviceError(
                 f"a replay buffer's frames are on {self.device}, the policy that learns from them is on "
-                f"{places.device}: give DeviceFrames the policy's device"
+                f"{indices.device}: give DeviceFrames the policy's device"
             )
-        return self._there.index_select(0, places.flatten()).view(*places.shape, *self.shape)
+        return self._there.index_select(0, indices.flatten()).view(*indices.shape, *self.shape)
 
     def release(self) -> None:
         """Free the memory."""
@@ -89,17 +89,17 @@ class ResidentFrames:
 
     @property
     def _there(self) -> Tensor:
-        assert self._tensor is not None, "released images have no valid places"
+        assert self._tensor is not None, "released images cannot be read"
         return self._tensor
 
 
-def places_of(columns: Any) -> Any:
-    """Return a tree of arrays with places in the place of images on a device; raise for overwritten images."""
-    return tree.map_tree(lambda leaf: leaf.valid_places() if isinstance(leaf, Lookup) else leaf, columns)
+def frame_indices(columns: Any) -> Any:
+    """Return columns in which images on a device are replaced by their indices; raise for overwritten images."""
+    return tree.map_tree(lambda leaf: leaf.valid_indices() if isinstance(leaf, Lookup) else leaf, columns)
 
 
 def gathered(batch: BatchT) -> BatchT:
-    """Return a batch with the images on the CPU in the place of their places."""
+    """Return a batch whose indices of images are replaced by the images, on the CPU."""
     if isinstance(batch, SequenceBatch):
         return replace(batch, observations=tree.map_tree(_array_of, batch.observations))
     columns = tree.map_tree(_array_of, (batch.obs, batch.next_obs))
@@ -107,7 +107,7 @@ def gathered(batch: BatchT) -> BatchT:
 
 
 def with_frames(observations: Any, frames: Any) -> Any:
-    """Return observations on the device with images in the place of their places; `frames` as `frames_of` has them."""
+    """Return observations on the device with images in place of indices; `frames` as `frames_of` returns them."""
     return observations if frames is None else tree.map_tree(_gathered, observations, frames)
 
 
@@ -118,11 +118,11 @@ def _gathered(leaf: Tensor, frames: Any) -> Tensor:
 def _array_of(leaf: Any) -> Any:
     if not isinstance(leaf, Lookup):
         return leaf
-    return leaf.frames.gather(torch.from_numpy(leaf.valid_places())).numpy()
+    return leaf.frames.gather(torch.from_numpy(leaf.valid_indices())).numpy()
 
 
 def frames_of(batch: TransitionBatch | SequenceBatch) -> Any:
-    """Return the image stores that the places in a batch's observations refer to; None without places."""
+    """Return the image stores that the indices in a batch's observations refer to; None without any."""
     observed = batch.observations if isinstance(batch, SequenceBatch) else (batch.obs, batch.next_obs)
     frames = tree.map_tree(lambda leaf: leaf.frames if isinstance(leaf, Lookup) else None, observed)
     return frames if any(leaf is not None for leaf in tree.leaves(frames)) else None

@@ -37,7 +37,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
 from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device
-from trainkit.engine.device_frames import frames_of, gathered, places_of
+from trainkit.engine.device_frames import frame_indices, frames_of, gathered
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Clip, GradientStep, Scalar
 from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
@@ -439,7 +439,7 @@ class Policy(nn.Module):
         if isinstance(batch, SequenceBatch):
             if self.sequences is None:
                 raise ConfigError(f"{type(self).__name__} is not recurrent, and learns from rows: use buffer.sample")
-            return places_of(sequence_columns(batch, self.sequences))
+            return frame_indices(sequence_columns(batch, self.sequences))
         if self.sequences is not None:
             raise ConfigError(
                 f"{type(self).__name__} is recurrent and learns from sequences, got a {type(batch).__name__}: use "
@@ -448,7 +448,7 @@ class Policy(nn.Module):
         reward, discount = np.asarray(batch.reward, np.float32), np.asarray(batch.discount, np.float32)
         weight = np.asarray(batch.weight, np.float32)
         columns = batch.obs, batch.action, reward, discount, batch.next_obs, weight, dict(batch.extras)
-        return columns if isinstance(batch.obs, np.ndarray) else places_of(columns)
+        return columns if isinstance(batch.obs, np.ndarray) else frame_indices(columns)
 
     # ---- running statistics ----
 
