@@ -200,7 +200,7 @@ class CopyToCpu:
             self._copy = tensor.clone()
             return
         current = torch.accelerator.current_stream(tensor.device)
-        self._source = tensor  # its memory must not be used for other tensors meanwhile
+        self._source = tensor  # keeps its memory from being used for other tensors until then
         if stream is None:
             self._copy = tensor.to(CPU, non_blocking=True)
             self._copied = current.record_event()

@@ -143,7 +143,7 @@ class Envs:
         return {**({} if self.recipe is None else self.recipe.arguments()), **live}
 
     def use_players(self, players: Players) -> None:
-        """Let processors ask for the names of the policies that control rows [K] of games."""
+        """Give processors the function that returns the names of the policies that control rows [K] of games."""
         if isinstance(self._backend, Processed):
             self._backend.use_players(players)
 

@@ -328,7 +328,7 @@ class Processed:
         self.observation_space, self.action_space = spaces_below
 
     def use_players(self, players: Players) -> None:
-        """Let processors ask which policy controls a row."""
+        """Give processors the function that returns which policy controls a row."""
         for layer in self._layers:
             layer.processor._players = players
 

@@ -138,7 +138,7 @@ class EventWriter:
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as text, and those that are not None as hyperparameters, lists as strings.
 
-        TensorBoard's table of hyperparameters shows them beside the last value of every tag.
+        TensorBoard's table of hyperparameters shows them next to the last value of every tag.
         """
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb

@@ -153,7 +153,7 @@ class SupportValue(nn.Module, Part):
 
     Args:
         width: W.
-        n_gaps: bounds are so many gaps between neighboring returns apart.
+        n_gaps: number of gaps between neighboring returns from one bound to the other.
         v_min, v_max: the bounds; None is automatic.
         margin: gaps between the returns that must be represented and automatic bounds.
 

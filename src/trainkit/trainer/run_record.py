@@ -92,5 +92,5 @@ def _of_repository() -> dict[str, Plain]:
 
 
 def _git_environment() -> dict[str, str]:
-    """Return the environment of git: it takes no lock, and asks for nothing."""
+    """Return the environment of git: it takes no lock, and prompts for nothing."""
     return {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
