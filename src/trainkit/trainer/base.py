@@ -101,7 +101,7 @@ class Trainer(Generic[TraineeT]):
     policy: TraineeT
     learning: str = ""  # the name of the policy that learns from the batch of `on_train_batch`; "" of an only one
     stop_reason: str | None  # None while the run continues
-    _ended: EndedEpoch | None
+    _ended: EndedEpoch | None  # an epoch that is over and not yielded yet
     _phase: Literal["new", "training", "ended"]
 
     def __init__(
@@ -140,7 +140,6 @@ class Trainer(Generic[TraineeT]):
         if self.ranks is not None:
             callbacks = callbacks_of_rank(self.ranks, callbacks)
         self._callbacks = Dispatcher(callbacks, options.callback_errors)
-        self._known_policies: set[int] = set()  # numbers of those that `on_policy_added` was fired for
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         if evaluation is not None and evaluation.background:
             self._callbacks.check_background()
@@ -570,10 +569,7 @@ class Trainer(Generic[TraineeT]):
 
     def _fire_collect_start(self) -> None:
         """Fire the events before a collect: of policies that were added since the last one, and of its start."""
-        for number, name in numbered_policies(self.policy).items():
-            if number not in self._known_policies:
-                self._known_policies.add(number)
-                self._callbacks.fire("on_policy_added", self, name)
+        self._callbacks.fire_added(self, numbered_policies(self.policy))
         self._callbacks.fire("on_collect_start", self)
 
     def _after_collect(self, stats: CollectStats) -> None:

@@ -242,6 +242,7 @@ class Dispatcher:
             for callback in receivers:
                 _check_arity(callback, event)
         self._undelivered: list[tuple[str, Trainer, Occurrences, list[Callback]]] = []  # because of an exception
+        self._known_policies: set[int] = set()  # numbers of those that `on_policy_added` was fired for
 
     def check(self, trainer: "Trainer") -> None:
         """Raise one `ConfigError` with all that the callbacks' checks find wrong with a run."""
@@ -293,6 +294,13 @@ class Dispatcher:
             if received
             else None
         )
+
+    def fire_added(self, trainer: "Trainer", policies: Mapping[int, str]) -> None:
+        """Fire `on_policy_added` for the policies {number: name} that were not there at the last call."""
+        for number, name in policies.items():
+            if number not in self._known_policies:
+                self._known_policies.add(number)
+                self.fire("on_policy_added", trainer, name)
 
     def start(self, trainer: "Trainer", collectors: Sequence[Collector | TensorCollector]) -> None:
         """Fire the start of training, and then every environment there is."""
