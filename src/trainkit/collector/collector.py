@@ -140,16 +140,10 @@ class Collector:
         policy.check_spaces(envs.observation_space, envs.action_space)
         self.policy = policy
         self._actor = _actor_of(policy, envs, in_evaluation=buffer is None)
+        self.envs = envs
         envs.ownership.claim(self)
         if buffer is not None:
-            obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
-            spec = RowSpec(n_envs=envs.n, obs=obs_specs, action=action_specs, extras=self.extras_spec)
-            try:
-                buffer.bind(self._actor.row_spec(spec))
-            except BaseException:
-                envs.ownership.release(self)
-                raise
-        self.envs = envs
+            self._bind(buffer)
         envs.use_players(self._actor.players)
         self.buffer = buffer
         self._rows_per_step = envs.n_agents if count_steps_by == "env_steps" else 1  # at most; of one environment
@@ -180,6 +174,17 @@ class Collector:
             self._actor.n_left = lambda: own.n_vector_steps_left
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
+
+    def _bind(self, buffer: RowStore) -> None:
+        """Have the buffer allocate memory for the rows; release the environments if it cannot."""
+        envs = self.envs
+        obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
+        spec = RowSpec(n_envs=envs.n, obs=obs_specs, action=action_specs, extras=self.extras_spec)
+        try:
+            buffer.bind(self._actor.row_spec(spec))
+        except BaseException:
+            envs.ownership.release(self)
+            raise
 
     def __repr__(self) -> str:
         done = f"{self.env_step:,} steps, {self.n_episode:,} episodes"

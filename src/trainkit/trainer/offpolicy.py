@@ -96,14 +96,10 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             for unit in units:
                 check_replay(checks, unit.buffer, batch_size, refresh_priorities, updates_per_round)
                 check_sequences(checks, unit.policy, unit.buffer, batch_size, updates_per_round)
-            _check_collects(checks, step_per_collect, episode_per_collect, overlap=overlap)
+            _check_collects(checks, train_collector, step_per_collect, episode_per_collect, overlap=overlap)
             _check_ratio(checks, update_per_step, training_intensity, batch_size)
             checks.integer("learning_starts", learning_starts, low=0, optional=True)
             check_warmup(checks, policy, warmup)
-            rule = (
-                ".overlap needs a policy that acts here: make environments without fragment, or with lag and no overlap"
-            )
-            checks.require(not (overlap and train_collector.plays_fragments), rule)
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         if step_per_collect is None and episode_per_collect is None:
@@ -297,8 +293,15 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
 
 def _check_collects(
-    checks: Checks, step_per_collect: int | None, episode_per_collect: int | None, *, overlap: bool
+    checks: Checks,
+    collector: Collector,
+    step_per_collect: int | None,
+    episode_per_collect: int | None,
+    *,
+    overlap: bool,
 ) -> None:
+    rule = ".overlap needs a policy that acts here: make environments without fragment, or with lag and no overlap"
+    checks.require(not (overlap and collector.plays_fragments), rule)
     for option, count in (("step_per_collect", step_per_collect), ("episode_per_collect", episode_per_collect)):
         checks.integer(option, count, low=1, optional=True)
     if episode_per_collect is not None:
