@@ -1,5 +1,7 @@
 """What the page of the general tables says of runs: bars, random play, warnings, and what was not run."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +69,33 @@ def test_every_bar_is_of_a_pair_that_is_run() -> None:
     assert ("pendulum", "sac") in PAIRS
     assert ("pendulum", "dqn") not in PAIRS
     assert ("cartpole", "sac") not in PAIRS
+
+
+def test_finished_runs_are_kept_and_those_of_other_settings_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = []
+
+    def learn(name: str, preset: str, seed: int) -> dict[str, Any]:
+        trained.append((name, preset, seed))
+        return {name: value for name, value in run(seed, 480.0).items() if name not in ("seed", "commit")}
+
+    monkeypatch.setattr(general_tables, "learn", learn)
+    monkeypatch.setattr(general_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(general_tables, "CACHE", tmp_path / "general_tables.jsonl")
+    monkeypatch.setattr(sys, "argv", ["general_tables", "--tasks", "cartpole", "--presets", "ppo", "a2c", "sac"])
+    general_tables.main()
+    assert trained == [
+        ("cartpole", RANDOM, 201),
+        *(("cartpole", "ppo", seed) for seed in range(201, 206)),
+        *(("cartpole", "a2c", seed) for seed in range(201, 204)),
+    ]
+    assert "| ppo | 1,000 | 480 [480, 480] |" in (tmp_path / "general_tables.md").read_text()
+    general_tables.main()
+    assert len(trained) == 9
+    monkeypatch.setattr(tk.presets.ppo, "_tables", {"classic": tk.presets.ppo.table("grid")})
+    general_tables.main()
+    assert [preset for _, preset, _ in trained[9:]] == ["ppo"] * 5
 
 
 def test_a_run_is_of_the_general_table_and_ends_with_unseen_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
