@@ -307,6 +307,12 @@ def test_wrong_uses_are_named() -> None:
         tk.DQNPolicy.for_envs(collector.envs, recurrent="lstn")
     with pytest.raises(tk.ConfigError, match="a recurrent state must be"):
         policy.act(np.zeros((3, 3), np.float32), state=np.zeros((3, 5)))
+    with pytest.raises(
+        tk.ConfigError, match=r"DQNPolicy: state must be \[3, 16\], a row per observation, got \(1, 16\)"
+    ):
+        policy.action_values(np.zeros((3, 3), np.float32), state=np.zeros((1, 16), np.float32))
+    with pytest.raises(tk.ConfigError, match=r"DQNPolicy has no memory: leave state out"):
+        flat.greedy_values(np.zeros((3, 3), np.float32), np.zeros((3, 16), np.float32))
     with pytest.raises(tk.ConfigError, match=r"updates_per_round draws rows"):
         tk.OffpolicyTrainer(policy, collector, max_epoch=1, step_per_epoch=9, batch_size=2, updates_per_round=4)
     assert memory_of(flat.network) is None

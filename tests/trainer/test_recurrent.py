@@ -39,7 +39,7 @@ class SaveOnce(tk.Callback):
 
     def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
         if trainer.env_step >= self._env_step and not self.n_open:
-            self.n_open = int((trainer.train_collector.state_dict()["state"] != 0).any(axis=1).sum())
+            self.n_open = int((trainer.train_collector.policy_state != 0).any(axis=1).sum())
             trainer.save(self._path)
 
 

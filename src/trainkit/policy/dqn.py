@@ -64,6 +64,7 @@ from trainkit.policy.recurrence import (
     SequenceRows,
     blank_sequence,
     check_memory,
+    checked_state,
     state_size_of,
     state_spec,
 )
@@ -295,7 +296,7 @@ class DQNPolicy(Policy):
         """
         check_flag(self, "action_values(explore=)", explore)
         if state is not None:
-            return self._recurrent_values(obs, state, explore=explore)[0]
+            return self._recurrent_values(obs, checked_state(self, state, obs), explore=explore)[0]
         self.enter(training=False)
         draw = self._acting_noise(obs, explore=explore)
         if self._cpu_copy is not None and self._cpu_copy.supports(self._acting_parts):
@@ -401,8 +402,11 @@ class DQNPolicy(Policy):
         """
         self.enter(training=False)
         with torch.no_grad():
-            given = to_device((obs, state), self.device)
-            outputs = (self._predict(given[0]) if state is None else self._recurrent_predict(*given)[0]).outputs
+            if state is None:
+                outputs = self._predict(to_device(obs, self.device)).outputs
+            else:
+                given = to_device((obs, checked_state(self, state, obs)), self.device)
+                outputs = self._recurrent_predict(*given)[0].outputs
             if isinstance(self.value, Distributional):
                 returns, probability = self.value.distribution(outputs)
             else:

@@ -68,6 +68,20 @@ class CarriedState:
         return state
 
 
+def checked_state(policy: Any, state: NDArray[np.float32], obs: Any) -> NDArray[np.float32]:
+    """Return the recurrent states [K, S] before observations [K, ...].
+
+    Raises:
+        ConfigError: the policy has no memory, or states of another shape.
+    """
+    name, size, n_rows = type(policy).__name__, policy.state_size, len(tree.first_leaf(obs))
+    if not size:
+        raise ConfigError(f"{name} has no memory: leave state out")
+    if np.shape(state) != (n_rows, size):
+        raise ConfigError(f"{name}: state must be [{n_rows}, {size}], a row per observation, got {np.shape(state)}")
+    return np.asarray(state, np.float32)
+
+
 def memory_of(network: object) -> Memory | None:
     """Return the memory of a network's encoder, None where it has none."""
     encoder = getattr(network, "encoder", None)

@@ -34,7 +34,7 @@ from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import SequenceRows, check_memory, state_size_of, state_spec
+from trainkit.policy.recurrence import SequenceRows, check_memory, checked_state, state_size_of, state_spec
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.target import Target
 
@@ -223,7 +223,9 @@ class SACPolicy(ActorPolicy):
             features = self.features(obs)
             of_actor = of_critics = features
             if state is not None:
-                of_actor, of_critics, _ = self._unrolled(features, to_device(state, self.device))
+                of_actor, of_critics, _ = self._unrolled(
+                    features, to_device(checked_state(self, state, obs), self.device)
+                )
                 actor, critics = actor.predict, critics.predict
             unit = self.distribution.mode(actor(of_actor), None).flatten(1)
             best: NDArray[np.float32] = critics(of_critics, unit).amin(dim=1).cpu().numpy()
