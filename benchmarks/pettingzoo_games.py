@@ -143,8 +143,9 @@ def report(cache: Cache, n_moves: int, missing: Mapping[str, str]) -> str:
         "",
         measured_at(commits),
         "",
-        f"`python -m benchmarks.pettingzoo_games` on {platform.machine()}; Python {platform.python_version()}, "
-        f"trainkit {tk.__version__}, torch {torch.__version__}, PettingZoo {pettingzoo.__version__}.",
+        f"`python -m benchmarks.pettingzoo_games --moves {n_moves}` on {platform.machine()}; Python "
+        f"{platform.python_version()}, trainkit {tk.__version__}, torch {torch.__version__}, PettingZoo "
+        f"{pettingzoo.__version__}.",
         "",
         f"Every game of PettingZoo's classic and butterfly packages that is installed, {N_GAMES} at a time: "
         f"{n_moves:,} moves by random legal actions, then as many by two policies that learn and share its agents. "

@@ -23,8 +23,8 @@ def pictures(cell: dict[str, Any]) -> int:
     return sum("image/png" in output.get("data", {}) for output in cell["outputs"])
 
 
-def test_there_are_four() -> None:
-    assert NOTEBOOKS == ["offline", "parts", "quickstart", "recurrent"]
+def test_there_are_five() -> None:
+    assert NOTEBOOKS == ["offline", "parts", "quickstart", "recurrent", "self_play"]
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

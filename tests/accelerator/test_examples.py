@@ -75,6 +75,7 @@ RUNS = {
     "parts": notebook("parts"),
     "quickstart": notebook("quickstart"),
     "recurrent": notebook("recurrent"),
+    "self_play": notebook("self_play"),
 }
 NEEDS = {"rainbow_atari": "ale_py", "tune_optuna": "optuna"}
 
