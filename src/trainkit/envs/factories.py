@@ -20,7 +20,7 @@ from trainkit.core.spaces import array_specs, check_space, flat_actions, space_b
 from trainkit.envs.games import is_game, space_of
 
 Space = gym.Space[Any]
-Wrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+Wrapper = Callable[[Any], Any]  # of an environment or a game
 ValidateEnv = Callable[[Any], object]
 
 # Ids that a package registers when it is imported: {namespace: (package, our extra)}.

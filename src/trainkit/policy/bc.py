@@ -29,7 +29,7 @@ from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import non_integer_actions
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import SequenceRows, check_memory, state_size_of
+from trainkit.policy.recurrence import check_memory, state_size_of
 from trainkit.policy.update_result import UpdateResult
 
 
@@ -160,7 +160,7 @@ class BCPolicy(ActorPolicy):
             raise non_integer_actions(self, batch.action)
         return self._update(batch, step=step)
 
-    def loss(self, batch: TensorBatch | SequenceRows) -> Loss:
+    def loss(self, batch: TensorBatch, /) -> Loss:
         """Return the negative log-likelihood of the data's actions, or their squared distance from the mode."""
         network, rows = batch.recalled(self.network), batch.steps
         outputs, legal = _outputs(network(rows.obs)), rows.legal

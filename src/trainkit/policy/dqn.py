@@ -61,7 +61,6 @@ from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.recurrence import (
     CarriedState,
-    SequenceRows,
     blank_sequence,
     check_memory,
     checked_state,
@@ -500,7 +499,7 @@ class DQNPolicy(Policy):
             fractions = value.draw(n_rows * (1 if self.sequences is None else self.sequences.length), self.generator)
         return {"online": RandomInputs(noise[0], fractions[0]), "target": RandomInputs(noise[1], fractions[1])}
 
-    def loss(self, batch: TensorBatch | SequenceRows) -> Loss:
+    def loss(self, batch: TensorBatch, /) -> Loss:
         """Return the value part's loss of the chosen actions towards the TD target, plus the penalty."""
         with torch.no_grad():
             target_network = batch.recalled(self.target_network)

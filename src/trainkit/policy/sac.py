@@ -34,7 +34,7 @@ from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import SequenceRows, check_memory, checked_state, state_size_of, state_spec
+from trainkit.policy.recurrence import check_memory, checked_state, state_size_of, state_spec
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.target import Target
 
@@ -244,7 +244,7 @@ class SACPolicy(ActorPolicy):
         noise, next_noise = torch.randn(2, n_rows, self.distribution.n_dimensions, **how)
         return {"noise": noise, "next_noise": next_noise}
 
-    def critic_loss(self, batch: TensorBatch | SequenceRows) -> Loss:
+    def critic_loss(self, batch: TensorBatch, /) -> Loss:
         """Return half the squared TD errors of all critics (equations 5 and 6); the priority is their mean size."""
         with torch.no_grad():
             actor = batch.recalled(self.actor, self._actors_part)
@@ -262,7 +262,7 @@ class SACPolicy(ActorPolicy):
         metrics |= {"td_abs_mean": priority.mean(), "td_abs_max": priority.max()}
         return batch.per_sample(Loss(0.5 * td.square().sum(dim=1), priority, metrics))
 
-    def actor_loss(self, batch: TensorBatch | SequenceRows) -> Loss:
+    def actor_loss(self, batch: TensorBatch, /) -> Loss:
         """Return temperature * log pi minus the critics' minimum for a sampled action (equation 9)."""
         with torch.no_grad():
             critics = batch.recalled(self.critics, self._critics_part)
@@ -274,7 +274,7 @@ class SACPolicy(ActorPolicy):
         loss = Loss(temperature * log_prob - q, metrics=metrics, outputs={"log_prob": log_prob})
         return batch.per_sample(loss)
 
-    def temperature_loss(self, batch: TensorBatch | SequenceRows) -> Loss:
+    def temperature_loss(self, batch: TensorBatch, /) -> Loss:
         """Return log temperature times (entropy - target entropy) (equation 18)."""
         assert self.learned_temperature is not None, "there is no such step otherwise"
         excess = -(batch.inputs["log_prob"] + self.target_entropy)
