@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import json
 import os
+import pickle
 import platform
 import resource
 import subprocess
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 import trainkit as tk
 from benchmarks.provenance import code_commit, measured_at
 from trainkit.core.files import load_state
-from trainkit.core.worker_process import ONE_THREAD
+from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess
 from trainkit.engine.ranks import Ranks
 
 PAGE = Path(__file__).parent / "results" / "scaling.md"
@@ -181,6 +182,46 @@ def idle_step(**where: Any) -> float:
     return seconds
 
 
+def echo(inbox: Inbox) -> None:
+    """Answer each message with itself."""
+    while True:
+        inbox.pipe.send_bytes(inbox.receive())
+
+
+class Echo:
+    """The same as an actor of Ray."""
+
+    def answer(self, message: bytes) -> bytes:
+        return message
+
+
+def two_messages(backend: str) -> float:
+    """Return the seconds of a message to each of two actors that do nothing, and of their answers."""
+    message = pickle.dumps(bytes(338))  # the size of an answer
+    if backend == "ray":
+        import ray  # optional
+
+        handles = [ray.remote(num_cpus=1)(Echo).remote() for _ in range(2)]
+        seconds = fastest(lambda: ray.get([handle.answer.remote(message) for handle in handles]), 3_000)
+        for handle in handles:
+            ray.kill(handle)
+        return seconds
+    from benchmarks.scaling import echo  # of a module that processes can import, not of __main__
+
+    processes = [WorkerProcess(echo) for _ in range(2)]
+
+    def ask() -> None:
+        for process in processes:
+            process.send(message)
+        for process in processes:
+            process.receive()
+
+    seconds = fastest(ask, 3_000)
+    for process in processes:
+        process.close()
+    return seconds
+
+
 def vector_step(make: Callable[[], Any], n_envs: int, n_steps: int, **where: Any) -> tuple[float, str]:
     """Return the seconds of a vector step of a collector, and a digest of its rows."""
     envs = tk.make_envs(make, n_envs, seed=1, **where)
@@ -215,6 +256,11 @@ def actors() -> list[Row]:
                 f"a vector step's overhead in 2 actors, {name}",
                 f"{1e3 * (seconds - idle):.2f} ms",
                 "<= 2 ms" if name == "Ray" else "<= 0.3 ms",
+            ),
+            (
+                f"of which two messages to actors that do nothing, {name}",
+                f"{1e3 * two_messages(where['backend']):.2f} ms",
+                "",
             ),
         ]
         alone, theirs = vector_step(sleeping, 8, 160, fragment=FRAGMENT, **where)
@@ -284,8 +330,8 @@ On {os.cpu_count()} cores that did nothing else, Python {platform.python_version
   logs, weights, moments, replay buffers, generators and counters.
 - **Actors.** A policy with 16 hidden units acts in 8 environments. The overhead is the time of a vector step of
   environments whose step does nothing, in two actors, minus that in this process: two messages there and two back; of
-  each the 10 % quantile of 3,000. In fragments of 16 vector steps the actors act, too; these times are means, of a
-  collector with a policy and a buffer.
+  each the 10 % quantile of 3,000. The row below it has as many messages, to actors that send them back unread. In
+  fragments of 16 vector steps the actors act, too; these times are means, of a collector with a policy and a buffer.
 - **Ranks.** The all-reduce of one flat gradient of 32-bit numbers, between two processes of this machine; the 10 %
   quantile of 500.
 """

@@ -29,3 +29,18 @@ def import_extra(subject: object, module: str, extra: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise MissingExtraError(f"{subject} needs {package} ({error}): {install_command(extra)}") from error
+
+
+def connected_ray(subject: object) -> Any:
+    """Return Ray, connected to the cluster that `RAY_ADDRESS` names or else started on this machine.
+
+    Args:
+        subject: what needs it, with which the error begins.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    ray = import_extra(subject, "ray", "ray")
+    if not ray.is_initialized():  # a dashboard's processes would take their share of the cores
+        ray.init(include_dashboard=False, configure_logging=False, log_to_driver=False)
+    return ray

@@ -8,6 +8,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -167,6 +168,8 @@ class Inbox:
 
     def __init__(self, descriptor: int, owner: int) -> None:
         self.pipe, self._owner = Connection(descriptor), owner
+        self._readable = select.poll()  # one for all messages: the pipe's own `poll` makes one for each
+        self._readable.register(descriptor, select.POLLIN)
 
     def serve(self, function: Serve) -> None:
         """Execute the function of this process, until the owner closes the pipe or ends."""
@@ -176,7 +179,7 @@ class Inbox:
 
     def receive(self) -> bytes:
         """Wait for a message."""
-        while not self.pipe.poll(1.0):
+        while not self._readable.poll(1_000):
             self.check_owner()
         return self.pipe.recv_bytes()
 

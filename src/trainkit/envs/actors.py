@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.errors import BusyError, ConfigError, EnvError
-from trainkit.core.extras import import_extra
+from trainkit.core.extras import connected_ray
 from trainkit.core.spaces import Spaces
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, picklable, unpacked
 from trainkit.envs.backends import RAISED, Failure, Fingerprint, Ids, Options, Seeds, Take, Work
@@ -429,9 +429,7 @@ class _InRay:
     """An actor of Ray, with one CPU of its cluster."""
 
     def __init__(self, message: bytes) -> None:
-        self._ray = import_extra("make_envs.backend 'ray'", "ray", "ray")
-        if not self._ray.is_initialized():
-            self._ray.init(configure_logging=False, log_to_driver=False)
+        self._ray = connected_ray("make_envs.backend 'ray'")
         remote: Any = self._ray.remote(num_cpus=1, runtime_env={"env_vars": ONE_THREAD})(_RayActor)
         self._handle = remote.remote(sys.path)
         self._answers: list[Any] = []  # references, in the order of the requests

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from trainkit.core.extras import import_extra
+from trainkit.core.extras import connected_ray
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, unpacked
 
 Backend = Literal["process", "ray"]
@@ -232,9 +232,7 @@ def _on_ray(
     tasks: Sequence[Task], messages: Sequence[bytes], jobs: int, progress: Progress, show: ShowProgress
 ) -> Generator[tuple[Task, Outcome]]:
     """Yield outcomes of tasks of Ray, each on one CPU of its cluster; epochs are not reported."""
-    ray = import_extra("run.backend 'ray'", "ray", "ray")
-    if not ray.is_initialized():
-        ray.init(configure_logging=False, log_to_driver=False)
+    ray = connected_ray("run.backend 'ray'")
     remote = ray.remote(num_cpus=1, max_retries=0, runtime_env={"env_vars": ONE_THREAD})(_work_on_ray)
     waiting = list(zip(tasks, messages, strict=True))[::-1]
     running: dict[Any, Task] = {}  # by reference
