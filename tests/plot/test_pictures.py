@@ -32,7 +32,7 @@ def test_an_episode_shows_the_expected_return_bands_and_received_returns(value: 
     (axes,) = figure.axes
     expected, came = (line.get_ydata() for line in axes.lines)
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert texts == ["90 % of it", "50 % of it", "expected return", "received return"]
+    assert texts == ["90 % of it", "50 % of it", "expected return", "observed return"]
     assert len(axes.collections) == 2
 
     class Rows:
@@ -83,7 +83,7 @@ def test_a_buffers_picture_says_how_few_rows_get_half_of_the_draws() -> None:
     left, middle, right = tk.plot.priorities(buffer).axes
     assert sum(bar.get_height() for bar in left.patches) == 11
     (note,) = middle.texts
-    assert note.get_text() == "half of the draws\nfrom 6 % of the rows"  # one row of 11 gets 30 of 40: two thirds of it
+    assert note.get_text() == "half of the samples\nfrom 6 % of the rows"  # one row of 11 gets 30 of 40: two thirds of it
     assert right.get_xlabel() == "importance weight"
 
 
@@ -93,7 +93,7 @@ def test_a_buffer_that_prefers_nothing_is_refused(buffer: Any) -> None:
         tk.plot.priorities(buffer)
 
 
-# ---- where the time went ----
+# ---- shares of the time ----
 
 
 def test_shares_of_the_time_are_stacked_to_the_whole() -> None:

@@ -158,7 +158,7 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
         left.set(ylim=(0, 100), xlim=(steps[0], steps[-1]), xlabel=unit_of(run), ylabel="share of the time, %")
         left.xaxis.set_major_formatter(count)
         left.grid(False)
-        left.set_title("where the time went")
+        left.set_title("shares of the time")
         # Outside the axes: inside, it would cover what it explains.
         left.legend(areas[::-1], list(shares)[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=1.0)
         if parts:
@@ -169,7 +169,7 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
             right.margins(x=0.18)
             right.grid(False)
             right.set_xlabel("milliseconds")
-            right.set_title("a vector step")
+            right.set_title("time of a vector step")
     return figure
 
 

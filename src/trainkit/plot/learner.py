@@ -58,7 +58,7 @@ def episode_values(
         axes.plot(steps, (returns * probability).sum(axis=1), color=COLORS[0], label="expected return")
         if policy.horizon.reward is None:
             received = discounted(np.array(recorder.rewards), policy.horizon.gamma, recorder.after)
-            axes.plot(steps, received, color=COLORS[1], linewidth=1.2, label="received return")
+            axes.plot(steps, received, color=COLORS[1], linewidth=1.2, label="observed return")
         axes.set(xlabel="step of the episode", ylabel="discounted return")
         axes.set_title(f"an episode of {envs.name}: return {sum(recorder.rewards):g}")
         axes.margins(x=0.01)
@@ -140,14 +140,16 @@ def priorities(buffer: PrioritizedReplayBuffer, *, step: int = 0, width: float =
         middle.plot([0, 100], [0, 100], color=GREY, linewidth=0.8, linestyle=":")
         half = float(np.interp(50.0, drawn, rows))
         middle.plot([half], [50.0], marker="o", markersize=4, color=COLORS[1])
-        middle.annotate(f"half of the draws\nfrom {half:.0f} % of the rows", (half, 50.0), (half + 8, 22.0))
-        middle.set(xlabel="rows, the most probable first, %", ylabel="draws, %", title="which rows are drawn")
+        middle.annotate(f"half of the samples\nfrom {half:.0f} % of the rows", (half, 50.0), (half + 8, 22.0))
+        middle.set(
+            xlabel="rows by falling probability, %", ylabel="cumulative probability, %", title="sampling probabilities"
+        )
         middle.set(xlim=(0, 100), ylim=(0, 100))
 
-        right.hist(weight, bins=_BINS, range=(0.0, 1.0), color=COLORS[2], label="rows", alpha=0.9)
+        right.hist(weight, bins=_BINS, range=(0.0, 1.0), color=COLORS[2], label="all rows", alpha=0.9)
         right.hist(
             weight, bins=_BINS, range=(0.0, 1.0), weights=len(buffer) * buffer.probabilities(), color=COLORS[1],
-            histtype="step", linewidth=1.3, label="as drawn",
+            histtype="step", linewidth=1.3, label="sampled rows",
         )  # fmt: skip
         right.set(xlabel="importance weight", ylabel="rows", title="weights")
         right.legend(loc="upper right")
