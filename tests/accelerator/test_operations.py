@@ -19,8 +19,11 @@ N_OPERATIONS = {
     "rainbow": {"float32": 233, "bf16": 288},
     "sac": {"float32": 185, "bf16": 209},
     "ppo": {"float32": 79, "bf16": 88},
+    "drqn": {"float32": 1495, "bf16": 1744},  # an LSTM's step is one operation on CUDA, here its parts are
+    "r2d2": {"float32": 1784, "bf16": 2073},
+    "recurrent_ppo": {"float32": 694, "bf16": 821},
 }
-N_GRADIENT_STEPS = {"dqn": 1, "rainbow": 1, "sac": 3, "ppo": 1}
+N_GRADIENT_STEPS = {"dqn": 1, "rainbow": 1, "sac": 3, "ppo": 1, "drqn": 1, "r2d2": 1, "recurrent_ppo": 1}
 CASES = [(name, precision) for name, counts in N_OPERATIONS.items() for precision in counts]
 
 

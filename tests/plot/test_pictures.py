@@ -83,7 +83,7 @@ def test_a_buffers_picture_says_how_few_rows_get_half_of_the_draws() -> None:
     left, middle, right = tk.plot.priorities(buffer).axes
     assert sum(bar.get_height() for bar in left.patches) == 11
     (note,) = middle.texts
-    assert note.get_text() == "half of the samples\nfrom 6 % of the rows"  # one row of 11 gets 30 of 40: two thirds of it
+    assert note.get_text() == "half of the samples\nfrom 6 % of the rows"  # a row of 11 gets 30 of 40
     assert right.get_xlabel() == "importance weight"
 
 
