@@ -121,6 +121,9 @@ def learn(task: str, method: str, seed: int, *, memory: bool) -> dict[str, Any]:
         print(f"{task} {method} {seed} {memory} {n_steps:>9,} steps {scores[-1]:8.3f} {seconds:7.0f} s", flush=True)
         if scores[-1] >= own.bar:
             break
+    else:
+        if trainer.stop_reason != "max_epoch":
+            raise SystemExit(f"{task} {method} {seed} ended by {trainer.stop_reason}: not kept")
     return {"scores": scores, "steps": n_steps, "seconds": seconds}
 
 
