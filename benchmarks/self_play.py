@@ -72,7 +72,7 @@ GAMES = {
         steps=1_500_000,
         every=100_000,
         n_envs=32,
-        policy={"hidden": [128], "lr": [(0, 1e-3), (1_500_000, 1e-4)], "gamma": 0.99, "double": True},
+        policy={"hidden": [128], "lr": [(0, 1e-3), (1_500_000, 1e-4)], "gamma": 0.9, "double": True},
         epsilon=None,
         n_conv=48,
         mirrors=True,
@@ -117,11 +117,11 @@ def play(policy: tk.Policy, game: Game, envs: tk.Envs, n_games: Mapping[str, int
 
 
 def spread_epsilon(n_games: int) -> tk.EpsilonGreedy:
-    """Let one agent of each game explore little, and the other by as much as suits the game, from 0.05 to 1.
+    """Let one agent of each game explore little, and the other by as much as suits the game, from 0.02 to 0.5.
 
     So the policy plays against weak and strong opponents at all times, and its games differ.
     """
-    pairs = [(0.05, float(other)) for other in np.geomspace(0.05, 1.0, n_games)]
+    pairs = [(0.02, float(other)) for other in np.geomspace(0.02, 0.5, n_games)]
     return tk.EpsilonGreedy(
         1.0, per_env=[one for game, pair in enumerate(pairs) for one in pair[:: 1 if game % 2 else -1]]
     )
@@ -251,6 +251,9 @@ def report(cache: Cache, seeds: Sequence[int]) -> str:
         "One DQN plays both sides of a turn-based game and learns from the moves of both. Without exploration it then "
         "plays each opponent, half of the games on each side. Seconds are CPU time of training on a machine that did "
         "other work, too.",
+        "",
+        "Seed 1 of Connect Four was trained with a discount of 0.99 and more exploration, and won 0.62 against two-ply, as "
+        "it took half of the wins at once that it had; other seeds are shown for the settings of today.",
         "",
     ]
     for game in GAMES.values():
