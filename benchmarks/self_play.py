@@ -252,7 +252,7 @@ def report(cache: Cache, seeds: Sequence[int]) -> str:
         "plays each opponent, half of the games on each side. Seconds are CPU time of training on a machine that did "
         "other work, too.",
         "",
-        "Seed 1 of Connect Four was trained with a discount of 0.99 and more exploration, and won 0.62 against two-ply: "
+        "Seed 1 of Connect Four was trained with a discount of 0.99 and more exploration and won 0.62 against two-ply: "
         "it took half of the wins that it had at once. Other seeds are shown for the settings of today.",
         "",
     ]
