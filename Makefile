@@ -27,8 +27,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train Rainbow on CartPole until it is solved
 	@$(BIN)/python examples/rainbow_cartpole.py
 
-test: $(READY)  ## run the fast tests on all cores, with coverage
-	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --cov  # the second run compiles nothing again
+test: $(READY)  ## run the fast tests on all cores
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto  # the second run compiles nothing again
+
+coverage: $(READY)  ## run the fast tests and list the lines that none executes (twice as long)
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --cov
 
 test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[docs,mujoco,notebooks,tune]'
@@ -145,5 +148,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test test-slow test-torch test-gpu test-accelerator gpu-day check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
+.PHONY: help demo test coverage test-slow test-torch test-gpu test-accelerator gpu-day check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
 	bench-same bench-race faults-peers bench-mujoco bench-spread bench-engine bench-offline results-check docs docs-code build clean

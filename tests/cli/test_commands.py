@@ -331,6 +331,18 @@ def test_check_env_ends_with_1_where_something_would_end_training(capsys: pytest
     assert complaint(capsys) == "trainkit: --kwargs must be a dict as Python writes it, got '7'"
 
 
+def test_modules_of_the_folder_where_it_is_called_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_cart.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\n\nclass Cart(CartPoleEnv):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["check-env", "own_cart.Cart", "--max-episode-steps", "50"]) == 0
+    assert "own_cart.Cart: 0 errors in" in capsys.readouterr().out
+
+
 def test_bench_prints_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--steps", "64", "--presets", "dqn", "--device", "cpu"]) == 0
     heading, line, *_ = capsys.readouterr().out.splitlines()

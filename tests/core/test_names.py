@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import trainkit as tk
 from tests.helpers.learning import Spaces
@@ -65,7 +66,10 @@ def test_a_preset_answers_with_its_own_name(name: str, hint: str) -> None:
 def test_the_name_that_is_known_where_it_was_given_is_suggested() -> None:
     assert message(presets.ppo, "CartPole-v1", n_steps=1).endswith("did you mean 'step_per_collect'?")
     assert message(presets.ppo, "CartPole-v1", ent_coef=1).endswith("did you mean 'entropy_weight'?")
-    assert message(tk.DQNPolicy.for_envs, Spaces(), target_update_freq=1).endswith("did you mean target=Target(every)?")
+    hint = 'did you mean target=Target(every, unit="updates")?'
+    assert message(tk.DQNPolicy.for_envs, Spaces(), target_update_freq=1).endswith(hint)
+    for name, part in {"gamma": "horizon=Horizon(gamma=...)", "lr": "optimizer=Adam(lr)"}.items():
+        assert message(tk.DQNPolicy, torch.nn.Identity(), **{name: 0.5}).endswith(f"did you mean {part}?")
     assert message(presets.cql, tk.ReplayBuffer(10), learning_rate=1).endswith("did you mean 'lr'?")
 
 

@@ -415,3 +415,19 @@ def test_a_summary_writer_of_torch_is_a_logger_that_stays_open(tmp_path: Path) -
     assert reader.Tensors("run/settings")
     assert reader.PluginTagToContent("hparams")
     assert reader.Tags()["images"] == ["custom/film"]
+
+
+def test_a_run_that_resumes_hides_what_it_wrote_into_a_summary_writer_after_its_checkpoint(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    def run(n_epochs: int, **options: Any) -> None:
+        writer = SummaryWriter(str(tmp_path / "log"))  # type: ignore[no-untyped-call]  # torch's
+        with make_trainer(logger=writer, max_epoch=n_epochs, **options) as trainer:
+            for epoch, _, _ in trainer:
+                if epoch == 2:
+                    trainer.save(tmp_path / "saved")
+        writer.close()  # type: ignore[no-untyped-call]  # torch's
+
+    run(3)  # and its end is not saved
+    run(4, resume_from=tmp_path / "saved")
+    assert [step for step, _ in scalars(tmp_path / "log")["buffer/size"]] == [24, 48, 72, 96]

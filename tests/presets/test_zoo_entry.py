@@ -128,6 +128,7 @@ def test_only_the_id_itself_matches(zoo: Path, env: Any) -> None:
         ({"backend": "async", "on_error": "restart"}, True),
         ({}, True),
         ({"env_kwargs": {"sutton_barto_reward": True}}, False),
+        ({"env_kwargs": {"render_mode": "rgb_array"}}, True),
         ({"max_episode_steps": 100}, False),
         ({"stack": 2}, False),
     ],

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import trainkit as tk
 from tests.trainer import toys
 from tests.trainer.toys import Walk
+from trainkit.policy.exploration import EZGreedy
 from trainkit.trainer import diagnosis
 from trainkit.trainer.diagnosis import DIAGNOSIS_RULES, Diagnosis
 from trainkit.trainer.progress import epoch_line
@@ -246,6 +247,7 @@ def test_the_page_lists_the_rules_as_they_are() -> None:
     ({"entropy_weight": 0.0}, "raise entropy_weight"),
     ({"target_entropy": -1.0}, "give exploration=ColoredNoise(), or raise target_entropy"),
     ({"action_values": print}, "explore for longer and in longer stretches (EZGreedy), raise n_step"),
+    ({"action_values": print, "exploration": EZGreedy(0.1)}, "explore for longer by a higher epsilon, raise n_step"),
 ])  # fmt: skip
 def test_the_remedy_is_that_of_the_policy(policy: dict[str, Any], remedy: str) -> None:
     assert remedy in (diagnosis.constant_returns(run_of(columns=returns(0.0), policy=policy)) or "")

@@ -1,5 +1,6 @@
 """An evaluation ends although episodes do not: they are truncated at a length of the evaluation's own."""
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,7 @@ def summed(env: int, episode: int, n_steps: int) -> float:
 def test_episodes_without_end_are_truncated_at_the_limit_and_count_as_far_as_they_went(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)  # a limit that was given is expected
     collector = Collector(Actor(), make_envs([partial(endless, 0), partial(endless, 1)]))
     evaluation = Evaluation(collector, duration=5, max_episode_steps=7, seed=1)
     stats = evaluation.run(0)

@@ -28,10 +28,11 @@ def add_check_env(commands: "Commands[Parser]") -> None:
     parser = add_command(
         commands, "check-env", run_check_env, about="check an environment before training", examples=_CHECK_EXAMPLES
     )
-    parser.add_argument("env", metavar="ENV", help="an id, module.Class or a/game_v1")
+    parser.add_argument("env", metavar="ENV", help="an id, module.Class (also of this folder) or a/game_v1")
     parser.add_argument("--steps", metavar="N", type=int, default=1_000, help="of an episode at most, default 1000")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
     parser.add_argument("--mask-key", metavar="KEY", help="of the info that holds the legal actions")
+    parser.add_argument("--max-episode-steps", metavar="N", type=int, help="truncates episodes at this length")
     parser.add_argument("--kwargs", metavar="DICT", default="{}", help="for the environment's constructor")
 
 
@@ -42,6 +43,7 @@ def run_check_env(options: argparse.Namespace) -> int:
         n_steps=options.steps,
         seed=options.seed,
         mask_key=options.mask_key,
+        max_episode_steps=options.max_episode_steps,
         env_kwargs=parse_dict("--kwargs", options.kwargs),
     )
     for finding in findings:

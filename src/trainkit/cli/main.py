@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of these arguments, by default those of the shell, and return the exit code."""
     _open_closed_descriptors()
     arguments = sys.argv[1:] if arguments is None else arguments
+    if os.getcwd() not in sys.path:  # so that a folder's own modules are found, as by `python -m trainkit`
+        sys.path.append(os.getcwd())
     options = build_parser(arguments).parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:

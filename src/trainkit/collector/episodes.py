@@ -341,10 +341,11 @@ class Episodes:
             )
 
     def warn_of_cut(self, limit: int, game: int, name: str, *, can_continue: bool) -> None:
-        """Warn once about an episode that is truncated at the limit of an evaluation."""
+        """Report once an episode that is truncated at the limit of an evaluation; one that was given is expected."""
         if not self._has_warned_of_cut:
             self._has_warned_of_cut = True
-            _log.warning(
+            _log.log(
+                logging.INFO if can_continue and limit < LONGEST_EPISODE else logging.WARNING,
                 "%s: an episode (env %d) is truncated at max_episode_steps=%s, and counts with its return so far; "
                 "n_cut_episodes counts such episodes%s",
                 *(name, game, f"{limit:,}"),

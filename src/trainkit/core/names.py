@@ -160,7 +160,7 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
     "target_network_frequency": _is("C", "target_every", 'target=Target(every, unit="env_steps")'),
     "target_network_update_freq": _is("R", "target_every", 'target=Target(every, unit="env_steps")'),
     "target_sample_size": _is("T", "target_quantiles", "quantiles"),
-    "target_update_freq": _is("T", "target_every", "target=Target(every)"),
+    "target_update_freq": _is("T", 'target=Target(every, unit="updates")', "target_every"),
     "target_update_interval": _is("S", "target_every", 'target=Target(every, unit="env_steps")'),
     "td_error_loss_fn": _is("R", 'value=ExpectedValue("huber")', 'loss="huber"'),
     "tensorboard_log": _is("S", "logger"),
@@ -280,6 +280,14 @@ CLASSES_ELSEWHERE = _by_theirs(
 )
 
 
+_IN_PARTS = {  # options of presets and of `for_envs`, where policies take the part that has them
+    "double": "backup=DoubleBackup()",
+    "gamma": "horizon=Horizon(gamma=...)",
+    "lr": "optimizer=Adam(lr)",
+    "n_step": "horizon=Horizon(n_step=...)",
+}
+
+
 def option_hint(name: str, known: Iterable[str], owners: Mapping[str, Sequence[str]] | None = None) -> str:
     """Return the hint for an unknown option, as the end of a message; "" if no option is similar.
 
@@ -291,6 +299,8 @@ def option_hint(name: str, known: Iterable[str], owners: Mapping[str, Sequence[s
     options, owners = [*known], {} if owners is None else owners
     if "env_options" in options and "make_envs" in owners.get(name, ()):
         return f", did you mean env_options={{{name!r}: ...}}?"
+    if name in _IN_PARTS and _IN_PARTS[name].partition("=")[0] in options:
+        return f", did you mean {_IN_PARTS[name]}?"
     if name in OPTIONS_ELSEWHERE:
         return translate(name, options, owners)
     close = nearest_word(name, options)

@@ -339,6 +339,9 @@ class EpochStats:
             hint = f": give stats[{tags[0]!r}]" if tags else did_you_mean(name, [item.name for item in fields(self)])
             raise AttributeError(f"EpochStats has no attribute {name!r}{hint}")
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return [*scalars(self)]
+
     def __str__(self) -> str:
         lines = []
         for name, part in (("train", self.train), ("test", self.test)):

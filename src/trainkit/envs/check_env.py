@@ -59,6 +59,7 @@ def check_env(
     n_steps: int = 1_000,
     seed: int = 0,
     mask_key: str | None = None,
+    max_episode_steps: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     validate_env: ValidateEnv | None = None,
 ) -> list[Finding]:
@@ -69,6 +70,7 @@ def check_env(
         n_steps: of an episode, at most; one is played twice.
         seed: of the episode and its actions.
         mask_key: as in `make_envs`.
+        max_episode_steps: as in `make_envs`.
         env_kwargs: as in `make_envs`.
         validate_env: as in `make_envs`; a rejection is an error that is found.
 
@@ -78,6 +80,7 @@ def check_env(
     with Checks("check_env") as checks:
         checks.integer("n_steps", n_steps, low=1)
         checks.integer("seed", seed, low=0)
+        checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
         can_validate = validate_env is None or callable(validate_env)
         checks.require(can_validate, f".validate_env must be a function of an environment, got {validate_env!r}")
     given: Any = env
@@ -87,7 +90,7 @@ def check_env(
     check = _Check(mask_key)
     with contextlib.suppress(_StopError), contextlib.ExitStack() as made:
         if not is_made:
-            given = check.make(env, env_kwargs or {})
+            given = check.make(env, env_kwargs or {}, max_episode_steps)
             made.callback(check.close, given)
         check.check_by_user(given, validate_env)
         if is_game(given):
@@ -124,8 +127,9 @@ class _Check:
         self._space: gym.Space[Any]
         self._discrete: Ranges
         self._step_seconds, self._n_steps = 0.0, 0
+        self._is_outside = False  # whether an observation was outside of the space's bounds, reported once
 
-    def make(self, spec: Any, env_kwargs: dict[str, Any]) -> Any:
+    def make(self, spec: Any, env_kwargs: dict[str, Any], max_episode_steps: int | None) -> Any:
         """Make the environment without gymnasium's own checks, which would repeat the warnings."""
         try:
             if isinstance(spec, str):
@@ -135,7 +139,7 @@ class _Check:
             elif not callable(spec):
                 raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
             context = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)
-            return EnvOptions(env_kwargs=env_kwargs).make(spec, context)
+            return EnvOptions(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps).make(spec, context)
         except (ConfigError, EnvError) as error:
             self._stop(f"it cannot be made: {error}", "fix its constructor, or the arguments")
 
@@ -185,7 +189,7 @@ class _Check:
             self.find("warning", "two episodes with the same seed and actions differ", advice)
         last = first[-1]
         if not (last.terminated or last.truncated):
-            advice = "let it terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit"
+            advice = "let it terminate, or give make_envs, and this check, max_episode_steps"
             self.find("warning", f"no episode ended within {n_steps} steps", advice)
         if last.terminated and last.truncated:
             self.find("note", "a step both terminated and truncated", "terminated wins: nothing is bootstrapped")
@@ -275,9 +279,10 @@ class _Check:
             name, space, values, _ = outside
             advice = "correct the environment or its space: training would stop there"
             self.find("error", f"{name} {values[0]} is outside {space}", advice)
-        elif not self._space.contains(tree.map_tree(lambda leaf: np.asarray(leaf[0]), rows)):
-            advice = "widen the bounds: networks scale by them"
-            self.find("warning", "an observation is outside its space's bounds", advice)
+        elif not self._is_outside and not self._space.contains(tree.map_tree(lambda leaf: np.asarray(leaf[0]), rows)):
+            self._is_outside = True
+            what = _first_outside(self._space, rows) or "an observation is outside of its space"
+            self.find("warning", what, "correct the environment, or widen the bounds of the space")
         return rows
 
     def _read_reward(self, gain: Any) -> float:
@@ -328,6 +333,29 @@ class _Check:
 
 def _observation(path: str) -> str:
     return f"observation[{path}]" if path else "observation"
+
+
+def _first_outside(space: gym.Space[Any], rows: Obs) -> str | None:
+    """Name the first number of an observation [1, ...] that is beyond the bounds of its `Box`; None: none is."""
+    for (path, leaf), (_, bounds) in zip(tree.named_leaves(rows), tree.named_leaves(_boxes(space)), strict=True):
+        if bounds is not None:
+            low, high = bounds.low, bounds.high
+            wrong = np.argwhere((leaf[0] < low) | (leaf[0] > high))
+            if len(wrong):
+                where = tuple(wrong[0].tolist())
+                index = f" at {list(where)}" if where else ""
+                limits = f"{low[where]:g} to {high[where]:g}"
+                return f"{_observation(path)}{index} is {leaf[0][where]:g}, outside of its bounds {limits}"
+    return None
+
+
+def _boxes(space: gym.Space[Any]) -> Any:
+    """Return the `Box` of each leaf of observations, None for other spaces."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _boxes(child) for key, child in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_boxes(child) for child in space.spaces)
+    return space if isinstance(space, gym.spaces.Box) else None
 
 
 def _are_equal(one: Any, other: Any) -> bool:

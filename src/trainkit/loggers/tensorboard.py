@@ -152,6 +152,13 @@ class EventWriter:
         }
         self._add_summary(0, Summary.FromString(hparams_pb(plain).SerializeToString()))
 
+    def purge(self, step: int) -> None:
+        """Make dashboards ignore what was written after this step; it stays in the files."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        with self._writing() as writer:  # as a `SummaryWriter` begins its file that has a `purge_step`
+            writer.file_writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+
     def close(self) -> None:
         """Write what is pending."""
         self._writer.flush()

@@ -548,8 +548,16 @@ class PresetConfig(Generic[TrainerT]):
 
 def _changed_tasks(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Name the options of make_envs that differ and change an environment, not only how it is run."""
-    names = sorted({*own, *given} - _HOW_ENVS_ARE_RUN)
-    return ", ".join(name for name in names if own.get(name) != given.get(name))
+    one, other = _without_rendering(own), _without_rendering(given)
+    names = sorted({*one, *other} - _HOW_ENVS_ARE_RUN)
+    return ", ".join(name for name in names if one.get(name) != other.get(name))
+
+
+def _without_rendering(env_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options without how the environment draws itself."""
+    kwargs = {name: value for name, value in env_options.get("env_kwargs", {}).items() if name != "render_mode"}
+    others = {name: value for name, value in env_options.items() if name != "env_kwargs"}
+    return others | {"env_kwargs": kwargs} if kwargs else others
 
 
 def _is_replaced(name: str, settings: Settings) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.errors import Checks
 from trainkit.core.stats import RunWarning
+from trainkit.policy.exploration import EZGreedy
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
@@ -404,5 +405,7 @@ def _how_to_explore(trainer: "Trainer") -> str:
     if hasattr(trainer.policy, "target_entropy"):
         return "give exploration=ColoredNoise(), or raise target_entropy"
     if hasattr(trainer.policy, "action_values"):
-        return "explore for longer and in longer stretches (EZGreedy), raise n_step"
+        repeats = isinstance(getattr(trainer.policy, "exploration", None), EZGreedy)
+        how = "by a higher epsilon" if repeats else "and in longer stretches (EZGreedy)"
+        return f"explore for longer {how}, raise n_step"
     return "explore more"

@@ -118,6 +118,9 @@ class History(Callback, Sequence[Row]):
         axes.set_xlabel(x)
         return figure
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return [*self._tags]
+
     def __repr__(self) -> str:
         last = f", the last: {_as_text(self[-1], ('env_step', 'gradient_step', *_SHOWN))}" if len(self) else ""
         return f"History({len(self)} epochs{last})"
