@@ -30,7 +30,7 @@ demo: $(READY)  ## train Rainbow on CartPole until it is solved
 test: $(READY)  ## run the fast tests on all cores
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto  # the second run compiles nothing again
 
-coverage: $(READY)  ## run the fast tests and list the lines that none executes (twice as long)
+coverage: $(READY)  ## run the fast tests and list the lines that none executes (two to three times as long)
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --cov
 
 test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
@@ -49,9 +49,9 @@ test-accelerator: $(READY)  ## run everything that learns on a pretend accelerat
 gpu-day:  ## measure and test all on a GPU, 8 minutes a call, offline: LIMIT_S=480 PIECE=updates REHEARSE=1 OUT=FOLDER
 	@PYTHONPATH=src:$$PYTHONPATH $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m benchmarks.gpu $(GPU_DAY)
 
-check: $(READY)  ## all that must be green before a commit: format, lint, types, fast tests
+check: $(READY)  ## all that must be green before a commit: format, lint, types, fast tests with coverage
 	@$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory lint type type-user test
+	@$(MAKE) --no-print-directory lint type type-user coverage
 
 format: $(READY)  ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only .

@@ -109,6 +109,12 @@ def test_ids_classes_and_factories_are_made(spec: Any) -> None:
     assert {finding.level for finding in check_env(spec)} == {"note"}
 
 
+def test_a_limit_is_for_environments_that_are_made_here() -> None:
+    assert not [one for one in check_env(Limited, n_steps=50, max_episode_steps=5) if "no episode ended" in one.what]
+    with pytest.raises(ConfigError, match="max_episode_steps is for environments that it makes"):
+        check_env(Limited(), max_episode_steps=20)
+
+
 def test_a_made_environment_is_left_open_and_one_of_our_own_closed() -> None:
     env = Loop()
     check_env(env)
@@ -124,7 +130,11 @@ def test_a_made_environment_is_left_open_and_one_of_our_own_closed() -> None:
         (Unseeded, "warning", "two resets with the same seed differ: call super().reset(seed=seed)"),
         (Moody, "warning", "two episodes with the same seed and actions differ"),
         (Reusing, "note", "it writes into observations it returned before"),
-        (Limited, "warning", "no episode ended within 50 steps: let it terminate, or give make_envs, and this"),
+        (
+            Limited,
+            "warning",
+            "no episode ended within 50 steps: let it terminate, or give max_episode_steps to make_envs and here",
+        ),
         (partial(Loop, None), "note", "its render_mode is None: for videos"),
         (scripted(END), "note", "it renders nothing, no arrays"),
         (scripted(STEP, answer(terminated=True, truncated=True)), "note", "both terminated and truncated"),
@@ -137,7 +147,7 @@ def test_a_made_environment_is_left_open_and_one_of_our_own_closed() -> None:
         (scripted(END, resets=[OBS]), "error", "it returned ndarray from reset, not (obs, info)"),
         (scripted(END, resets=[(OBS[:2], {})]), "error", "observation of shape (2,), the space says (3,)"),
         (scripted(END, resets=[(OBS.astype(np.float64), {})]), "note", "is float64 and is cast to the space's float32"),
-        (scripted(answer(obs=OBS + 7)), "warning", "outside of its bounds"),
+        (scripted(answer(obs=OBS + 7)), "warning", "observation at [0] is 7, outside its bounds"),
         (scripted(answer(obs=OBS + np.inf)), "error", "observation has nan or infinity"),
         (scripted(OSError("no wheels")), "error", "it raised OSError in step: no wheels"),
         (scripted(END, resets=[KeyError("map")]), "error", "it raised KeyError in reset: 'map'"),
@@ -250,7 +260,7 @@ class Faulty(TicTacToe):
             "error",
             r"returned observation\['board'\] of shape \(8,\), the space says \(9,\), at",
         ),
-        ("bounds", "warning", r"observation\[board\] is outside its space's bounds"),
+        ("bounds", "warning", r"observation\[board\] at \[2\] is 2, outside its bounds -1 to 1"),
         ("reward", "error", "returned reward nan, at .* of agent "),
         ("lost", "warning", r"its rewards pay agent 'cross' .* in a game, and last\(\) gives"),
         ("chance", "warning", "two games with the same seed and actions differ"),

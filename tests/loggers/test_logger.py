@@ -338,6 +338,11 @@ def test_a_forgotten_logger_closes_its_file_without_a_word(tmp_path: Path, kind:
 # ---- a resumed run ----
 
 
+def await_another_second() -> None:
+    """Wait, as TensorBoard sorts event files by second, and files of the same second by their number as a text."""
+    time.sleep(1.0)
+
+
 def run_log(tmp_path: Path, **options: Any) -> tk.OffpolicyTrainer:
     """Make a run with a folder of events and one of lines."""
     is_resumed = "resume_from" in options
@@ -354,6 +359,7 @@ def test_a_resumed_run_writes_to_the_same_file_without_what_came_after_the_check
     next(killed)
     with (tmp_path / "killed" / "lines" / "numbers.jsonl").open("a") as file:
         file.write('{"step": 60, "half of a li')  # when it was killed
+    await_another_second()
     resumed = run_log(tmp_path / "killed", max_epoch=3, resume_from=tmp_path / "saved")
     assert resumed.info.run_dir == str(tmp_path / "killed" / "events")
     resumed.run()
@@ -429,5 +435,6 @@ def test_a_run_that_resumes_hides_what_it_wrote_into_a_summary_writer_after_its_
         writer.close()  # type: ignore[no-untyped-call]  # torch's
 
     run(3)  # and its end is not saved
+    await_another_second()
     run(4, resume_from=tmp_path / "saved")
     assert [step for step, _ in scalars(tmp_path / "log")["buffer/size"]] == [24, 48, 72, 96]

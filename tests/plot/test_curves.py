@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 import trainkit as tk
 from tests.loggers.test_runs import make_run
 from tests.trainer.toys import make_trainer
+from trainkit.core.drawing import count
 from trainkit.plot.curves import together
-from trainkit.plot.drawing import count
 
 pytest.importorskip("matplotlib", reason="needs trainkit-rl[plot]")
 

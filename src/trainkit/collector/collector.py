@@ -666,7 +666,7 @@ class Collector:
         can_continue = self.envs.takes_options  # else environments reset themselves, at their own episodes' ends only
         if not can_continue and isinstance(self._quota, EpisodeQuota):
             self._quota.end_with_current(env_ids[cut])
-        self._episodes.warn_of_cut(limit, games[0], self.envs.name, can_continue=can_continue)
+        self._episodes.report_cut(limit, games[0], self.envs.name, can_continue=can_continue)
         flags = {name: getattr(outcome, name) | cut for name in ("truncated", "ended", "over")}
         return outcome._replace(**flags)
 

@@ -340,7 +340,7 @@ class Episodes:
                 f"{self._lengths[endless[0]]:,}",
             )
 
-    def warn_of_cut(self, limit: int, game: int, name: str, *, can_continue: bool) -> None:
+    def report_cut(self, limit: int, game: int, name: str, *, can_continue: bool) -> None:
         """Report once an episode that is truncated at the limit of an evaluation; one that was given is expected."""
         if not self._has_warned_of_cut:
             self._has_warned_of_cut = True

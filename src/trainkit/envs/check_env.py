@@ -16,7 +16,7 @@ from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionErr
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import check_spaces, legal_actions, masked_space, random_actions
 from trainkit.envs.backends import MISREAD
-from trainkit.envs.check_game import advice_on_processes, check_game
+from trainkit.envs.check_game import CORRECT_BOUNDS, advice_on_processes, check_game
 from trainkit.envs.factories import (
     EnvContext,
     EnvOptions,
@@ -87,6 +87,8 @@ def check_env(
     is_made = isinstance(env, gym.Env) or (is_game(env) and not inspect.isclass(env))
     if is_made:
         check_free(env, "check_env")
+        if max_episode_steps is not None:
+            raise ConfigError(f"check_env.max_episode_steps is for environments that it makes: limit {env!r} yourself")
     check = _Check(mask_key)
     with contextlib.suppress(_StopError), contextlib.ExitStack() as made:
         if not is_made:
@@ -126,6 +128,7 @@ class _Check:
         self._actions: ActionValidator
         self._space: gym.Space[Any]
         self._discrete: Ranges
+        self._boxes: Ranges
         self._step_seconds, self._n_steps = 0.0, 0
         self._is_outside = False  # whether an observation was outside of the space's bounds, reported once
 
@@ -174,7 +177,7 @@ class _Check:
             self._stop(str(error), f"gymnasium.wrappers.{wrapper}, or a wrapper of your own")
         if isinstance(action_space, gym.spaces.Box) and not action_space.is_bounded():
             self.find("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
-        self._space, self._discrete = space, Ranges(space, *DISCRETE)
+        self._space, self._discrete, self._boxes = space, Ranges(space, *DISCRETE), Ranges(space, gym.spaces.Box)
         self._reader, self._actions = RowReader(space, warn=self._find_cast), ActionValidator(action_space)
         return env
 
@@ -189,7 +192,7 @@ class _Check:
             self.find("warning", "two episodes with the same seed and actions differ", advice)
         last = first[-1]
         if not (last.terminated or last.truncated):
-            advice = "let it terminate, or give make_envs, and this check, max_episode_steps"
+            advice = "let it terminate, or give max_episode_steps to make_envs and here"
             self.find("warning", f"no episode ended within {n_steps} steps", advice)
         if last.terminated and last.truncated:
             self.find("note", "a step both terminated and truncated", "terminated wins: nothing is bootstrapped")
@@ -281,8 +284,8 @@ class _Check:
             self.find("error", f"{name} {values[0]} is outside {space}", advice)
         elif not self._is_outside and not self._space.contains(tree.map_tree(lambda leaf: np.asarray(leaf[0]), rows)):
             self._is_outside = True
-            what = _first_outside(self._space, rows) or "an observation is outside of its space"
-            self.find("warning", what, "correct the environment, or widen the bounds of the space")
+            what = self._boxes.describe_outside(dict(tree.named_leaves(rows))) or "an observation is outside its space"
+            self.find("warning", what, CORRECT_BOUNDS)
         return rows
 
     def _read_reward(self, gain: Any) -> float:
@@ -333,29 +336,6 @@ class _Check:
 
 def _observation(path: str) -> str:
     return f"observation[{path}]" if path else "observation"
-
-
-def _first_outside(space: gym.Space[Any], rows: Obs) -> str | None:
-    """Name the first number of an observation [1, ...] that is beyond the bounds of its `Box`; None: none is."""
-    for (path, leaf), (_, bounds) in zip(tree.named_leaves(rows), tree.named_leaves(_boxes(space)), strict=True):
-        if bounds is not None:
-            low, high = bounds.low, bounds.high
-            wrong = np.argwhere((leaf[0] < low) | (leaf[0] > high))
-            if len(wrong):
-                where = tuple(wrong[0].tolist())
-                index = f" at {list(where)}" if where else ""
-                limits = f"{low[where]:g} to {high[where]:g}"
-                return f"{_observation(path)}{index} is {leaf[0][where]:g}, outside of its bounds {limits}"
-    return None
-
-
-def _boxes(space: gym.Space[Any]) -> Any:
-    """Return the `Box` of each leaf of observations, None for other spaces."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _boxes(child) for key, child in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_boxes(child) for child in space.spaces)
-    return space if isinstance(space, gym.spaces.Box) else None
 
 
 def _are_equal(one: Any, other: Any) -> bool:

@@ -20,6 +20,7 @@ from trainkit.envs.sync import SyncRunner
 from trainkit.envs.validation import Ranges
 
 FoundInGame = tuple[Literal["error", "warning", "note"], str, str]  # (level, what was found, advice), as in a `Finding`
+CORRECT_BOUNDS = "correct the environment, or widen the bounds of the space"
 
 
 _MIN_ASYNC_MS = 0.5  # per step; a message between processes costs about a tenth of that
@@ -189,12 +190,11 @@ def _findings_of_bounds(envs: Envs, played: _PlayedGame) -> Iterator[FoundInGame
     ranges = Ranges(envs.observation_space, gym.spaces.Box)
     names = [path for path, _ in tree.named_leaves(envs.obs)]
     for columns in [played.first_obs, *(move.next_obs for move in played.moves)]:
-        leaves = dict(zip(names, columns, strict=True))
-        for path, _, low, high in ranges.leaves:
-            if path != ACTION_MASK and ((leaves[path] < low) | (leaves[path] > high)).any():
-                name = f"observation[{path}]" if path else "an observation"
-                yield "warning", f"{name} is outside its space's bounds", "widen the bounds: networks scale by them"
-                return
+        leaves = {path: leaf for path, leaf in zip(names, columns, strict=True) if path != ACTION_MASK}
+        what = ranges.describe_outside(leaves)
+        if what is not None:
+            yield "warning", what, CORRECT_BOUNDS
+            return
 
 
 def _are_same_moves(one: list[_Move], other: list[_Move]) -> bool:

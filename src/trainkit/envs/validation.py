@@ -6,7 +6,7 @@ StepValidator     values in these arrays: finite numbers, ranges, action masks, 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -295,6 +295,20 @@ class Ranges:
             is_outside = (leaves[path] < low) | (leaves[path] > high)
             if is_outside.any():
                 return _leaf_name(path), space, leaves[path], is_outside
+        return None
+
+    def describe_outside(self, obs: Mapping[str, NDArray[Any]]) -> str | None:
+        """Describe the first value of leaves {path: [K, ...]} that is out of range: leaf, index, value and range."""
+        for path, _, low, high in self.leaves:
+            if path not in obs:
+                continue
+            found = np.argwhere((obs[path] < low) | (obs[path] > high))
+            if len(found):
+                row, *index = found[0].tolist()
+                where = f" at {index}" if index else ""
+                least, most = (np.broadcast_to(bound, obs[path].shape[1:])[tuple(index)] for bound in (low, high))
+                value = obs[path][(row, *index)]
+                return f"{_leaf_name(path)}{where} is {value:g}, outside its bounds {least:g} to {most:g}"
         return None
 
 

@@ -204,11 +204,6 @@ class TensorboardLogger(EventWriter):
         self._open()
         super().__init__(self._writer)
 
-    def purge(self, step: int) -> None:
-        """Make dashboards ignore what was written after this step; it stays in the files."""
-        self._writer.close()
-        self._open(purge_step=step + 1)
-
     def close(self) -> None:
         """Close the file, and release the folder for other processes."""
         self._writer.close()
@@ -231,9 +226,9 @@ class TensorboardLogger(EventWriter):
             self._has_failed = True  # a writer's thread ends with its first error
             raise
 
-    def _open(self, purge_step: int | None = None) -> None:
+    def _open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter  # here: a second that a run without it does not need
 
-        self._writer = SummaryWriter(str(self.folder), purge_step=purge_step)
+        self._writer = SummaryWriter(str(self.folder))
         self._has_failed = False
         weakref.finalize(self, self._writer.close)

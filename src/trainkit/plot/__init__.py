@@ -6,8 +6,8 @@
 They need matplotlib, the extra `plot`.
 """
 
+from trainkit.core.drawing import save
 from trainkit.plot.curves import curves, time_shares
-from trainkit.plot.drawing import save
 from trainkit.plot.learner import episode_values, priorities
 
 __all__ = ["curves", "episode_values", "priorities", "save", "time_shares"]

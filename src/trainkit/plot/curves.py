@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.core.drawing import COLORS, GREY, LINES, blank, count
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.loggers.runs import RunFolder
 from trainkit.plot.comparing import interval, iqm
-from trainkit.plot.drawing import COLORS, GREY, LINES, blank, count
 from trainkit.trainer import History, Trainer
 
 Run = str | Path | RunFolder | History | Trainer

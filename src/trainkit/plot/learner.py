@@ -10,10 +10,10 @@ from trainkit.collector import Collector
 from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import tree
 from trainkit.core.data import Transition
+from trainkit.core.drawing import COLORS, GREY, blank, count
 from trainkit.core.errors import ConfigError
 from trainkit.core.signatures import checked
 from trainkit.envs.make import EnvSpec, borrowed_envs
-from trainkit.plot.drawing import COLORS, GREY, blank, count
 from trainkit.policy import DQNPolicy
 
 _BINS = 40

@@ -555,7 +555,7 @@ def _changed_tasks(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 def _without_rendering(env_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options without how the environment draws itself."""
-    kwargs = {name: value for name, value in env_options.get("env_kwargs", {}).items() if name != "render_mode"}
+    kwargs = {name: value for name, value in (env_options.get("env_kwargs") or {}).items() if name != "render_mode"}
     others = {name: value for name, value in env_options.items() if name != "env_kwargs"}
     return others | {"env_kwargs": kwargs} if kwargs else others
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.data import EpochResult
+from trainkit.core.drawing import blank
 from trainkit.core.errors import ConfigError
 from trainkit.core.extras import import_extra
 from trainkit.core.names import did_you_mean
@@ -105,17 +106,15 @@ class History(Callback, Sequence[Row]):
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        pictures = import_extra("History.plot", "matplotlib.figure", "plot")
         if not len(self):
             raise ConfigError("History.plot has nothing to draw: no epoch is over yet")
         chosen = tags or [tag for tag in _SHOWN if tag in self._tags]
-        figure = pictures.Figure(figsize=(6.4, 2.4 * len(chosen)), layout="constrained")
-        for tag, axes in zip(chosen, figure.subplots(len(chosen), sharex=True, squeeze=False)[:, 0], strict=True):
-            points = [(a, b) for a, b in zip(self[x], self[tag], strict=True) if a is not None and b is not None]
-            axes.plot([a for a, _ in points], [b for _, b in points], marker=".")
-            axes.set_title(tag, loc="left", fontsize="medium")
-            axes.grid(alpha=0.3)
-        axes.set_xlabel(x)
+        with blank(len(chosen), width=6.4, height=2.4 * len(chosen), sharex=True) as (figure, grid):
+            for tag, axes in zip(chosen, grid[:, 0], strict=True):
+                points = [(a, b) for a, b in zip(self[x], self[tag], strict=True) if a is not None and b is not None]
+                axes.plot([a for a, _ in points], [b for _, b in points], marker=".")
+                axes.set_title(tag)
+            axes.set_xlabel(x)
         return figure
 
     def _ipython_key_completions_(self) -> list[str]:
