@@ -101,8 +101,8 @@ def report(runs: Runs, commits: Sequence[str]) -> str:
         "",
         measured_at(commits),
         "",
-        f"`python -m benchmarks.spread` on {platform.machine()}, {os.cpu_count()} cores, one thread, pinned to a core "
-        f"that did other work, too. Python {platform.python_version()}. " + " ".join(names),
+        f"`python -m benchmarks.spread` on {platform.machine()}, {os.cpu_count()} cores, one thread, pinned to a core. "
+        f"Python {platform.python_version()}. " + " ".join(names),
         "",
         f"Three agents learn to cover three landmarks, for {work.STEPS:,} steps of games, {work.STEPS * 3:,} of "
         f"agents. After each third of a run the most probable actions play {work.EPISODES} games, the same for both "

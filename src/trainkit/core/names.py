@@ -55,6 +55,7 @@ OPTIONS_ELSEWHERE: dict[str, Ours] = {
     "cuda": _is("C", 'device="cuda"'),
     "cuda_graph": _is("", 'engine="cuda_graph"'),
     "cudagraphs": _is("", 'engine="cuda_graph"'),
+    "deterministic": _is("S", note="actions are greedy unless explore=True: leave it out"),
     "deterministic_eval": _is("T", note=_ENDS),
     "discount_factor": _is("T", "gamma", "horizon=Horizon(gamma=...)"),
     "double_q": _is("R", "double", "backup=DoubleBackup()"),

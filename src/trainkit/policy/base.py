@@ -251,6 +251,7 @@ class Policy(nn.Module):
         self, obs: Obs, *, explore: bool = False, return_extra: Literal[True], state: Any = None
     ) -> tuple[Any, dict[str, NDArray[Any]]]: ...
 
+    @checked
     def predict(self, obs: Obs, *, explore: bool = False, return_extra: bool = False, state: Any = None) -> Any:
         """Choose an action for one observation, or actions [K, ...] for K of them; in a Box always inside the space.
 
