@@ -327,8 +327,8 @@ def test_check_env_ends_with_1_where_something_would_end_training(capsys: pytest
     finally:
         del gym.registry["Bad-v0"]
     assert "error: " in capsys.readouterr().out
-    assert main(["check-env", "CartPole-v1", "--kwargs", "7"]) == 2
-    assert complaint(capsys) == "trainkit: --kwargs must be a dict as Python writes it, got '7'"
+    assert main(["check-env", "CartPole-v1", "--env-kwargs", "7"]) == 2
+    assert complaint(capsys) == "trainkit: --env-kwargs must be a dict as Python writes it, got '7'"
 
 
 def test_modules_of_the_folder_where_it_is_called_are_found(

@@ -80,7 +80,10 @@ def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> Non
     assert {"loss", "quantiles", "entropy_temperature"} <= left_out  # of other values and backups
 
 
-TINY = "max_epoch=2 step_per_epoch=120 learning_starts=40 batch_size=8 hidden=(8,) n_envs=2 n_test_envs=1 device=cpu"
+TINY = (
+    "max_epoch=2 step_per_epoch=120 step_per_collect=8 learning_starts=40 batch_size=8 hidden=(8,) n_envs=2 "
+    "n_test_envs=1 device=cpu"
+)
 
 
 def train(folder: Path, *words: str, settings: str = TINY) -> Path:

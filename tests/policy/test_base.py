@@ -114,8 +114,9 @@ def test_misfits_of_both_spaces_are_named_at_once() -> None:
         policy.check_spaces(spaces.Discrete(3), spaces.Discrete(4))
 
     first, second = str(refusal.value).splitlines()
-    assert first == f"Policy.observation_space is {BOX}, the environments' is Discrete(3): make one fit the other"
-    assert second == "Policy.action_space is Discrete(2), the environments' is Discrete(4): make one fit the other"
+    remedy = "make one fit the other, for example by the wrappers that training had"
+    assert first == f"Policy.observation_space is {BOX}, the environments' is Discrete(3): {remedy}"
+    assert second == f"Policy.action_space is Discrete(2), the environments' is Discrete(4): {remedy}"
     assert policy.observation_space == BOX
 
 

@@ -109,7 +109,7 @@ def test_the_table_names_every_setting() -> None:
 
 
 def test_another_domain_is_refused() -> None:
-    with pytest.raises(tk.ConfigError, match=r"presets\.sac: unknown option 'classic'"):
+    with pytest.raises(tk.ConfigError, match=r"presets\.sac\.domain must be one of .*, got 'classic'"):
         presets.settings("sac", "classic")
 
 

@@ -12,7 +12,13 @@ from trainkit.cli.main import main
 
 TINY: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 200, "n_envs": 2, "n_test_envs": 2, "episode_per_test": 4}
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False, "device": "cpu"}
-LEARNS: dict[str, Any] = {"batch_size": 8, "learning_starts": 20, "update_per_step": 0.05, "hidden": (8,)}
+LEARNS: dict[str, Any] = {
+    "step_per_collect": 8,
+    "batch_size": 8,
+    "learning_starts": 20,
+    "update_per_step": 0.05,
+    "hidden": (8,),
+}
 
 
 def run(**options: Any) -> Any:

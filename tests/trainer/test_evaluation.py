@@ -1,12 +1,15 @@
 """Evaluation: the same episodes every time, fixed quotas, no exploring, environments of its own."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 import trainkit as tk
 from tests.trainer.toys import GOAL, LIMIT, Walk, leaves, make_policy, make_trainer
+from trainkit.trainer.film import Filmed
 
 
 class Seeds(Walk):
@@ -173,3 +176,27 @@ def test_evaluate_passes_options_on_to_make_envs() -> None:
     policy = make_policy(tk.make_envs(Walk))
     stats = tk.evaluate(policy, Walk, n_episode=4, max_episode_steps=2)
     assert stats.lengths.max == 2
+
+
+def test_videos_show_every_episode_also_those_that_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("imageio_ffmpeg", reason="needs trainkit-rl[video]")
+    pytest.importorskip("pygame", reason="needs pygame-ce")
+    for number, env in enumerate(("CartPole-v1", CartPoleEnv)):
+        envs = tk.make_envs("CartPole-v1", 1)
+        policy = tk.RandomPolicy(envs.action_space, seed=1)
+        found = tk.evaluate(policy, env, n_episode=2, seed=3, max_episode_steps=9, video=f"videos{number}")
+        names = sorted(file.name for file in (tmp_path / f"videos{number}").iterdir())
+        assert names == ["episode-000.mp4", "episode-001.mp4"]
+        assert (
+            found.episode_lengths
+            == tk.evaluate(policy, env, n_episode=2, n_envs=1, seed=3, max_episode_steps=9).episode_lengths
+        )
+        with pytest.raises(tk.ConfigError, match="makes its environment"):
+            tk.evaluate(policy, envs, video="videos")
+
+
+def test_videos_of_games_are_of_runs(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg", reason="needs trainkit-rl[video]")
+    with pytest.raises(tk.ConfigError, match="RecordVideo"):
+        Filmed(object(), tmp_path)  # type: ignore[arg-type]

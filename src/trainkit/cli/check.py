@@ -10,7 +10,7 @@ from trainkit.presets import PRESETS
 
 _CHECK_EXAMPLES = """\
   trainkit check-env CartPole-v1
-  trainkit check-env mygame.Corridor --kwargs "{'length': 6}" --mask-key legal
+  trainkit check-env mygame.Corridor --env-kwargs "{'length': 6}" --mask-key legal
 
 The exit code is 1 where something would end training, 0 otherwise."""
 
@@ -33,7 +33,7 @@ def add_check_env(commands: "Commands[Parser]") -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
     parser.add_argument("--mask-key", metavar="KEY", help="of the info that holds the legal actions")
     parser.add_argument("--max-episode-steps", metavar="N", type=int, help="truncates episodes at this length")
-    parser.add_argument("--kwargs", metavar="DICT", default="{}", help="for the environment's constructor")
+    parser.add_argument("--env-kwargs", metavar="DICT", default="{}", help="for the environment's constructor")
 
 
 def run_check_env(options: argparse.Namespace) -> int:
@@ -44,7 +44,7 @@ def run_check_env(options: argparse.Namespace) -> int:
         seed=options.seed,
         mask_key=options.mask_key,
         max_episode_steps=options.max_episode_steps,
-        env_kwargs=parse_dict("--kwargs", options.kwargs),
+        env_kwargs=parse_dict("--env-kwargs", options.env_kwargs),
     )
     for finding in findings:
         print_line(str(finding))

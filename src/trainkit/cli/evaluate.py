@@ -1,24 +1,17 @@
 """`trainkit eval` and `trainkit export`: evaluate the policy of a run, or write it as one ONNX file."""
 
 import argparse
-import functools
 from pathlib import Path
-from typing import Any
-
-import gymnasium as gym
-import numpy as np
 
 from trainkit.cli.output import Commands, Parser, add_command, print_line
 from trainkit.cli.recipe import Recipe, parse_dict, saved_env, saved_env_options
 from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extras import install_command
-from trainkit.envs.validation import check_rendered
 from trainkit.loggers.runs import CHECKPOINT, RunFolder
 from trainkit.policy import RandomPolicy, load_policy
 from trainkit.presets.base import MAIN, RANDOM
 from trainkit.trainer import evaluate, tournament
-from trainkit.trainer.callbacks.video import Film, find_ffmpeg
 
 _EVAL_EXAMPLES = """\
   trainkit eval runs/rainbow-CartPole-v1/seed1
@@ -85,29 +78,28 @@ def run_eval(options: argparse.Namespace) -> int:
     env = options.env or saved_env(recipe, folder.path)
     env_kwargs = None if options.env_kwargs is None else parse_dict("--env-kwargs", options.env_kwargs)
     env_options = saved_env_options(recipe, folder.path, env_kwargs=env_kwargs)
-    if options.render or options.video:
-        mode = "human" if options.render else "rgb_array"
-        env_options["env_kwargs"] = {**env_options.get("env_kwargs", {}), "render_mode": mode}
+    if options.render:
+        env_options["env_kwargs"] = {**env_options.get("env_kwargs", {}), "render_mode": "human"}
         env_options["n_envs"] = 1
-    if options.video:
-        find_ffmpeg()  # before the policy is loaded
-        film = functools.partial(Filmed, folder=options.video)
-        env_options["wrappers"] = (*env_options.get("wrappers", ()), film)
     if limit is not None:
         env_options["max_episode_steps"] = limit
     path = policy_folder(folder, best=options.best)
     how = "exploring" if options.explore else "greedily"
     about = f"{recipe.preset} after {trained_for(path)}, {options.episodes} episodes of {env}, {how}"
+    how_many = {"n_episode": options.episodes, "seed": options.seed, "explore": options.explore}
     if plays_itself(folder):
+        if options.video:
+            raise ConfigError(
+                "trainkit eval: --video films environments of one agent, not games of self-play: leave it out"
+            )
         policy = load_policy(path, name=MAIN)
         players = {MAIN: policy, RANDOM: RandomPolicy(policy.action_space, seed=options.seed)}
-        how_many = {"n_episode": options.episodes, "seed": options.seed, "explore": options.explore}
         table = tournament(players, env, **how_many, **env_options)
         print_line(f"{about}, against random actions")
         print_line(f"games won  {table.win_rate(MAIN, RANDOM)}")
         return 0
     policy = load_policy(path)
-    stats = evaluate(policy, env, n_episode=options.episodes, seed=options.seed, explore=options.explore, **env_options)
+    stats = evaluate(policy, env, **how_many, video=options.video, **env_options)
     print_line(about)
     for name, own in (("return", stats.returns), ("length", stats.lengths)):
         print_line(f"{name}  mean {own.mean:.5g}  std {own.std:.5g}  min {own.min:.5g}  max {own.max:.5g}")
@@ -147,36 +139,3 @@ def trained_for(path: Path) -> str:
     counts = [progress.get(name) for name in ("env_step", "gradient_step")]
     steps, updates = (count if isinstance(count, int) else 0 for count in counts)
     return f"{steps:,} steps" if steps else f"{updates:,} updates"
-
-
-class Filmed(gym.Wrapper[Any, Any, Any, Any]):
-    """Record each complete episode as `folder/episode-000.mp4`; the environment must render arrays."""
-
-    def __init__(self, env: gym.Env[Any, Any], folder: Path) -> None:
-        super().__init__(env)
-        self._folder = folder
-        self._film: Film | None = None
-        self._n_episodes = 0
-
-    def reset(self, **options: Any) -> Any:
-        """Start another video."""
-        result = super().reset(**options)
-        fps = int(self.metadata.get("render_fps") or 30)
-        self._film = Film(self._folder / f"episode-{self._n_episodes:03d}.mp4", fps)
-        self._n_episodes += 1
-        self._add_frame()
-        return result
-
-    def step(self, action: Any) -> Any:
-        """Record the step, and finish the video at the end of the episode."""
-        result = super().step(action)
-        self._add_frame()
-        if (result[2] or result[3]) and self._film is not None:
-            self._film.finish()
-            self._film = None
-        return result
-
-    def _add_frame(self) -> None:
-        if self._film is not None:
-            (frame,) = check_rendered([self.render()], np.zeros(1, np.intp))
-            self._film.add(frame)

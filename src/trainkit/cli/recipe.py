@@ -93,7 +93,10 @@ class Recipe:
             ConfigError: there is no config.json, or it does not have the fields that `trainkit train` writes.
         """
         if not run.config:
-            raise ConfigError(f"{run.path} has no config.json: only runs of `trainkit train` can be made again")
+            raise ConfigError(
+                f"{run.path} has no config.json: only runs of `trainkit train` can be made again; in Python "
+                "tk.evaluate(tk.load_policy(checkpoint), env) plays with any saved policy"
+            )
         return cls.of_config(run.path / CONFIG, run.config)
 
     @classmethod

@@ -100,8 +100,8 @@ class RunFolder:
         folder = Path(path)
         if not (folder / NUMBERS).is_file():
             raise ConfigError(
-                f"{folder} is no run: it has no {NUMBERS}, which `trainkit train` and JsonlLogger write: train with "
-                f"logger=tk.JsonlLogger(folder)"
+                f"{folder} is no run: it has no {NUMBERS}, which `trainkit train` writes, and for plots and "
+                f"comparisons alone logger=tk.JsonlLogger(folder)"
             )
         file = folder / CONFIG
         config = files.read_json(file, error=ConfigError) if file.exists() or file.is_symlink() else {}

@@ -30,7 +30,8 @@ def check_same_spaces(policy: Any, observation_space: Space[Any], action_space: 
         "action_space": (policy.action_space, flat_actions(action_space)),
     }
     wrong = [
-        f"{name}.{which} is {own}, the environments' is {theirs}: make one fit the other"
+        f"{name}.{which} is {own}, the environments' is {theirs}: make one fit the other, "
+        "for example by the wrappers that training had"
         for which, (own, theirs) in pairs.items()
         if own is not None and own != theirs
     ]

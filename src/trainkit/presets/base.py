@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
 from trainkit.core.data import Sequences
-from trainkit.core.errors import Checks, ConfigError, reject_unknown
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked, to_plain
@@ -230,7 +230,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     def table(self, domain: str | None = None) -> SettingsT:
         """Return the settings of a domain, including options of the trainer; None means the first domain."""
         domain = self.domains[0] if domain is None else domain
-        reject_unknown(repr(self), [domain], self._tables)
+        with Checks(repr(self)) as checks:
+            checks.one_of("domain", domain, self._tables)
         return self._tables[domain]
 
     def domain_of_id(self, env: object) -> str | None:

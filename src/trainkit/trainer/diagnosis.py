@@ -137,8 +137,8 @@ def no_progress(trainer: "Trainer") -> str | None:
     if threshold is not None and trained.mean() >= threshold:
         return None
     return (
-        f"training returns {trained.mean():.3g}, in the first epoch {first:.3g}: train for longer, try another lr, or "
-        f"{_how_to_explore(trainer)}"
+        f"training returns {trained.mean():.3g}, in the first epoch {first:.3g}: train for longer, try another lr, "
+        f"a lower gamma or normalize_obs=True, or {_how_to_explore(trainer)}"
     )
 
 

@@ -1,10 +1,12 @@
 """Evaluation: how a policy is evaluated."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal
 
 from trainkit.collector import Collector
@@ -18,6 +20,7 @@ from trainkit.core.stats import CollectStats
 from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 from trainkit.simulators import SimulatorVectorEnv
+from trainkit.trainer.film import Filmed, find_ffmpeg
 from trainkit.trainer.greedy_episodes import GreedyEpisodes
 
 _COLLECT_OPTIONS = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
@@ -314,6 +317,7 @@ def evaluate(
     explore: bool = False,
     seed: int | None = None,
     max_episode_steps: int | None = None,
+    video: str | Path | None = None,
     **env_options: Any,
 ) -> CollectStats:
     """Evaluate a policy on new episodes and return their statistics.
@@ -328,6 +332,8 @@ def evaluate(
         seed: root of the episodes; None draws one.
         max_episode_steps: truncates episodes at this length, and replaces an id's own limit. None: only those that
             reach 30,000 steps, or the environments' own limit where that is longer; see `Evaluation`.
+        video: a folder for a video of each episode, `episode-000.mp4` and so on, played one after the other; needs the
+            extra `video`.
     """
     known = [*inspect.signature(evaluate).parameters, *inspect.signature(make_envs).parameters]
     reject_unknown("evaluate", env_options, known)
@@ -336,6 +342,8 @@ def evaluate(
         checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
     if isinstance(env, Simulator):
         env = SimulatorVectorEnv(env)
+    if video is not None:
+        n_envs, env_options = 1, _filmed(env, env_options, Path(video))
     if n_envs is None:
         n_envs = 1 if has_own_number(env) else min(n_episode, 16)
     if isinstance(env, str):
@@ -349,3 +357,15 @@ def evaluate(
             return evaluation.run(policy.last_step)
         finally:
             collector.release()
+
+
+def _filmed(env: EnvSpec, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return options of `make_envs` that also render each episode into a video."""
+    if has_own_number(env):
+        raise ConfigError("evaluate(video=) makes its environment: give an id, a class or a factory")
+    find_ffmpeg()
+    return {
+        **options,
+        "env_kwargs": {"render_mode": "rgb_array", **options.get("env_kwargs", {})},
+        "wrappers": (*options.get("wrappers", ()), functools.partial(Filmed, folder=folder)),
+    }

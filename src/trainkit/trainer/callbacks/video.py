@@ -1,27 +1,21 @@
 """A callback that records episodes of evaluation or training as videos."""
 
-import contextlib
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainkit.collector import Collector, Episode
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.extras import import_extra
 from trainkit.core.folders import FolderClaim, check_folder
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
 from trainkit.trainer.callbacks.base import Callback
+from trainkit.trainer.film import Film, find_ffmpeg
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
-
-_log = logging.getLogger(__name__)
 
 
 @checked
@@ -174,64 +168,3 @@ class RecordVideo(Callback):
         for film in self._films.values():
             film.drop()
         self._films.clear()
-
-
-class Film:
-    """One video, written frame by frame to a temporary file, which is renamed when it is complete.
-
-    A full disk loses the video, not the run.
-
-    Args:
-        path: of the video.
-        fps: frames per second.
-        title: in its metadata.
-
-    Attributes:
-        env_ids: rows of its environment or game whose episodes it shows.
-        step: the clock of its collector at its last frame.
-    """
-
-    def __init__(self, path: Path, fps: int, *, title: str = "") -> None:
-        self.env_ids: set[int] = set()
-        self.step: int | None = None
-        self._options = ["-metadata", f"title={title}"] if title else []
-        self._path, self._temporary, self._fps = path, path.with_name(f".{path.name}"), fps
-        self._frames: Any = None  # a generator that frames are sent to; None before the first
-
-    def add(self, frame: NDArray[np.uint8]) -> None:
-        """Add one frame [height, width, 3], padded to even sizes, as the codec needs them."""
-        height, width, _ = frame.shape
-        frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-        with self._errors_logged():
-            if self._frames is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                size = frame.shape[1], frame.shape[0]
-                self._frames = find_ffmpeg().write_frames(
-                    str(self._temporary), size, fps=self._fps, macro_block_size=2, output_params=self._options
-                )
-                self._frames.send(None)
-            self._frames.send(np.ascontiguousarray(frame))
-
-    def finish(self) -> None:
-        """Complete the video."""
-        with self._errors_logged():
-            self._frames.close()
-            self._temporary.replace(self._path)
-
-    def drop(self) -> None:
-        """Remove the incomplete video."""
-        with contextlib.suppress(OSError):
-            self._frames.close()
-        self._temporary.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def _errors_logged(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, StopIteration) as error:  # a closed generator's is the latter
-            _log.warning("%s could not be written, the run continues without: %s", self._path, error)
-
-
-def find_ffmpeg() -> Any:
-    """Return the package that writes videos; raise a `MissingExtraError` where it is not installed."""
-    return import_extra("a video", "imageio_ffmpeg", "video")
