@@ -441,7 +441,10 @@ class TestSoftQ:
         (lambda: SoftQ(True), "SoftQ.temperature must be in (0, inf), got True"),
         (lambda: SoftQ([(0, 1.0), (10, 0.0)]), "SoftQ.temperature must be in (0, inf), got 0.0"),
         (lambda: EpsilonGreedy.linear(3.0, 0.1, 10), "EpsilonGreedy.epsilon must be in [0, 1], got 3.0"),
-        (lambda: EpsilonGreedy.linear(1.0, 0.1, 0.5), "Piecewise.knots step must be a whole number >= 0, got 0.5"),
+        (
+            lambda: EpsilonGreedy.linear(1.0, 0.1, 0.5),
+            "EpsilonGreedy.linear.n_steps must be a whole number >= 1, got 0.5",
+        ),
     ],
 )
 def test_wrong_input_is_refused_by_name_and_rule(make: Any, message: str) -> None:
@@ -502,7 +505,9 @@ def test_what_is_neither_true_nor_false_is_refused_wherever_a_policy_takes_explo
     obs = np.zeros((2, 4), np.float32)
     for method in methods:
         call = getattr(policy, method)
-        with pytest.raises(ConfigError, match=rf"^{type(policy).__name__}.{method}\(explore=\) must be True or False"):
+        with pytest.raises(
+            ConfigError, match=rf"^{type(policy).__name__}.{method}(\(explore=\)|\.explore) must be True or F"
+        ):
             call(obs, explore=explore)
         call(obs, explore=True)
         call(obs, explore=np.False_)

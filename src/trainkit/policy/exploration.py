@@ -103,6 +103,8 @@ class EpsilonGreedy(Part):
     @classmethod
     def linear(cls, start: float, end: float, n_steps: int) -> "EpsilonGreedy":
         """Anneal epsilon from `start` to `end` over the first `n_steps`, and keep it there."""
+        with Checks("EpsilonGreedy.linear") as checks:
+            checks.integer("n_steps", n_steps, low=1)
         return cls([(0, start), (n_steps, end)])
 
     def choose(
