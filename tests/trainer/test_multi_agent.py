@@ -141,6 +141,18 @@ def test_a_frozen_policy_keeps_its_bits() -> None:
     assert trainer.policy["rival"].n_updates == 0 < trainer.policy["main"].n_updates
 
 
+def test_no_policy_learns_until_one_is_named() -> None:
+    trainer = two_policies(max_epoch=1)
+    trainer.policy.policies_to_train = ()
+    trainer.run()
+    assert trainer.env_step >= 60
+    assert trainer.policy.n_updates == 0
+    assert "no_updates" not in trainer.info.warnings
+    trainer.policy.policies_to_train = ("rival",)
+    trainer.run(epochs=1)
+    assert trainer.policy["main"].n_updates == 0 < trainer.policy["rival"].n_updates
+
+
 @pytest.mark.slow
 def test_a_frozen_policy_keeps_its_bits_for_10_000_steps() -> None:
     trainer = two_policies(step_per_epoch=10_000, max_epoch=1, update_per_step=0.1)

@@ -139,7 +139,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         collector, stopwatch = self._collector, self._metrics.stopwatch
         if self.overlap or not self._has_ready:
             collector.between_steps = self._interrupt.check
-            collector.allow_lag(self._replays[0].pending.count_after)
+            collector.allow_lag(self._replays[0].pending.count_after if self._replays else None)
             if self.overlap:
                 collector.overlap = self._perform_share
                 if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
