@@ -5,10 +5,10 @@ from pathlib import Path
 
 from trainkit.cli.output import Commands, Parser, add_command, print_line
 from trainkit.cli.recipe import Recipe, parse_dict, saved_env, saved_env_options
-from trainkit.core.checkpoint import inspect_checkpoint
+from trainkit.core.checkpoint import MANIFEST, inspect_checkpoint
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extras import install_command
-from trainkit.loggers.runs import CHECKPOINT, RunFolder
+from trainkit.loggers.runs import CHECKPOINT, NUMBERS, RunFolder
 from trainkit.policy import RandomPolicy, load_policy
 from trainkit.presets.base import MAIN, RANDOM
 from trainkit.trainer import evaluate, tournament
@@ -73,6 +73,11 @@ def run_eval(options: argparse.Namespace) -> int:
         checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
         limit = options.max_episode_steps
         checks.require(limit is None or limit >= 1, f": --max-episode-steps must be >= 1, got {limit}")
+    if (options.run_folder / MANIFEST).is_file():
+        raise ConfigError(
+            f"{options.run_folder} is a saved policy, and not a run, which knows its environment: in Python "
+            f"tk.evaluate(tk.load_policy({str(options.run_folder)!r}), env) plays with it"
+        )
     folder = RunFolder.read(options.run_folder)
     recipe = Recipe.of(folder)
     env = options.env or saved_env(recipe, folder.path)
@@ -110,12 +115,21 @@ def run_eval(options: argparse.Namespace) -> int:
 
 def run_export(options: argparse.Namespace) -> int:
     """Load, export, and print the file's name."""
-    folder = RunFolder.read(options.run_folder)
-    out = options.out or folder.path / "policy.onnx"
-    name = MAIN if plays_itself(folder) else None
-    load_policy(policy_folder(folder, best=options.best), name=name).export(out)
+    path, name = find_policy(options.run_folder, best=options.best)
+    out = options.out or options.run_folder / "policy.onnx"
+    load_policy(path, name=name).export(out)
     print_line(str(out))
     return 0
+
+
+def find_policy(path: Path, *, best: bool) -> tuple[Path, str | None]:
+    """Return the folder of the policy of a run, a checkpoint or a saved policy, and its name if it has several."""
+    if (path / NUMBERS).is_file():
+        run = RunFolder.read(path)
+        return policy_folder(run, best=best), MAIN if run.config and plays_itself(run) else None
+    if best:
+        raise ConfigError(f"--best is of a run, and {path} is none: leave it out, or name {path / 'best'}")
+    return path, None
 
 
 def plays_itself(run: RunFolder) -> bool:

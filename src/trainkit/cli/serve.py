@@ -25,12 +25,11 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit.cli.evaluate import policy_folder, trained_for
+from trainkit.cli.evaluate import find_policy, trained_for
 from trainkit.cli.output import Commands, Parser, add_command, print_line
 from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError, TrainkitError
 from trainkit.core.files import parse_json
-from trainkit.loggers.runs import NUMBERS, RunFolder
 from trainkit.policy import load_policy
 from trainkit.policy.base import Policy
 
@@ -328,12 +327,8 @@ def add_serve(commands: "Commands[Parser]") -> None:
 
 def run_serve(options: argparse.Namespace) -> int:
     """Answer requests until SIGTERM or Ctrl-C."""
-    path = options.policy
-    if (path / NUMBERS).is_file():
-        path = policy_folder(RunFolder.read(path), best=options.best)
-    elif options.best:
-        raise ConfigError(f"--best is of a run, and {path} is none: leave it out, or name {path / 'best'}")
-    policy = load_policy(path, device=options.device)
+    path, name = find_policy(options.policy, best=options.best)
+    policy = load_policy(path, name=name, device=options.device)
     server = PolicyServer(policy, host=options.host, port=options.port, max_megabytes=options.max_megabytes)
     before = signal.signal(signal.SIGTERM, _stopping(server))
     try:
