@@ -192,6 +192,7 @@ def test_the_rows_of_all_pages_are_found() -> None:
     assert pages == {
         "learning_cartpole",
         "learning_tasks",
+        "general_tables",
         "ZOO",
         "same_settings",
         "time_to_475",
