@@ -664,8 +664,8 @@ def test_a_q_learner_drives_the_pendulum(backend: Any) -> None:
 def test_a_preset_takes_them_for_training_and_evaluation() -> None:
     options = {"processors": [TimeFeature(200), DiscretizeActions(3)]}
     trainer = tk.presets.dqn(
-        "Pendulum-v1", seed=1, env_options=options, max_epoch=1, step_per_epoch=424, learning_starts=400, verbose=False,
-        n_envs=2, n_test_envs=2, episode_per_test=2, hidden=(8,), device="cpu",
+        "Pendulum-v1", seed=1, env_options=options, max_epoch=1, step_per_epoch=424, learning_starts=400,
+        step_per_collect=8, n_envs=2, n_test_envs=2, episode_per_test=2, hidden=(8,), device="cpu", verbose=False,
     )  # fmt: skip
     with trainer:
         assert trainer.run().env_step == 424
