@@ -224,6 +224,18 @@ def test_export_writes_an_onnx_file_into_the_runs_folder(runs: Path, capsys: pyt
     assert (folder / "policy.onnx").stat().st_size > 500
 
 
+def test_a_saved_policy_is_exported_and_played_in_python(
+    runs: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tk.load_policy(runs / "dqn-CartPole-v1" / "seed2" / "checkpoint").save("alone")
+    assert main(["export", "alone", "-o", "alone.pt2"]) == 0
+    assert (here / "alone.pt2").stat().st_size > 500
+    assert main(["export", "alone", "--best"]) == 2
+    assert "--best is of a run" in capsys.readouterr().err
+    assert main(["eval", "alone"]) == 2
+    assert "tk.evaluate(tk.load_policy('alone'), env) plays with it" in capsys.readouterr().err
+
+
 def test_eval_writes_a_video_of_every_episode(runs: Path, here: Path) -> None:
     pytest.importorskip("imageio_ffmpeg", reason="needs trainkit-rl[video]")
     pytest.importorskip("pygame", reason="CartPole draws with it")

@@ -30,7 +30,7 @@ from trainkit.core.data import (
     TransitionBatch,
 )
 from trainkit.core.described import Plain
-from trainkit.core.errors import Checks, ConfigError, all_made, check_flag
+from trainkit.core.errors import Checks, ConfigError, all_made
 from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.signatures import checked
@@ -268,8 +268,6 @@ class Policy(nn.Module):
             state: of a recurrent policy, which returns (action, state): the state that the last call for these
                 episodes returned, None where they start.
         """
-        check_flag(self, "predict(explore=)", explore)
-        check_flag(self, "predict(return_extra=)", return_extra)
         self._check_predict(state, return_extra=return_extra)
         if self.observation_space is None:
             raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")

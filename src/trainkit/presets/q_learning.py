@@ -87,11 +87,9 @@ class ExplorationSettings:
     exploration: Exploration | None = None
 
 
-# Defaults: what most of rl-zoo's DQN settings have in common (batch, network, capacity, lr), at half of their updates
-# per step, and in rounds as its CartPole: 256 steps, then 128 updates that fit one target. With 4 updates after each
-# vector step the values of CartPole did not settle, whatever `target_every` was. Layer normalization keeps values from
-# oscillating (Gallici et al., 2025, "Simplifying deep temporal difference learning"), and the learning rate falls to 0
-# over the run, so that what was learned stays.
+# Defaults: what most of rl-zoo's DQN settings have in common (batch, network, capacity, lr, target), at half of their
+# updates per step. Layer normalization keeps values from oscillating (Gallici et al., 2025, "Simplifying deep temporal
+# difference learning"), and the learning rate falls to 0 over the run, so that what was learned stays.
 @dataclass(frozen=True, kw_only=True)
 class QSettings(ActionValueSettings, ExplorationSettings, OffpolicySettings):
     """Settings of the Q-learning presets.
@@ -117,10 +115,10 @@ class QSettings(ActionValueSettings, ExplorationSettings, OffpolicySettings):
     lr: LearningRate | Linear = Linear(6.3e-4, 0.0)
     adam_eps: float = 1.5e-4  # Hessel et al. (2018)
     max_grad_norm: float | None = 10.0
-    target_every: int = 256
+    target_every: int = 500  # 250 updates
     capacity: int = 100_000
     batch_size: int | None = 128
-    step_per_collect: int | None = 256
+    step_per_collect: int | None = 8
     update_per_step: float = 0.5
     learning_starts: int = 1_000
     max_epoch: int = 20
@@ -144,7 +142,6 @@ _ATARI = QSettings(
     epsilon=((0, 1.0), (250_000, 0.01)),  # Mnih et al.: to 0.1 over 1,000,000
     repeat=None,
     target_every=8_000,  # Mnih et al.: 10,000 updates
-    step_per_collect=8,
     capacity=1_000_000,
     batch_size=32,
     update_per_step=0.25,
@@ -153,10 +150,13 @@ _ATARI = QSettings(
     step_per_epoch=250_000,
 )
 
-# After the convolution; Young and Tian (2019).
-_GRID = QSettings(hidden=(128,), norm=None, step_per_collect=8, target_every=500)
+# In rounds, as rl-zoo's CartPole: 256 steps, then 128 updates that fit one target. With 4 updates after each vector
+# step CartPole's values kept oscillating, at `target_every` 128, 500 and 2,000.
+_CLASSIC = QSettings(step_per_collect=256, target_every=256)
 
-_TABLES = {"classic": QSettings(), "grid": _GRID, "atari": _ATARI}
+_GRID = QSettings(hidden=(128,), norm=None)  # after the convolution; Young and Tian (2019)
+
+_TABLES = {"classic": _CLASSIC, "grid": _GRID, "atari": _ATARI}
 
 
 ACTION_VALUE_NEEDS: dict[str, Needs] = {
@@ -377,9 +377,7 @@ _RECURRENT = QSettings(
     norm=None,
     lr=1e-3,
     repeat=None,
-    target_every=500,
     batch_size=32,
-    step_per_collect=8,
     update_per_step=0.125,
 )
 _RECURRENT_TABLES = {

@@ -90,7 +90,7 @@ def check_rules(checks: Checks, rules: object) -> None:
 
 
 def no_updates(trainer: "Trainer") -> str | None:
-    """Report a run without an update in its first half, or with `learning_starts` beyond its end."""
+    """Report a learning run without an update in its first half, or with `learning_starts` beyond its end."""
     if trainer.info.updates_per_second is not None or getattr(trainer.policy, "policies_to_train", None) == ():
         return None
     n_steps, starts = trainer.max_epoch * trainer.step_per_epoch, getattr(trainer, "learning_starts", 0)
