@@ -491,13 +491,14 @@ def test_a_collectors_seed_fills_in_environments_that_have_none() -> None:
     assert again.call("seeds") == own.call("seeds")
 
 
-def test_no_legal_action_is_an_error_that_names_the_environment() -> None:
+def test_no_legal_action_is_an_error_that_names_the_environment_and_the_step() -> None:
     fine, none = {"legal": np.ones(2, np.int8)}, {"legal": np.zeros(2, np.int8)}
     first = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=fine)])
     second = partial(ScriptedEnv, resets=[(OBS, fine)], steps=[answer(info=none)])
     collector = Collector(Still(), make_envs([first, second], mask_key="legal"))
     collector.collect(n_step=2, random=True)
-    with pytest.raises(NoLegalActionError, match="env 1 allows no action: its action_mask is all False"):
+    rule = r"env 1 allows no action: its action_mask is all False, at episode 0 step 1, episode seed \d+\. Leave one"
+    with pytest.raises(NoLegalActionError, match=rule):
         collector.collect(n_step=2, random=True)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from dataclasses import FrozenInstanceError, asdict, fields, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainkit.core.stats import (
     Summary,
     SummaryBuilder,
     TimeStats,
+    format_number,
     html_table,
     is_tag,
     scalars,
@@ -54,6 +56,28 @@ TIME = TimeStats(seconds=4.0, collect=0.5, update=0.25, evaluate=0.125, other=0.
 def test_a_summary_by_hand() -> None:
     assert Summary.of([1.0, 2.0, 3.0, 6.0]) == Summary(mean=3.0, std=3.5**0.5, min=1.0, max=6.0, count=4)
     assert Summary.of(value for value in (5,)) == Summary(mean=5.0, std=0.0, min=5.0, max=5.0, count=1)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.000123456, "0.0001235"),
+        (-78.312, "-78.31"),
+        (9_999.4, "9999"),
+        (9_999.6, "10,000"),
+        (-12_345.6, "-12,346"),
+        (1.5e7, "1.5e+07"),
+        (math.inf, "inf"),
+        (math.nan, "nan"),
+        (None, "none"),
+    ],
+)
+def test_a_number_is_printed_with_all_digits_before_the_decimal_point(number: float | None, text: str) -> None:
+    assert format_number(number) == text
+
+
+def test_a_difference_is_printed_with_its_sign() -> None:
+    assert (format_number(12_345.6, "+"), format_number(0.5, "+")) == ("+12,346", "+0.5")
 
 
 def test_a_summary_of_no_values_has_no_numbers() -> None:

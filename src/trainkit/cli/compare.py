@@ -9,6 +9,7 @@ from pathlib import Path
 from trainkit import plot
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line, print_note
 from trainkit.core.errors import ConfigError
+from trainkit.core.stats import format_number
 from trainkit.loggers.grouping import grouped
 from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs
 from trainkit.plot.comparing import Difference, Interval, can_vary, difference_over_tasks, interval
@@ -140,19 +141,19 @@ def report(scores: Scores) -> str:
     for label, own in scores.items():
         ours, theirs = list(own.values()), list(reference.values())
         mean = interval(ours)
-        row = [label, str(sum(map(len, ours))), f"{mean.estimate:.4g}", _bounds(mean) if can_vary(ours) else ""]
+        row = [label, str(sum(map(len, ours))), format_number(mean.estimate), _bounds(mean) if can_vary(ours) else ""]
         if label != first:
             gap = difference_over_tasks(ours, theirs)
             is_known = can_vary(ours) and can_vary(theirs)
             verdict = gap.verdict(ours_is or label, theirs_is)
-            row += [f"{gap.estimate:+.4g}", *((_bounds(gap), verdict) if is_known else ("", ""))]
+            row += [format_number(gap.estimate, "+"), *((_bounds(gap), verdict) if is_known else ("", ""))]
         row += [""] * (len(rows[0]) - len(row))
         rows.append(row)
     return format_table(rows)
 
 
 def _bounds(estimate: Interval | Difference) -> str:
-    return f"[{estimate.low:.4g}, {estimate.high:.4g}]"
+    return f"[{format_number(estimate.low)}, {format_number(estimate.high)}]"
 
 
 def add_plot(commands: "Commands[Parser]") -> None:

@@ -20,7 +20,7 @@ from trainkit.cli.train import add_jobs, check_jobs, train, train_at_once
 from trainkit.core import files
 from trainkit.core.errors import Checks, ConfigError, TrainkitError, reject_unknown
 from trainkit.core.setting_texts import format_for_shell, format_value, from_toml, parse_value
-from trainkit.core.stats import RunInfo
+from trainkit.core.stats import RunInfo, format_number
 from trainkit.presets import PRESETS
 from trainkit.trainer.interrupt import TERMINATE
 from trainkit.trainer.parallel.tasks import Outcome
@@ -301,6 +301,7 @@ def _summary(jobs: Sequence[Job], finished: Mapping[str, Mapping[str, Any]]) -> 
     for job in jobs:
         score = finished.get(job.folder, {}).get("score")
         scores.setdefault(job.name, []).extend([] if score is None else [float(score)])
-    order = sorted(scores, key=lambda name: -np.mean(scores[name]) if scores[name] else np.inf)
-    rows = [[name, str(len(scores[name])), f"{np.mean(scores[name]):.4g}" if scores[name] else ""] for name in order]
+    means = {name: float(np.mean(own)) for name, own in scores.items() if own}
+    order = sorted(scores, key=lambda name: -means.get(name, -np.inf))
+    rows = [[name, str(len(scores[name])), format_number(means[name]) if name in means else ""] for name in order]
     return format_table([["settings", "seeds", "mean score"], *rows])

@@ -5,7 +5,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,8 @@ class Summary:
     def __str__(self) -> str:
         if self.is_empty:
             return "none"
-        return f"{self.mean:.4g} +- {self.std:.4g} ({self.min:.4g} to {self.max:.4g}, n = {self.count:,})"
+        mean, std, low, high = (format_number(number) for number in (self.mean, self.std, self.min, self.max))
+        return f"{mean} +- {std} ({low} to {high}, n = {self.count:,})"
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Summary":
@@ -92,6 +93,19 @@ class SummaryBuilder:
             self._summary = Summary.merge([self._summary, Summary.of(np.concatenate(self._parts))])
             self._parts = []
         return self._summary
+
+
+def format_number(number: float | None, sign: Literal["", "+"] = "") -> str:
+    """Return a number with four significant digits, or with all before the decimal point: 12,346, not 1.235e+04.
+
+    Args:
+        number: any; None is "none".
+        sign: of positive numbers.
+    """
+    if number is None:
+        return "none"
+    is_long = 9_999.5 <= abs(number) < 1e7
+    return f"{number:{sign},.0f}" if is_long else f"{number:{sign}.4g}"
 
 
 def per_second(count: int, seconds: float) -> float | None:
@@ -171,7 +185,7 @@ class CollectStats:
     def __str__(self) -> str:
         if self.is_empty:
             return "nothing collected"
-        counts = f"{self.n_step:,} steps, {self.n_episode:,} episodes, {self.seconds:.4g} s"
+        counts = f"{self.n_step:,} steps, {self.n_episode:,} episodes, {format_number(self.seconds)} s"
         return "\n".join([f"{counts} | returns {self.returns} | lengths {self.lengths}", *self.group_lines()])
 
     def _repr_html_(self) -> str:
@@ -351,7 +365,7 @@ class EpochStats:
         for name in ("update", "explore", "buffer", "custom", "time", "system"):
             numbers = scalars(getattr(self, name))
             if numbers:
-                body = ", ".join(f"{tag}={value:.4g}" for tag, value in numbers.items())
+                body = ", ".join(f"{tag}={format_number(value)}" for tag, value in numbers.items())
                 lines.append(textwrap.fill(body, 110, initial_indent=f"{name:8}", subsequent_indent=" " * 8))
         return "\n".join([*lines, *(f"warning {one}" for one in self.warnings.values())])
 
@@ -387,16 +401,16 @@ class RunInfo:
     warnings: Mapping[str, RunWarning] = field(default_factory=dict)  # of all epochs, by name
 
     def __str__(self) -> str:
-        best = "none yet" if self.best_score is None else f"{self.best_score:.4g} in epoch {self.best_epoch}"
+        best = "none yet" if self.best_score is None else f"{format_number(self.best_score)} in epoch {self.best_epoch}"
         times = {"collect": self.collect_seconds, "update": self.update_seconds, "evaluate": self.evaluate_seconds}
-        shares = ", ".join(f"{name} {seconds:.4g}" for name, seconds in times.items())
+        shares = ", ".join(f"{name} {format_number(seconds)}" for name, seconds in times.items())
         state = "running" if self.stop_reason is None else f"stopped by {self.stop_reason}"
         done = f"{self.env_step:,} steps, {self.gradient_step:,} updates, {self.n_episode:,} episodes"
         return "\n".join(
             [
                 f"epoch   {self.epoch}: {done}",
                 f"test    best {best} | last returns {self.last_test.returns}",
-                f"time    {self.seconds:.4g} s ({shares}, other {self.other_seconds:.4g})",
+                f"time    {format_number(self.seconds)} s ({shares}, other {format_number(self.other_seconds)})",
                 f"state   {state}, {'not logged' if self.run_dir is None else f'logged to {self.run_dir}'}",
                 *(f"warning {one}" for one in self.warnings.values()),
             ]

@@ -533,14 +533,18 @@ class Envs:
             self.episodes[rows] += env_id in failed  # another seed, should this one cause the error
 
     def explain_no_action(self, error: NoLegalActionError) -> NoLegalActionError:
-        """Return an error that names the agent and the remedy if agents share games, else the given error."""
-        if not self.agents or error.env_id is None:
+        """Return an error that names the step and the remedy, or the given one if it names no environment."""
+        if error.env_id is None:
             return error
-        where = self._current.describe(error.env_id)
+        remedy = "Leave one action legal, or return terminated=True with that observation"
+        if self.agents:
+            remedy = (
+                "All agents that are observed act in each step: where they take turns, give make_envs the game with "
+                "PettingZoo's turn-based API, not one that turn_based_aec_to_parallel has converted"
+            )
         return NoLegalActionError(
-            f"env {error.env_id} allows no action: its action_mask is all False, at {where}. "
-            "All agents that are observed act in each step: where they take turns, give make_envs the game with "
-            "PettingZoo's turn-based API, not one that turn_based_aec_to_parallel has converted",
+            f"env {error.env_id} allows no action: its action_mask is all False, at "
+            f"{self._current.describe(error.env_id)}. {remedy}",
             env_id=error.env_id,
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from trainkit.core.setting_texts import format_value
+from trainkit.core.stats import format_number
 from trainkit.presets.zoo_entry import ZooEntry
 
 COMMAND = "trainkit zoo report -o benchmarks/results/ZOO.md"
@@ -47,7 +48,7 @@ def _row(entry: ZooEntry) -> list[str]:
     shown = f"{result.mean:.5g} [{result.low:.5g}, {result.high:.5g}]{outdated}"
     weights = "no" if result.weights_seed is None else f"seed {result.weights_seed}"
     row = [entry.preset, entry.env, steps, shown, str(len(result.seeds)), source]
-    return [*row, f"{result.random:.4g}", result.commit, weights]
+    return [*row, format_number(result.random), result.commit, weights]
 
 
 def _details(entry: ZooEntry) -> list[str]:
@@ -58,7 +59,7 @@ def _details(entry: ZooEntry) -> list[str]:
     if (result := entry.result) is None:
         return [*lines, "", f"{_NOT_RUN.capitalize()}: `trainkit zoo train {entry.preset} {entry.env}`."]
     returns = ", ".join(f"{seed}: {mean:.5g}" for seed, mean in zip(result.seeds, result.returns, strict=True))
-    curve = ", ".join(f"{step:,}: {mean:.4g}" for step, mean in result.curve)
+    curve = ", ".join(f"{step:,}: {format_number(mean)}" for step, mean in result.curve)
     lines += [
         "",
         f"`{result.command}`, {result.date}, commit `{result.commit}`: {entry.episodes:,} greedy episodes per seed of "
