@@ -45,6 +45,7 @@ def test_a_preset_trains_an_id_out_of_the_box(preset: Any) -> None:
     small: dict[str, Any] = {
         "max_epoch": 1,
         "step_per_epoch": 80,
+        "step_per_collect": 8,
         "batch_size": 16,
         "learning_starts": 16,
         "n_test_envs": 2,

@@ -202,12 +202,15 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         )
 
 
+# A learning rate and an entropy bonus that fall: with the defaults above 7 of 24 runs on FrozenLake-v1 ended with a
+# policy that reaches the goal in less than 68 % of the episodes, with these 1 of 20; the optimum is 74 %.
 ppo = OnpolicyPreset(
     "ppo",
     "PPO: as far as the clip allows, several times over (Schulman et al., 2017)",
     OnpolicySettings,
     _TABLES,
     learner=PPOPolicy,
+    classic={"lr": Linear(1e-3, 0.0), "entropy_weight": Linear(0.05, 0.0)},
 )
 
 # From stable-baselines3's A2C, 5 steps in each of 8 environments; Adam in RMSProp's place.
