@@ -188,7 +188,7 @@ def table(runs: Runs, name: str) -> Iterator[str]:
     random = runs[name, RANDOM][0]["returns"][-1]
     yield f"## {task.env}"
     yield ""
-    yield f"{task.episodes:,} greedy episodes per seed; random actions return {random:.3g}."
+    yield f"{task.episodes:,} greedy episodes per seed; random actions return {random:.4g}."
     yield ""
     yield "| preset | steps | mean over seeds | of each seed | result | warnings at the end | seconds | measured at |"
     yield "|---|---|---|---|---|---|---|---|"

@@ -136,11 +136,15 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     ),
     "constant_values": (
         r"Q is between -75.23 and -75.06 for all states and actions: lower lr",
-        [run_of(columns={"update/q_max": -75.06, "update/q_min": -75.23})],
+        [
+            run_of(columns={"update/q_max": -75.06, "update/q_min": -75.23}),
+            run_of(env=CART, columns=returns(9.4) | {"update/q_max": -75.06, "update/q_min": -75.23}),
+        ],
         [
             run_of(columns={"update/q_max": -74.0, "update/q_min": -75.23}),
             run_of(2, columns={"update/q_max": -75.06, "update/q_min": -75.23}),
             run_of(columns={"update/q_max": 0.001, "update/q_min": -0.001}),
+            run_of(env=CART, columns=returns(500.0) | {"update/q_max": 100.0, "update/q_min": 99.5}),  # solved
         ],
     ),
     "wrong_values": (

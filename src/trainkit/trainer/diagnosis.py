@@ -177,11 +177,13 @@ def clipped_targets(trainer: "Trainer") -> str | None:
 
 
 def constant_values(trainer: "Trainer") -> str | None:
-    """Report values that are equal, to a hundredth, for all states and actions of a batch, for three epochs."""
+    """Report values equal, to a hundredth, for all states and actions, for three epochs, unless returns are good."""
     highest, lowest = _newest(trainer, "update/q_max"), _newest(trainer, "update/q_min")
     if highest is None or lowest is None:
         return None
-    if (highest - lowest > 0.01 * np.maximum(np.abs(highest), np.abs(lowest))).any():
+    differ = (highest - lowest > 0.01 * np.maximum(np.abs(highest), np.abs(lowest))).any()
+    has_returns = _first(trainer, "train/returns/mean") is not None
+    if differ or (has_returns and not _is_poor(trainer)):  # having learned all, it may see but equally good states
         return None
     return (
         f"Q is between {lowest[-1]:.5g} and {highest[-1]:.5g} for all states and actions: lower lr, scale "
