@@ -41,7 +41,7 @@ CASES: dict[int, list[str]] = {
     19: ["envs/test_envs.py::test_an_action_no_environment_can_take_is_rejected_before_one_sees_it",
          "collector/test_collector.py::test_a_policys_bad_action_reaches_no_environment"],
     20: ["envs/test_envs.py::test_an_action_no_environment_can_take_is_rejected_before_one_sees_it"],
-    21: ["collector/test_collector.py::test_no_legal_action_is_an_error_that_names_the_environment",
+    21: ["collector/test_collector.py::test_no_legal_action_is_an_error_that_names_the_environment_and_the_step",
          "envs/test_envs.py::test_a_mask_that_is_invalid_is_rejected_by_the_name_of_its_environment"],
     22: ["envs/test_envs.py::test_infos_keep_the_type_each_environment_gave"],
     # ---- environments that fail ----
