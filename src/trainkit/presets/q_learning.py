@@ -350,7 +350,7 @@ munchausen_dqn = QPreset(
 )
 
 # Hessel et al. (2018): all six parts, with their alpha 0.5, beta 0.4 -> 1, 51 atoms and n = 3. On vectors
-# sigma0 matters most: at their 0.5 no seed tried on CartPole-v1 reached 475. There epsilon explores beside the noise
+# sigma0 matters most: at their 0.5 no seed tried on CartPole-v1 reached 475. There epsilon explores, too
 # (in Dopamine's Rainbow instead of it): by noise alone a first policy that reaches the goal of FrozenLake-v1 was the
 # last on 3 of 5 seeds.
 rainbow = QPreset(
