@@ -56,6 +56,7 @@ from trainkit import (
 from trainkit.core import tree
 from trainkit.engine import Loss, TensorBatch, cuda_graph
 from trainkit.engine.device import to_device
+from trainkit.engine.gradient_step import GradientStep
 from trainkit.errors import DeviceError, DivergedError
 from trainkit.policy import ActOutput
 from trainkit.policy.learning import Learning
@@ -604,6 +605,20 @@ def test_auto_uses_torch_where_an_attribute_changes_before_every_update(caplog: 
     assert_same(policy.get_weights(), plain.get_weights())
     assert str(policy.engine) == "torch (QNetwork.counter changes between all calls of an update)"
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_learning_rate_on_the_device_moves_parameters_by_the_same_bits() -> None:
+    """It is a float32 there, and 0.0007 is not one: as a float64 it moves some of the parameters otherwise."""
+    lr, moved = 7e-4, []
+    for on_device in (None, torch.tensor(lr, device=DEVICE)):
+        net = small_net((100, 100)).to(DEVICE)
+        step = GradientStep(net, Adam(lr))
+        for power in range(1, 6):
+            loss = partial(lambda net, power: net(torch.eye(100).to(DEVICE)).pow(power).mean(), net, power)
+            step(loss, step=0, lr=on_device)
+        moved.append(parameters_of(net.cpu()))
+    assert_same(*moved)
 
 
 @pytest.mark.usefixtures("taped")

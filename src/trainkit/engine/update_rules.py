@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -160,6 +161,9 @@ class FusedAdam:
         """Move the parameters by one fused call."""
         group = self._group
         beta1, beta2 = group["betas"]
+        rate = self.rate(step) if lr is None else lr
+        if lr is None and not self._flat[0].count.is_cpu:
+            rate = float(np.float32(rate))  # as `lr` on the device is, so that recorded steps have the same bits
         for flat in self._flat:
             flat.count_step(skipped)
         (torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_)(
@@ -169,7 +173,7 @@ class FusedAdam:
             [flat.square for flat in self._flat],
             [],
             [flat.count for flat in self._flat],
-            lr=self.rate(step) if lr is None else lr,
+            lr=rate,
             beta1=beta1,
             beta2=beta2,
             weight_decay=group["weight_decay"],
