@@ -1,25 +1,30 @@
 """Pong by Rainbow on the CPU until a mean test return of 18, in sessions that may be cut at any moment.
 
     python -m benchmarks.pong --folder runs/pong --seed 1        # again after a cut: the run goes on where it was saved
+    python -m benchmarks.pong --report                           # write the page from `benchmarks/results/pong.jsonl`
 
 The screen is reduced to 42 by 42 pixels, which four small convolutions see in a fifth of the Nature network's time;
 actions are sticky, as Machado et al. (2018) advise. Every epoch of 25,000 environment steps (of 4 frames each) is
 saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of 8 greedy games, and the
-hours of processor time until then.
+hours of processor time until then. The lines of a finished run are moved to `benchmarks/results/pong.jsonl` by hand.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import trainkit as tk
+from benchmarks.provenance import code_commit, measured_at
+from benchmarks.running import machine
 from trainkit.presets.base import ATARI_ENVS
 
+RESULTS = Path("benchmarks/results")
 GOAL = 18.0
 SCREEN = 42  # pixels
 
@@ -47,13 +52,70 @@ class FourConvolutions(nn.Module):
 tk.nets.register_encoder("four_convolutions", FourConvolutions)
 
 
+def write_page() -> None:
+    """Write the page and the picture of the runs in `benchmarks/results/pong.jsonl`."""
+    runs: dict[int, list[dict[str, Any]]] = {}
+    for line in map(json.loads, (RESULTS / "pong.jsonl").read_text().splitlines()):
+        runs.setdefault(line["seed"], []).append(line)
+    plot(runs, RESULTS / "pong.svg")
+    commits = [line["commit"] for lines in runs.values() for line in lines]
+    rows = [
+        f"| {seed} | {_reached(lines)} | {lines[-1]['steps']:,} | {lines[-1]['return']:.1f} | "
+        f"{max(line['return'] for line in lines):.1f} | {lines[-1]['hours']:.2f} |"
+        for seed, lines in runs.items()
+    ]
+    text = [
+        "# Pong by Rainbow on the CPU",
+        "",
+        measured_at(sorted({*commits})),
+        "",
+        f"`python -m benchmarks.pong --folder runs/pong --seed 1` on {machine()}, one thread. A step is 4 frames, "
+        "actions are sticky, the screen is 42 by 42 pixels; a run ends at the first evaluation of 8 greedy games with "
+        f"a mean of {GOAL:.0f}, and is saved every 25,000 steps: interrupted runs resume exactly.",
+        "",
+        f"| seed | steps until {GOAL:.0f} | steps | last evaluation | best evaluation | hours of one core |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+        "![Mean return of 8 greedy games by environment steps](pong.svg)",
+        "",
+    ]
+    (RESULTS / "pong.md").write_text("\n".join(text))
+
+
+def _reached(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the steps of the first evaluation with the goal."""
+    return next((f"{line['steps']:,}" for line in lines if line["return"] >= GOAL), "not reached")
+
+
+def plot(runs: Mapping[int, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Draw the evaluations of every run."""
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trainkit", "font.size": 8}):
+        figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
+        for seed, lines in runs.items():
+            axes.plot([line["steps"] for line in lines], [line["return"] for line in lines], label=f"seed {seed}")
+        axes.axhline(GOAL, linewidth=0.8, linestyle=":", color="gray")
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:.0f}k")
+        axes.set(xlabel="environment steps of 4 frames", ylabel="mean return of 8 greedy games")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run, or go on, as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/pong"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--report", action="store_true", help="write the page, train nothing")
     options = parser.parse_args(arguments)
+    if options.report:
+        write_page()
+        return
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
     curve = options.folder / "pong.jsonl"
@@ -91,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "steps": trainer.env_step,
                 "return": stats.test.returns.mean,
                 "hours": round((time.process_time() - start) / 3600, 3),
+                "commit": code_commit(),
             }
             with curve.open("a") as file:
                 file.write(json.dumps(line) + "\n")
