@@ -213,8 +213,8 @@ ppo = OnpolicyPreset(
     classic={"lr": Linear(1e-3, 0.0), "entropy_weight": Linear(0.05, 0.0)},
 )
 
-# From stable-baselines3's A2C, 5 steps in each of 8 environments; Adam in RMSProp's place. With independent noise, and in
-# a quarter of the steps, runs on Pendulum-v1 ended worse than random actions; the noise is that of Hollenstein et al.
+# From stable-baselines3's A2C, 5 steps in each of 8 environments; Adam in RMSProp's place. With independent noise and a
+# quarter of the steps, runs on Pendulum-v1 ended worse than random actions; the noise is that of Hollenstein et al.
 # (2024), "Colored noise in PPO".
 a2c = OnpolicyPreset(
     "a2c",
