@@ -356,7 +356,7 @@ def test_modules_of_the_folder_where_it_is_called_are_found(
 
 
 def test_bench_prints_rates(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--steps", "64", "--presets", "dqn", "--device", "cpu"]) == 0
+    assert main(["bench", "--steps", "256", "--presets", "dqn", "--device", "cpu"]) == 0
     heading, line, *_ = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["preset", "steps/s", "updates/s"]
     assert re.match(r"dqn +[\d,]+ +[\d,]+ +\d+ % +\d+ %", line)

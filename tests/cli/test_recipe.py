@@ -127,7 +127,7 @@ def test_a_run_is_repeated_whatever_the_defaults_are_now_with_other_settings_on_
     again = RunFolder.read(train(tmp_path / "again", *words, settings="lr=1e-3"))
     assert (again.config["seed"], again.config["settings"]["lr"]) == (4, "1e-3")
     names = ("policy/lr", "policy/gamma", "policy/backup", "policy/hidden", "seed")
-    assert [again.settings[name] for name in names] == [1e-3, 0.98, "MaxBackup", [8], 4]
+    assert [again.settings[name] for name in names] == [1e-3, 0.99, "MaxBackup", [8], 4]
     assert "note" not in capsys.readouterr().err
 
 

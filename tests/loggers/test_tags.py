@@ -31,8 +31,9 @@ def written(folder: Path, preset: Any, **settings: Any) -> set[str]:
     """Run shortly, and return the tags that both loggers wrote."""
     loggers = [tk.loggers.TensorboardLogger(folder / "events"), tk.JsonlLogger(folder / "lines")]
     trainer = preset(
-        "CartPole-v1", seed=1, device="cpu", verbose=False, max_epoch=2, step_per_epoch=160, learning_starts=64,
-        batch_size=16, hidden=(8,), n_test_envs=2, episode_per_test=2, log_every=100, logger=loggers, **settings,
+        "CartPole-v1", seed=1, device="cpu", verbose=False, max_epoch=2, step_per_epoch=160, step_per_collect=8,
+        learning_starts=64, batch_size=16, hidden=(8,), n_test_envs=2, episode_per_test=2, log_every=100,
+        logger=loggers, **settings,
     )  # fmt: skip
     with trainer:
         trainer.run()

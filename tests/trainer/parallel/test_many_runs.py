@@ -19,7 +19,13 @@ from trainkit.cli import main
 from trainkit.loggers.runs import RunFolder
 from trainkit.trainer.parallel.many_runs import train_in_folder
 
-SETTINGS: dict[str, Any] = {"step_per_epoch": 64, "learning_starts": 30, "batch_size": 8, "hidden": (8,)}
+SETTINGS: dict[str, Any] = {
+    "step_per_epoch": 64,
+    "step_per_collect": 8,
+    "learning_starts": 30,
+    "batch_size": 8,
+    "hidden": (8,),
+}
 SCRIPT = """
 import sys, time
 import trainkit as tk
