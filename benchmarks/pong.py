@@ -4,9 +4,10 @@
     python -m benchmarks.pong --report                           # write the page from `benchmarks/results/pong.jsonl`
 
 The network has the two convolutions of the first DQN (Mnih et al., 2013), which take less than half of the time of the
-three of Mnih et al. (2015); actions are sticky, as Machado et al. (2018) advise. Every epoch of 25,000 environment steps (of 4 frames each) is
-saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of 8 greedy games, and the
-hours of processor time until then. The lines of a finished run are moved to `benchmarks/results/pong.jsonl` by hand.
+three of Mnih et al. (2015); actions are sticky, as Machado et al. (2018) advise. Every epoch of 25,000 environment
+steps (of 4 frames each) is saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of
+8 greedy games, and the hours of processor time until then. The lines of a finished run are moved to
+`benchmarks/results/pong.jsonl` by hand.
 """
 
 import argparse
