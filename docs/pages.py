@@ -10,6 +10,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator
+from functools import cache
 from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # imported where it is used, so that a test can import this f
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+SOURCES = ROOT / "src/trainkit"
 LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s#:]+)(?P<anchor>#[^()\s]*)?(?=\))")
 FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 EQUATION = re.compile(
@@ -229,7 +231,7 @@ def _pages() -> Iterator[tuple[str, str, list[str]]]:
     """Yield (namespace, page, paths of public names); a name of several namespaces is on the first one's page."""
     shown: set[str] = set()
     for namespace in NAMESPACES:
-        names = [] if namespace == "presets" else [name for name in _exported(namespace) if name not in shown]
+        names = [name for name in _exported(namespace) if name not in shown]
         shown.update(names)
         paths = [f"{_module(namespace, name)}.{name}" for name in names]
         yield namespace, f"reference/{namespace}.md", paths
@@ -237,7 +239,7 @@ def _pages() -> Iterator[tuple[str, str, list[str]]]:
 
 def _exported(namespace: str) -> list[str]:
     """Return the names in a namespace's `__all__`."""
-    for node in ast.parse((ROOT / f"src/trainkit/{namespace}/__init__.py").read_text()).body:
+    for node in ast.parse((SOURCES / namespace / "__init__.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return sorted(ast.literal_eval(node.value), key=str.lower)
     return []
@@ -245,7 +247,7 @@ def _exported(namespace: str) -> list[str]:
 
 def _module(namespace: str, name: str) -> str:
     """Return the module in which a name is documented: the namespace, unless a module in it has the same name."""
-    if (ROOT / f"src/trainkit/{namespace}/{name}.py").exists():
+    if (SOURCES / namespace / f"{name}.py").exists():
         return f"trainkit.{namespace}.{name}"
     return f"trainkit.{namespace}"
 
@@ -254,7 +256,27 @@ def _reference_text(namespace: str, names: list[str]) -> str:
     title = NAMESPACES[namespace]
     if not names:  # a module is the page
         return f"# {title}\n\n::: trainkit.{namespace}\n    options: {{ show_root_heading: false }}\n"
-    return "\n\n".join([f"# {title}", *(f"::: {name}" for name in names)]) + "\n"
+    return "\n\n".join([f"# {title}", *map(_name_text, names)]) + "\n"
+
+
+def _name_text(path: str) -> str:
+    """Return a name's section: its docstring, or the summary that a preset is made with."""
+    name = path.rpartition(".")[2]
+    if path != f"trainkit.presets.{name}" or name not in _preset_summaries():
+        return f"::: {path}"
+    kind, summary = _preset_summaries()[name]
+    return f"## {name} {{ #{path} }}\n\n{summary}. Its class is [`{kind}`][trainkit.presets.{kind}]."
+
+
+@cache
+def _preset_summaries() -> dict[str, tuple[str, str]]:
+    """Return {name: (class, summary)} of the presets, each of which is `name = SomePreset("name", "summary", ...)`."""
+    nodes = (node for path in sorted((SOURCES / "presets").glob("*.py")) for node in ast.parse(path.read_text()).body)
+    calls = (node.value for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call))
+    made = ((ast.unparse(call.func), call.args) for call in calls)
+    return {
+        ast.literal_eval(args[0]): (kind, ast.literal_eval(args[1])) for kind, args in made if kind.endswith("Preset")
+    }
 
 
 def reference_pages() -> dict[str, str]:
@@ -270,9 +292,9 @@ def _reference_index() -> str:
         "Every public name, by namespace. `import trainkit as tk` has the names of everyday use at top level.",
     ]
     for namespace, uri, paths in _pages():
-        lines.append(f"## [`tk.{namespace}`]({posixpath.basename(uri)}): {NAMESPACES[namespace].lower()}")
-        names = paths or [f"trainkit.presets.{name}" for name in _exported("presets")]
-        lines.append(", ".join(f"[`{path.rpartition('.')[2]}`][{path}]" for path in names))
+        page = posixpath.basename(uri)
+        lines.append(f"## [`tk.{namespace}`]({page}): {NAMESPACES[namespace].lower()}")
+        lines.append(", ".join(f"[`{path.rpartition('.')[2]}`]({page}#{path})" for path in paths))
     return "\n\n".join(lines) + "\n"
 
 

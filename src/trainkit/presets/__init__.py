@@ -79,6 +79,7 @@ PRESETS: dict[str, Preset[..., Any, Any]] = {
         *(sac, bc, cql, bcq),
     )
 }
+"""Every preset by its name."""
 
 __all__ = [
     "BCPreset",
