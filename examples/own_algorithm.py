@@ -41,8 +41,8 @@ class SoftActorCritic(tk.Policy):
         preprocess = tk.nets.Preprocess(envs.observation_space)
         super().__init__(**spaces, preprocess=preprocess, horizon=tk.Horizon(3, gamma))
         self.temperature = temperature
-        self.actor = tk.nets.QNetwork(preprocess.shapes, n_actions)  # a logit per action
-        self.critics = tk.nets.QNetwork(preprocess.shapes, n_actions, width=2)  # two values per action
+        self.actor = tk.nets.QNetwork(preprocess.shapes, n_actions, norm="layer")  # a logit per action
+        self.critics = tk.nets.QNetwork(preprocess.shapes, n_actions, width=2, norm="layer")  # two values per action
         self.target_critics = self.add_target("critic", self.critics, tk.Target(every=1, unit="updates", tau=0.02))
         self.add_gradient_step("critic", self.critics, tk.Adam(lr), loss=self.critic_loss)
         self.add_gradient_step("actor", self.actor, tk.Adam(lr), loss=self.actor_loss)
@@ -65,7 +65,8 @@ class SoftActorCritic(tk.Policy):
         index = rows.action.view(-1, 1, 1).expand(-1, 1, 2)
         q = self.critics(rows.obs).outputs.gather(1, index).squeeze(1)  # [B, 2]
         td_error = q - target.unsqueeze(1)
-        return tk.engine.Loss(td_error.square().sum(dim=1), metrics={"target_mean": target.mean()})
+        priority = td_error.abs().mean(dim=1)
+        return tk.engine.Loss(td_error.square().sum(dim=1), priority=priority, metrics={"target_mean": target.mean()})
 
     def actor_loss(self, rows: tk.engine.TensorBatch) -> tk.engine.Loss:
         """Return what following the actor is worth, negated."""
@@ -89,6 +90,7 @@ def train(policy: tk.DQNPolicy | SoftActorCritic, envs: tk.Envs) -> float:
         max_epoch=8,
         step_per_epoch=5_000,
         batch_size=128,
+        step_per_collect=256,  # then 128 updates
         update_per_step=0.5,
         learning_starts=1_000,
         seed=1,
@@ -103,7 +105,10 @@ def main() -> None:
     """Train both."""
     torch.set_num_threads(1)  # networks this small are fastest on one
     envs = tk.make_envs("CartPole-v1", 8)
-    learner = tk.DQNPolicy.for_envs(envs, backup=AdvantageLearning(), n_step=3, gamma=0.98, lr=LR, target=tk.Target(80))
+    target = tk.Target(every=256)
+    learner = tk.DQNPolicy.for_envs(
+        envs, backup=AdvantageLearning(), norm="layer", n_step=3, gamma=0.98, lr=LR, target=target
+    )
     print(f"advantage learning: {train(learner, envs):.0f}")
     envs = tk.make_envs("CartPole-v1", 8)
     print(f"soft actor-critic: {train(SoftActorCritic(envs), envs):.0f}")
