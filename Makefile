@@ -94,10 +94,10 @@ faults-peers: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## put the same faul
 bench-race: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn CartPole beside Stable-Baselines3 until solved (30 minutes)
 	@$(BIN)/python -m benchmarks.time_to_475
 
-bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn HalfCheetah beside Stable-Baselines3 (3 hours)
+bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn MuJoCo tasks beside Stable-Baselines3 (7 hours)
 	@for python in $(BIN)/python .peers/sb3-contrib@2.9.2/bin/python; do \
 		$$python $(PIP) -c constraints.txt 'gymnasium[mujoco]' || exit; done
-	@$(BIN)/python -m benchmarks.cheetah
+	@$(BIN)/python -m benchmarks.mujoco
 
 bench-spread: $(READY) .peers/benchmarl@1.5.2/.ready  ## learn simple_spread by MAPPO and IPPO beside BenchMARL (1 hour)
 	@for python in $(BIN)/python .peers/benchmarl@1.5.2/bin/python; do $$python $(PIP) 'mpe2==1.1.1' || exit; done

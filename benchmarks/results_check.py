@@ -25,7 +25,7 @@ import gymnasium
 import torch
 
 import trainkit as tk
-from benchmarks import cheetah, cheetah_work, general_tables, hl_gauss, learning_work, same_settings, time_to_475
+from benchmarks import general_tables, hl_gauss, learning_work, mujoco, same_settings, time_to_475
 from benchmarks.cache import Cache
 from benchmarks.provenance import ROOT, UNKNOWN, code_commit, commits_since
 from trainkit.zoo.results import rounded, run_seed
@@ -128,17 +128,17 @@ def rows(core: int) -> Iterator[Row]:
             "python -m benchmarks.hl_gauss",
             (name, value, seed),
         )
-    for key, result, commit in _kept("cheetah"):
-        algorithm, side, seed = key[:3]
-        if side == cheetah.OURS:
+    for key, result, commit in _kept("mujoco"):
+        algorithm, side, seed, task = key[:4]
+        if side == mujoco.OURS:
             yield _row(
-                f"cheetah: {algorithm}, seed {seed}",
+                f"mujoco: {algorithm} on {task}, seed {seed}",
                 result,
                 commit,
-                key[-1] == cheetah_work.SETTINGS[algorithm],
-                lambda *own: cheetah.learn(*own, core)["returns"],
+                key == mujoco.key_of(algorithm, task, side, seed),
+                lambda *own: mujoco.learn(*own, core)["returns"],
                 "make bench-mujoco",
-                (algorithm, side, seed),
+                (algorithm, task, side, seed),
             )
 
 

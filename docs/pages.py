@@ -253,10 +253,10 @@ def _module(namespace: str, name: str) -> str:
 
 
 def _reference_text(namespace: str, names: list[str]) -> str:
-    title = NAMESPACES[namespace]
-    if not names:  # a module is the page
-        return f"# {title}\n\n::: trainkit.{namespace}\n    options: {{ show_root_heading: false }}\n"
-    return "\n\n".join([f"# {title}", *map(_name_text, names)]) + "\n"
+    """Return a page: the docstring of the package and each name's section; a module that is one page shows all."""
+    members = ", members: false" if names else ""
+    package = f"::: trainkit.{namespace}\n    options: {{ show_root_heading: false{members} }}"
+    return "\n\n".join([f"# {NAMESPACES[namespace]}", package, *map(_name_text, names)]) + "\n"
 
 
 def _name_text(path: str) -> str:

@@ -196,6 +196,6 @@ def test_the_rows_of_all_pages_are_found() -> None:
         "ZOO",
         "same_settings",
         "time_to_475",
-        "cheetah",
+        "mujoco",
         "hl_gauss",
     }

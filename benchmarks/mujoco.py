@@ -1,6 +1,6 @@
-"""Learn HalfCheetah beside Stable-Baselines3 at the same settings, in turn on one core, and judge who learns better.
+"""Learn MuJoCo tasks beside Stable-Baselines3 at the same settings, in turn on one core, and judge who learns better.
 
-    python -m benchmarks.cheetah [--algorithms ppo sac] [--seeds ...] [--sides ...] [--core 0] [--out FILE]
+    python -m benchmarks.mujoco [--algorithms ppo sac] [--tasks Hopper-v5 ...] [--seeds ...] [--sides ...] [--core 0]
 
 The peer lives in an environment of its own, which `make bench-mujoco` builds. A finished run is kept in the cache, with
 the settings it had: an interrupted benchmark goes on, and writes its page anew after every run. `--sides` makes the
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cheetah_work as work
+from benchmarks import mujoco_work as work
 from benchmarks.cache import Cache
 from benchmarks.provenance import listed, measured_at
 from benchmarks.running import printed
@@ -25,8 +25,8 @@ from trainkit.plot.comparing import difference, iqm
 
 OURS, PEER = "trainkit", "stable-baselines3"
 SIDES = {
-    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.cheetah_sb3"],
-    OURS: [sys.executable, "-m", "benchmarks.cheetah_trainkit"],
+    PEER: [".peers/sb3-contrib@2.9.2/bin/python", "-m", "benchmarks.mujoco_sb3"],
+    OURS: [sys.executable, "-m", "benchmarks.mujoco_trainkit"],
 }
 
 REMAINS = """
@@ -52,6 +52,7 @@ class Run:
     """One training of one side."""
 
     algorithm: str
+    task: str
     side: str
     seed: int
     result: dict[str, Any]  # what the side printed
@@ -64,16 +65,16 @@ class Run:
         return statistics.fmean(returns[len(returns) // 2 :])
 
 
-def learn(algorithm: str, side: str, seed: int, core: int) -> dict[str, Any]:
+def learn(algorithm: str, task: str, side: str, seed: int, core: int) -> dict[str, Any]:
     """Run one side on one core and return what it printed, after checking that it did the work."""
-    command = [*SIDES[side], "--algorithm", algorithm, "--seed", str(seed)]
+    command = [*SIDES[side], "--algorithm", algorithm, "--task", task, "--seed", str(seed)]
     result = printed(command, core)
     done, n_judged = result["done"], len(result["returns"])
     extra = done["updates"] - work.N_UPDATES[algorithm]
     wanted = {
         "env_steps": work.STEPS[algorithm],
         "updates": work.N_UPDATES[algorithm] + extra,
-        "parameters": work.N_PARAMETERS[algorithm],
+        "parameters": work.n_parameters(algorithm, task),
         "threads": 1,
     }
     may_differ = (0, 1) if algorithm == "sac" else (0,)  # whether the step that ends the random ones is learnt at
@@ -82,27 +83,39 @@ def learn(algorithm: str, side: str, seed: int, core: int) -> dict[str, Any]:
     return result
 
 
+def key_of(algorithm: str, task: str, side: str, seed: int) -> list[Any]:
+    """Return all that a run depends on."""
+    return [algorithm, side, seed, task, work.PARTS, work.EPISODES, work.settings(algorithm, task)]
+
+
 def runs_of(
-    algorithms: Sequence[str], seeds: Sequence[int], sides: Sequence[str], cache: Cache, core: int
+    algorithms: Sequence[str],
+    tasks: Sequence[str],
+    seeds: Sequence[int] | None,
+    sides: Sequence[str],
+    cache: Cache,
+    core: int,
 ) -> Iterator[Run]:
-    """Make what is not in the cache, sides in turn, and yield every run, those of other sides as far as they are."""
-    for algorithm in algorithms:
-        for seed in seeds:
+    """Make what is not in the cache, sides in turn, and yield every run, others as far as they are there."""
+    for (algorithm, task), own_seeds in work.SEEDS.items():
+        for seed in own_seeds:
             for side in SIDES:
-                key = [algorithm, side, seed, work.TASK, work.PARTS, work.EPISODES, work.SETTINGS[algorithm]]
+                key = key_of(algorithm, task, side, seed)
                 result = cache.get(*key)
-                if result is None and side in sides:
-                    result = learn(algorithm, side, seed, core)
+                is_chosen = algorithm in algorithms and task in tasks and seed in (seeds or own_seeds)
+                if result is None and is_chosen and side in sides:
+                    result = learn(algorithm, task, side, seed, core)
                     cache.put(result, *key)
                 if result is not None:
-                    yield Run(algorithm=algorithm, side=side, seed=seed, result=result, commit=cache.commit(*key))
+                    commit = cache.commit(*key)
+                    yield Run(algorithm=algorithm, task=task, side=side, seed=seed, result=result, commit=commit)
 
 
 def report(runs: Sequence[Run], command: str) -> str:
     """Return the page: verdicts, settings, what differs still, curves."""
     versions = {run.side: ", ".join(" ".join(pair) for pair in run.result["versions"].items()) for run in runs}
     lines = [
-        f"# {work.TASK} beside {PEER}",
+        f"# MuJoCo beside {PEER}",
         "",
         measured_at([run.commit for run in runs if run.side == OURS]),
         "",
@@ -115,9 +128,9 @@ def report(runs: Sequence[Run], command: str) -> str:
         "the peer's, with a 95 % percentile bootstrap interval (10,000 resamples), and the median environment steps "
         "per second of CPU of a run without its evaluations.",
         "",
-        "| algorithm | steps | seeds | IQM of peer | IQM of trainkit | difference | 95 % interval | verdict "
+        "| algorithm | task | steps | seeds | IQM of peer | IQM of trainkit | difference | 95 % interval | verdict "
         "| peer's steps/s | ours | measured at |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
         *_verdicts(runs),
         "",
         *REMAINS.strip().splitlines(),
@@ -126,21 +139,23 @@ def report(runs: Sequence[Run], command: str) -> str:
         "",
         "```",
         *(
-            f"{run.algorithm:5}{run.side:18}{run.seed:3} " + "".join(f"{mean:7.0f}" for mean in run.result["returns"])
-            for run in sorted(runs, key=lambda run: (run.algorithm, run.side, run.seed))
+            f"{run.algorithm:5}{run.task:15}{run.side:18}{run.seed:3} "
+            + "".join(f"{mean:7.0f}" for mean in run.result["returns"])
+            for run in sorted(runs, key=lambda run: (run.algorithm, run.task, run.side, run.seed))
         ),
         "```",
     ]
-    for algorithm in dict.fromkeys(run.algorithm for run in runs):
-        lines += ["", f"| {algorithm.upper()} | both sides |", "|---|---|"]
-        lines += [f"| {name} | {_shown(value)} |" for name, value in work.SETTINGS[algorithm].items()]
+    for algorithm, task in dict.fromkeys((run.algorithm, run.task) for run in runs):
+        lines += ["", f"| {algorithm.upper()}, {task} | both sides |", "|---|---|"]
+        lines += [f"| {name} | {_shown(value)} |" for name, value in work.settings(algorithm, task).items()]
     return "\n".join([*lines, ""])
 
 
 def _verdicts(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a row for each algorithm of which both sides have the same seeds."""
-    for algorithm in work.SETTINGS:
-        own = {side: {r.seed: r for r in runs if (r.algorithm, r.side) == (algorithm, side)} for side in SIDES}
+    """Yield a row for each algorithm and task of which both sides have the same seeds."""
+    for algorithm, task in work.SEEDS:
+        those = [run for run in runs if (run.algorithm, run.task) == (algorithm, task)]
+        own = {side: {run.seed: run for run in those if run.side == side} for side in SIDES}
         seeds = sorted(own[PEER].keys() & own[OURS].keys())
         if not seeds:
             continue
@@ -151,7 +166,8 @@ def _verdicts(runs: Sequence[Run]) -> Iterator[str]:
             for side in SIDES
         ]
         yield (
-            f"| {algorithm.upper()} | {work.STEPS[algorithm]:,} | {len(seeds)} | {iqm(theirs):,.0f} | {iqm(ours):,.0f} "
+            f"| {algorithm.upper()} | {task} | {work.STEPS[algorithm]:,} | {len(seeds)} "
+            f"| {iqm(theirs):,.0f} | {iqm(ours):,.0f} "
             f"| {found.estimate:+,.0f} | {found.low:+,.0f} to {found.high:+,.0f} "
             f"| {found.verdict(OURS, 'the peer')} | {rates[0]:,.0f} | {rates[1]:,.0f} "
             f"| {listed(own[OURS][seed].commit for seed in seeds)} |"
@@ -171,20 +187,24 @@ def _shown(value: object) -> str:
 def main() -> None:
     """Run what is not in the cache and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algorithms", nargs="+", choices=list(work.SETTINGS), default=list(work.SETTINGS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(work.SEEDS))
+    parser.add_argument("--algorithms", nargs="+", choices=work.ALGORITHMS, default=list(work.ALGORITHMS))
+    parser.add_argument("--tasks", nargs="+", choices=list(work.SIZES), default=list(work.SIZES))
+    parser.add_argument("--seeds", nargs="+", type=int, help="default: 5 on HalfCheetah, 3 on the others")
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
-    parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/cheetah.jsonl"))
+    parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/mujoco.jsonl"))
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/cheetah.md"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/mujoco.md"))
     options = parser.parse_args()
-    command = f"python -m benchmarks.cheetah --seeds {' '.join(map(str, options.seeds))} --core {options.core}"
+    command = f"python -m benchmarks.mujoco --core {options.core}"
     cache = Cache(options.cache)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
-    for run in runs_of(options.algorithms, options.seeds, options.sides, cache, options.core):
+    for run in runs_of(options.algorithms, options.tasks, options.seeds, options.sides, cache, options.core):
         runs.append(run)
-        print(f"{run.algorithm} {run.side} {run.seed}: {run.score:.0f}, {run.result['seconds']:.0f} s", flush=True)
+        print(
+            f"{run.algorithm} {run.task} {run.side} {run.seed}: {run.score:.0f}, {run.result['seconds']:.0f} s",
+            flush=True,
+        )
         if {own.side for own in runs} == set(SIDES):
             options.out.write_text(report(runs, command))
     print(f"\n{report(runs, command)}")

@@ -10,7 +10,7 @@ import mujoco
 import torch
 
 import trainkit as tk
-from benchmarks import cheetah_work as work
+from benchmarks import mujoco_work as work
 
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
 
@@ -56,7 +56,7 @@ def sac_trainer(envs: tk.Envs, seed: int) -> tk.OffpolicyTrainer:
         tau=sac["tau, every update"],
         optimizer=tk.Adam(sac["Adam: lr, of actor, critics and temperature"], eps=sac["Adam: eps"]),
         initial_temperature=1.0,
-        target_entropy=-float(work.N_ACTIONS),
+        target_entropy=-float(envs.action_space.shape[0]),
         device="cpu",
     )
     capacity = sac["replay capacity, uniform (the peer's default: 1,000,000)"]
@@ -78,14 +78,15 @@ def sac_trainer(envs: tk.Envs, seed: int) -> tk.OffpolicyTrainer:
 def main() -> None:
     """Learn, and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--algorithm", choices=work.SETTINGS, required=True)
+    parser.add_argument("--algorithm", choices=work.ALGORITHMS, required=True)
+    parser.add_argument("--task", choices=work.SIZES, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    judge = work.Judge(options.seed)
+    judge = work.Judge(options.task, options.seed)
     began = time.process_time()
     is_ppo = options.algorithm == "ppo"
-    trainer = (ppo_trainer if is_ppo else sac_trainer)(tk.make_envs(work.TASK), options.seed)
+    trainer = (ppo_trainer if is_ppo else sac_trainer)(tk.make_envs(options.task), options.seed)
     steps = set(work.judged_at(options.algorithm))
     for _ in trainer:
         if trainer.env_step in steps:

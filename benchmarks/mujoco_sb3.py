@@ -15,7 +15,7 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from benchmarks import cheetah_work as work
+from benchmarks import mujoco_work as work
 
 
 class Evaluations(BaseCallback):
@@ -81,7 +81,7 @@ def make_sac(envs, seed: int) -> SAC:
         train_freq=1,
         gradient_steps=sac["updates per environment step"],
         ent_coef="auto_1.0",
-        target_entropy=-float(work.N_ACTIONS),
+        target_entropy=-float(envs.action_space.shape[0]),
         policy_kwargs={
             "net_arch": sac["hidden layers, relu"],
             "activation_fn": torch.nn.ReLU,
@@ -95,13 +95,14 @@ def make_sac(envs, seed: int) -> SAC:
 def main() -> None:
     """Learn, and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--algorithm", choices=work.SETTINGS, required=True)
+    parser.add_argument("--algorithm", choices=work.ALGORITHMS, required=True)
+    parser.add_argument("--task", choices=work.SIZES, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    judge = work.Judge(options.seed)
+    judge = work.Judge(options.task, options.seed)
     began = time.process_time()
-    envs = DummyVecEnv([lambda: gym.make(work.TASK)])
+    envs = DummyVecEnv([lambda: gym.make(options.task)])
     is_ppo = options.algorithm == "ppo"
     if is_ppo:
         envs = VecNormalize(envs, clip_obs=10.0, clip_reward=10.0, gamma=work.PPO["gamma"])

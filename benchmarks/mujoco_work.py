@@ -1,7 +1,7 @@
 """What is learnt in MuJoCo beside a peer, in numbers that both sides share, and how it is judged.
 
-A side is a script that takes `--algorithm --seed`, learns in an environment of its own, and prints one line of JSON:
-`returns` are what the judge saw, `done` is what was done, which must be equal on both sides.
+A side is a script that takes `--algorithm --task --seed`, learns in an environment of its own, and prints one line of
+JSON: `returns` are what the judge saw, `done` is what was done, which must be equal on both sides.
 """
 
 import time
@@ -11,10 +11,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-TASK = "HalfCheetah-v5"
-SEEDS = (1, 2, 3, 4, 5)
+SIZES = {"HalfCheetah-v5": (17, 6), "Hopper-v5": (11, 3), "Walker2d-v5": (17, 6)}  # of observations, of actions
+SEEDS = {("ppo", "HalfCheetah-v5"): (1, 2, 3, 4, 5), ("sac", "HalfCheetah-v5"): (1, 2, 3, 4, 5)}
+SEEDS |= {("sac", "Hopper-v5"): (1, 2, 3), ("sac", "Walker2d-v5"): (1, 2, 3)}
 PARTS, EPISODES = 10, 10  # evaluations in a run, evenly spread, and episodes in each
-N_OBS, N_ACTIONS = 17, 6
 
 # Stable-Baselines3's defaults; normalised as its VecNormalize does by default.
 PPO: dict[str, Any] = {
@@ -48,11 +48,11 @@ SAC: dict[str, Any] = {
     "Adam: eps": 1e-8,
     "gamma, 1-step": 0.99,
     "tau, every update": 0.005,
-    "temperature": "learnt, from 1.0, for an entropy of -6",
+    "temperature": "",  # in `settings`
     "observations, rewards": "as they are",
 }
 
-SETTINGS = {"ppo": PPO, "sac": SAC}
+ALGORITHMS = "ppo", "sac"
 STEPS = {
     "ppo": PPO["rollouts"] * PPO["steps per rollout"],
     "sac": SAC["environment steps, of one environment"],
@@ -63,14 +63,23 @@ N_UPDATES = {
 }
 
 
+def settings(algorithm: str, task: str) -> dict[str, Any]:
+    """Return what both sides are given."""
+    if algorithm == "ppo":
+        return PPO
+    return SAC | {"temperature": f"learnt, from 1.0, for an entropy of -{SIZES[task][1]}"}
+
+
+def n_parameters(algorithm: str, task: str) -> int:
+    """Return how many numbers both sides learn."""
+    n_obs, n_actions = SIZES[task]
+    if algorithm == "ppo":
+        return 2 * _torso(n_obs, 64) + 64 * n_actions + n_actions + 64 + 1 + n_actions
+    return _torso(n_obs, 256) + 2 * (256 + 1) * n_actions + 2 * (_torso(n_obs + n_actions, 256) + 256 + 1)
+
+
 def _torso(n_inputs: int, width: int) -> int:
     return n_inputs * width + width + width * width + width
-
-
-N_PARAMETERS = {
-    "ppo": 2 * _torso(N_OBS, 64) + 64 * N_ACTIONS + N_ACTIONS + 64 + 1 + N_ACTIONS,
-    "sac": _torso(N_OBS, 256) + 2 * (256 + 1) * N_ACTIONS + 2 * (_torso(N_OBS + N_ACTIONS, 256) + 256 + 1),
-}
 
 
 def judged_at(algorithm: str) -> list[int]:
@@ -82,23 +91,24 @@ def judged_at(algorithm: str) -> list[int]:
 class Judge:
     """Play the mean actions now and then, on the same episodes whoever learns, and keep the CPU time it took."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, task: str, seed: int) -> None:
         self.seed = seed
         self.returns: list[float] = []
         self.seconds = 0.0
-        self._envs = [gym.make(TASK) for _ in range(EPISODES)]
+        self._envs = [gym.make(task) for _ in range(EPISODES)]
 
     def play(self, act: Callable[[Any], Any]) -> None:
-        """Note the mean return of `act`, which maps observations [K, 17] to actions [K, 6]: one episode in each env."""
+        """Note the mean return of `act`, which maps observations [K, D] to actions [K, A]: one episode in each env."""
         began = time.process_time()
         drawn = np.random.SeedSequence([self.seed, len(self.returns)]).generate_state(EPISODES)
         obs = np.stack([env.reset(seed=int(one))[0] for env, one in zip(self._envs, drawn % 2**31, strict=True)])
-        total, is_over = 0.0, False
-        while not is_over:  # all at once: nothing but the time limit ends a cheetah's run
+        total, running = 0.0, set(range(EPISODES))
+        while running:  # all at once; an episode that has ended is not stepped
             actions = np.clip(act(obs), -1.0, 1.0)
-            steps = [env.step(action) for env, action in zip(self._envs, actions, strict=True)]
-            obs = np.stack([step[0] for step in steps])
-            total += sum(float(step[1]) for step in steps)
-            is_over = bool(steps[0][3])
+            for k in sorted(running):
+                obs[k], reward, terminated, truncated, _ = self._envs[k].step(actions[k])
+                total += float(reward)
+                if terminated or truncated:
+                    running.remove(k)
         self.returns.append(total / EPISODES)
         self.seconds += time.process_time() - began
