@@ -752,6 +752,8 @@ class Trainer(Generic[TraineeT]):
             folder = newest_intact(self._checkpoints[0].folder)
             if self.ranks is not None:
                 folder = self.ranks.gather(folder)[0]
+            elif folder is not None:
+                self._checkpoints[0].remove_old(folder)
         if folder is not None:
             self.load(folder)
             done = f"{self.env_step:,} steps | {self.gradient_step:,} updates"

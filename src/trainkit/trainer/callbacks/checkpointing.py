@@ -127,9 +127,26 @@ class Checkpoint(Callback):
         number = 1 + max((number for number, _ in found), default=0)
         if trainer.ranks is not None:
             number = trainer.ranks.gather(number)[0]
-        is_written = self._save(trainer, self.folder / f"save-{number:06d}", [] if self.with_buffer else ["buffer"])
+        path = self.folder / f"save-{number:06d}"
+        is_written = self._save(trainer, path, [] if self.with_buffer else ["buffer"])
         if is_written and (trainer.ranks is None or trainer.ranks.rank == 0):
-            self._drop_old()
+            self.remove_old(path)
+
+    def remove_old(self, newest: Path) -> None:
+        """Remove all but the `keep_last` checkpoints up to this one; removals that fail are tried again the next time.
+
+        A run that is resumed does so, too: it may have been killed between a save and the removal.
+        """
+        found = checkpoints.numbered(self.folder)
+        last = max((number for number, path in found if path.name == newest.name), default=0)  # 0: the best, unnumbered
+        whole = [number for number, path in found if number <= last and (path / checkpoints.MANIFEST).is_file()]
+        oldest = min(whole[-self._keep_last :], default=0)
+        for number, path in found:
+            if number < oldest:  # renamed first, so that an incomplete one is never found
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_name(f".old-{path.name}"))
+        for path in self.folder.glob(".old-save-*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def _note_position(self, trainer: "Trainer") -> None:
         self._n_periods = 0 if self.unit == "seconds" else n_periods(trainer, self.unit, self._every)
@@ -164,18 +181,6 @@ class Checkpoint(Callback):
                 path.rmdir()  # if it is empty
             return False
         return True
-
-    def _drop_old(self) -> None:
-        """Remove all but the newest checkpoints; removals that fail are tried again the next time."""
-        found = checkpoints.numbered(self.folder)
-        whole = [number for number, path in found if (path / checkpoints.MANIFEST).is_file()]
-        oldest = whole[-self._keep_last :][0]
-        for number, path in found:
-            if number < oldest:  # renamed first, so that an incomplete one is never found
-                with contextlib.suppress(OSError):
-                    path.rename(path.with_name(f".old-{path.name}"))
-        for path in self.folder.glob(".old-save-*"):
-            shutil.rmtree(path, ignore_errors=True)
 
     def state_dict(self) -> dict[str, Any]:
         return {"n_periods": self._n_periods, "best": self._best}
