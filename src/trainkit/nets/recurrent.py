@@ -186,12 +186,13 @@ class CausalTransformer(Memory):
     def __init__(self, n_inputs: int, n_features: int | None = None, *, window: int = 32, n_heads: int = 4) -> None:
         with Checks("CausalTransformer") as checks:
             checks.integer("n_inputs", n_inputs, low=1)
+            checks.integer("n_features", n_features, low=1, optional=True)
             checks.integer("window", window, low=1)
             checks.integer("n_heads", n_heads, low=1)
-            size = -(-n_inputs // n_heads) * n_heads if n_features is None else n_features
-            if checks.integer("n_features", size, low=1):
-                is_whole = size % n_heads == 0
-                checks.require(is_whole, f".n_features must be a multiple of n_heads, {n_heads}, got {size}")
+        size = -(-n_inputs // n_heads) * n_heads if n_features is None else n_features
+        with Checks("CausalTransformer") as checks:
+            is_whole = size % n_heads == 0
+            checks.require(is_whole, f".n_features must be a multiple of n_heads, {n_heads}, got {size}")
         super().__init__(size, window * size + 1)
         self.window, self.n_heads = window, n_heads
         self.embedding = new_linear(n_inputs, size)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from trainkit.buffer import ReplayBuffer
 from trainkit.core import seeding, tree
 from trainkit.core.data import Obs, Transition, TransitionBatch
-from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.protocols import EnvSpaces
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import checked, options_of
 from trainkit.core.spaces import Spaces
 from trainkit.datasets.off_policy_evaluation import Estimate, HasActionProbability, check_memory, direct_method
 from trainkit.engine.loss import TensorBatch
@@ -74,6 +74,8 @@ def fitted_q_evaluation(
         seed: of the initial weights and the rows drawn; the dataset's own random stream is not used.
         network: further options of `DQNPolicy.for_envs`, such as `hidden`, `encoder`, `target` and `device`.
     """
+    known = [*options_of(fitted_q_evaluation), *options_of(DQNPolicy.for_envs)]
+    reject_unknown("fitted_q_evaluation", network, known)
     with Checks("fitted_q_evaluation") as checks:
         checks.number("gamma", gamma, low=0, high=1)
         checks.flag("explore", explore)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from trainkit.collector import Collector
 from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import seeding
-from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.signatures import checked
+from trainkit.core.errors import Checks, ConfigError, reject_unknown
+from trainkit.core.signatures import checked, options_of
 from trainkit.core.stats import html_table
-from trainkit.envs.make import EnvSpec, borrowed_envs
+from trainkit.envs.make import EnvSpec, borrowed_envs, make_envs
 from trainkit.policy import MultiAgentPolicy
 
 _Z = 1.959964  # of a 95 % interval
@@ -148,6 +148,7 @@ def tournament(
         explore: whether the policies explore.
         seed: root of the games; None draws one.
     """
+    reject_unknown("tournament", env_options, [*options_of(tournament), *options_of(make_envs)])
     with Checks("tournament") as checks:
         is_given = isinstance(policies, Mapping) and len(policies) >= 2
         checks.require(is_given, f".policies must be a dict of two or more {{name: policy}}, got {policies!r}")
