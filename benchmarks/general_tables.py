@@ -179,7 +179,9 @@ def verdict(task: Task, preset: str, own: Sequence[Mapping[str, Any]], random: f
         return f"**worse than random**: {', '.join(worse)}"
     if task.bar is None or preset not in MAIN:
         return "better than random" if min(finals) > random else "random"
-    return f"{task.bar:g} {'met' if sum(finals) / len(finals) >= task.bar else '**missed**'}"
+    n_missing = N_SEEDS[preset] - len(own)
+    some = f" by {len(own)} of {N_SEEDS[preset]} seeds" if n_missing > 0 else ""
+    return f"{task.bar:g} {'met' if sum(finals) / len(finals) >= task.bar else '**missed**'}{some}"
 
 
 def table(runs: Runs, name: str) -> Iterator[str]:
