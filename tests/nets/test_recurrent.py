@@ -120,3 +120,5 @@ def test_what_is_no_memory_is_named(recurrent: Any, message: str) -> None:
 def test_heads_must_divide_the_features_of_a_transformer() -> None:
     with pytest.raises(ConfigError, match="n_features must be a multiple of n_heads, 4, got 6"):
         CausalTransformer(8, 6)
+    with pytest.raises(ConfigError, match="n_heads must be a whole number >= 1, got 0"):
+        CausalTransformer(8, n_heads=0)

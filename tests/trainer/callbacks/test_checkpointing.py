@@ -95,6 +95,19 @@ def test_the_last_are_kept(tmp_path: Path) -> None:
     assert [progress(path)[0] for path in find_checkpoints(tmp_path)] == [5, 4]
 
 
+def test_a_finished_run_removes_what_it_was_killed_before_removing(tmp_path: Path) -> None:
+    make_trainer(max_epoch=5, checkpoint=tk.Checkpoint(tmp_path, keep_last=3)).run()
+    make_trainer(max_epoch=5, checkpoint=tk.Checkpoint(tmp_path, keep_last=2), resume_from="auto").run()
+    assert saved(tmp_path) == ["save-000004", "save-000005"]
+
+
+def test_what_a_damaged_checkpoint_is_replaced_by_is_not_removed(tmp_path: Path) -> None:
+    make_trainer(max_epoch=5, checkpoint=tk.Checkpoint(tmp_path, keep_last=3)).run()
+    next((tmp_path / "save-000005").glob("policy*")).write_bytes(b"damaged")
+    make_trainer(max_epoch=4, checkpoint=tk.Checkpoint(tmp_path, keep_last=1), resume_from="auto").run()
+    assert saved(tmp_path) == ["save-000004", "save-000005"]
+
+
 def test_a_run_that_resumes_from_its_folder_continues_the_numbers(tmp_path: Path) -> None:
     make_trainer(max_epoch=2, checkpoint=tmp_path).run()
     for number, place in ((3, "auto"), (4, tmp_path), (5, tmp_path / "save-000004")):
