@@ -25,8 +25,13 @@ def run(seed: int, final: float, **warnings: list[int]) -> dict[str, Any]:
 
 def test_the_mean_over_seeds_must_reach_the_bar() -> None:
     task = TASKS["cartpole"]
-    assert verdict(task, "dqn", [run(201, 500.0), run(202, 400.0)], 20.0) == "450 met"
-    assert verdict(task, "dqn", [run(201, 499.0), run(202, 400.0)], 20.0) == "450 **missed**"
+    whole = [run(201, 500.0), run(202, 400.0), *(run(seed, 450.0) for seed in (203, 204, 205))]
+    assert verdict(task, "dqn", whole, 20.0) == "450 met"
+    assert verdict(task, "dqn", [*whole[:4], run(205, 449.0)], 20.0) == "450 **missed**"
+
+
+def test_a_verdict_on_fewer_seeds_than_were_planned_names_their_number() -> None:
+    assert verdict(TASKS["cartpole"], "dqn", [run(201, 500.0), run(202, 400.0)], 20.0) == "450 met by 2 of 5 seeds"
 
 
 def test_a_seed_that_is_worse_than_random_is_named_although_the_mean_reaches_the_bar() -> None:
@@ -47,7 +52,10 @@ def test_the_page_has_the_warnings_of_the_last_epoch_and_what_was_not_run() -> N
         }
     )
     assert "random actions return -499." in page
-    assert "| ppo | 1,000 | -82 [-84, -80] | 201: -80, 202: -84 | -90 met | collapsed_entropy (201) | 2 |" in page
+    assert (
+        "| ppo | 1,000 | -82 [-84, -80] | 201: -80, 202: -84 | -90 met by 2 of 5 seeds | collapsed_entropy (201) | 2 |"
+        in page
+    )
     assert "## CartPole-v1" not in page
     (line,) = [line for line in page.splitlines() if line.startswith("- Acrobot-v1: ")]
     assert "ppo" not in line.split(": ")[1].split(", ")
