@@ -752,10 +752,10 @@ class Trainer(Generic[TraineeT]):
             folder = newest_intact(self._checkpoints[0].folder)
             if self.ranks is not None:
                 folder = self.ranks.gather(folder)[0]
-            elif folder is not None:
-                self._checkpoints[0].remove_old(folder)
         if folder is not None:
             self.load(folder)
+            if place == "auto" and self.ranks is None:
+                self._checkpoints[0].remove_old(Path(folder))
             done = f"{self.env_step:,} steps | {self.gradient_step:,} updates"
             self._reports.progress.note(f"resumed from {folder} | epoch {self.epoch} | {done}")
             _log.info("resumed from %s, epoch %d", folder, self.epoch)

@@ -74,8 +74,7 @@ def fitted_q_evaluation(
         seed: of the initial weights and the rows drawn; the dataset's own random stream is not used.
         network: further options of `DQNPolicy.for_envs`, such as `hidden`, `encoder`, `target` and `device`.
     """
-    known = [*options_of(fitted_q_evaluation), *options_of(DQNPolicy.for_envs)]
-    reject_unknown("fitted_q_evaluation", network, known)
+    reject_unknown("fitted_q_evaluation", network, [*options_of(fitted_q_evaluation), *options_of(DQNPolicy.for_envs)])
     with Checks("fitted_q_evaluation") as checks:
         checks.number("gamma", gamma, low=0, high=1)
         checks.flag("explore", explore)
