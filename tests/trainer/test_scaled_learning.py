@@ -51,12 +51,12 @@ def learn(algorithm: str, *, normalize_obs: bool, wrappers: Any) -> float:
             step_per_collect=1024, repeat_per_collect=10, batch_size=256, **options,
         )  # fmt: skip
     else:
-        exploration = tk.EpsilonGreedy([(0, 1.0), (8_000, 0.04)])
-        settings |= {"hidden": (256, 256), "lr": [(0, 2.3e-3), (n_steps, 1e-4)], "exploration": exploration}
-        policy = tk.DQNPolicy.for_envs(envs, target=tk.Target(80, unit="updates"), max_grad_norm=10.0, **settings)
+        settings |= {"hidden": (256, 256), "norm": "layer", "n_step": 3, "value": tk.ExpectedValue(loss="mse")}
+        settings |= {"lr": [(0, 6.3e-4), (n_steps, 0.0)], "exploration": tk.EpsilonGreedy([(0, 1.0), (7_500, 0.02)])}
+        policy = tk.DQNPolicy.for_envs(envs, target=tk.Target(256, unit="updates"), max_grad_norm=10.0, **settings)
         trainer = tk.OffpolicyTrainer(
-            policy, tk.Collector(policy, envs, tk.ReplayBuffer(n_steps)), evaluation=evaluation(policy, wrappers),
-            batch_size=64, update_per_step=0.5, learning_starts=1_000, **options,
+            policy, tk.Collector(policy, envs, tk.ReplayBuffer(10_000)), evaluation=evaluation(policy, wrappers),
+            batch_size=128, step_per_collect=256, update_per_step=0.5, learning_starts=1_000, **options,
         )  # fmt: skip
     with trainer:
         info = trainer.run()
