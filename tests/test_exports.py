@@ -54,7 +54,7 @@ NAMESPACES = {
     "nets": """
         ActionScale ActorCriticNetwork ActorNetwork CausalTransformer CriticNetwork Distribution GRU ImpalaCNN
         ImplicitQNetwork LSTM MLP Memory MinAtarCNN NatureCNN NoisyLinear Prediction Preprocess QNetwork
-        SquashedGaussian activation_names encoder_names register_encoder
+        SmallCNN SquashedGaussian activation_names encoder_names register_encoder
     """,
     "plot": "curves episode_values priorities save time_shares",
     "policy": """

@@ -181,6 +181,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "encoder_names": Call(tk.nets.encoder_names, {}),
         "register_encoder": Call(tk.nets.register_encoder, {"name": "thin", "factory": small_net}),
         "NatureCNN": Call(tk.nets.NatureCNN, {"shape": (1, 84, 84)}),
+        "SmallCNN": Call(tk.nets.SmallCNN, {"shape": (1, 84, 84)}),
         "MinAtarCNN": Call(tk.nets.MinAtarCNN, {"shape": (1, 5, 5)}),
         "LSTM": Call(tk.nets.LSTM, {"n_inputs": 3}),
         "NoisyLinear": Call(tk.nets.NoisyLinear, {"in_features": 3, "out_features": 2}),

@@ -18,6 +18,7 @@ from trainkit.nets import (
     MinAtarCNN,
     NatureCNN,
     QNetwork,
+    SmallCNN,
     encoder_names,
     register_encoder,
 )
@@ -56,6 +57,22 @@ class TestNatureCNN:
         for convolution in cnn.convolutions:
             expected = functional.elu(functional.layer_norm(convolution(expected), convolution(expected).shape[1:]))
         assert_close(cnn(x), expected.flatten(1))
+
+    def test_the_small_ones_are_those_of_2013_and_a_third(self) -> None:
+        cnn = drawn(SmallCNN((4, 84, 84)))
+        x = random(2, 4, 84, 84).abs()
+        weights = list(cnn.parameters())
+
+        assert [tuple(weight.shape) for weight in weights[::2]] == [(16, 4, 8, 8), (32, 16, 4, 4), (32, 32, 3, 3)]
+        expected = functional.conv2d(x, weights[0], weights[1], stride=4).relu()
+        expected = functional.conv2d(expected, weights[2], weights[3], stride=2).relu()
+        expected = functional.conv2d(expected, weights[4], weights[5], stride=2).relu()
+        assert_close(cnn(x), expected.flatten(1))
+        assert cnn.n_features == 512
+        assert type(Encoder((4, 84, 84), (), encoder="small").images[0]) is SmallCNN
+        assert SmallCNN((1, 36, 36)).n_features == 32
+        with pytest.raises(ConfigError, match=r"SmallCNN needs at least 36 x 36 pixels, got \(1, 35, 36\)"):
+            SmallCNN((1, 35, 36))
 
 
 class TestMinAtarCNN:

@@ -3,7 +3,7 @@
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorCriticNetwork, ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import Distribution, SquashedGaussian
-from trainkit.nets.encoders import ImpalaCNN, MinAtarCNN, NatureCNN, encoder_names, register_encoder
+from trainkit.nets.encoders import ImpalaCNN, MinAtarCNN, NatureCNN, SmallCNN, encoder_names, register_encoder
 from trainkit.nets.layers import MLP, activation_names
 from trainkit.nets.networks import ImplicitQNetwork, Prediction, QNetwork
 from trainkit.nets.noisy import NoisyLinear
@@ -29,6 +29,7 @@ __all__ = [
     "Prediction",
     "Preprocess",
     "QNetwork",
+    "SmallCNN",
     "SquashedGaussian",
     "activation_names",
     "encoder_names",
