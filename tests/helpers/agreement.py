@@ -243,7 +243,8 @@ class _Kinks(TorchDispatchMode):
     """Find the rows of a batch in which an operation is given numbers within `MARGIN` of a kink, but not on it.
 
     A row is an index of an axis of B numbers, or of blocks of the first axis where there are B of them. Numbers that
-    are exactly at a kink are there for a reason, in float32 as well, as where a loss is clamped twice.
+    are exactly at a kink are there for a reason, in float32 as well, as where a loss is clamped twice. Without
+    gradients, as in targets, only jumps matter: a clamped number is as exact near its bound as elsewhere.
     """
 
     def __init__(self, n_rows: int) -> None:
@@ -256,7 +257,8 @@ class _Kinks(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::").rstrip("_")
-        if name in _DISTANCES and isinstance(args[0], Tensor) and args[0].is_floating_point():
+        jumps_or_bends = _JUMPS if not torch.is_grad_enabled() else _DISTANCES
+        if name in jumps_or_bends and isinstance(args[0], Tensor) and args[0].is_floating_point():
             for numbers, distance in _DISTANCES[name](*args, **(kwargs or {})):
                 self._note(numbers, distance)
         return func(*args, **(kwargs or {}))
@@ -320,6 +322,8 @@ _DISTANCES: dict[str, Callable[..., Distances]] = {
     **dict.fromkeys(("amin", "min", "argmin"), _between_best(-1.0)),
     "searchsorted": _to_neighbors,
 }
+# Of them, those whose values jump; the others' gradients do.
+_JUMPS = {"sign", "sgn", "lt", "le", "gt", "ge", "max", "argmax", "min", "argmin", "searchsorted"}
 
 
 # ---- trees ----

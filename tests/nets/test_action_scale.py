@@ -275,7 +275,7 @@ BOXES = {"wide": (0.0, 1000.0), "narrow": (-0.01, 0.01), "half-open": (0.0, math
 AIMS = [(box, low + share * (high - low), high - low) for box in ("wide", "narrow") for low, high in [BOXES[box]]
         for share in (0.1, 0.5, 0.9)] + [("half-open", 3.0, 3.0)]  # fmt: skip
 # The presets' tables are for runs of 120,000 and of 490,000 steps: 20,000 want shorter rollouts and larger learning
-# rates. A2C takes one gradient step per rollout, so its deviations, which move by the learning rate a step, start small.
+# rates. A2C takes one gradient step per rollout: its deviations, which move by the learning rate a step, start small.
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"step_per_collect": 512, "lr": tk.Linear(3e-3, 0.0)},
     "a2c": {"step_per_collect": 32, "lr": tk.Linear(3e-3, 0.0), "log_std": -1.0},
