@@ -3,11 +3,11 @@
     python -m benchmarks.pong --folder runs/pong --seed 1        # again after a cut: the run goes on where it was saved
     python -m benchmarks.pong --report                           # write the page from `benchmarks/results/pong.jsonl`
 
-The network has the convolutions of the first DQN (Mnih et al., 2013), and a third that reduces 2,592 features to 512:
-the noise of Rainbow's layers, by feature, costs more than convolutions on a CPU. Actions are sticky, as Machado
-et al. (2018) advise. Every epoch of 50,000 environment steps (of 4 frames each) is saved, and appended as one line to
-`pong.jsonl` in the folder: its steps, the mean return of 8 greedy games, and the hours of processor time until then.
-The lines of a finished run are moved to `benchmarks/results/pong.jsonl` by hand.
+The settings are the zoo's. Its network, `SmallCNN`, has 512 features: the noise of Rainbow's layers, by feature, costs
+more than convolutions on a CPU. Actions are sticky, as Machado et al. (2018) advise. Every epoch of 50,000 environment
+steps (of 4 frames each) is saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of
+8 greedy games, and the hours of processor time until then. The lines of a finished run are moved to
+`benchmarks/results/pong.jsonl` by hand.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 import trainkit as tk
 from benchmarks.provenance import code_commit, measured_at
@@ -26,31 +25,6 @@ from benchmarks.running import machine
 
 RESULTS = Path("benchmarks/results")
 STOP_RETURN = 18.0
-
-
-class SmallCNN(nn.Module):
-    """Convolutions of 16 8 by 8, 32 4 by 4 and 32 3 by 3 filters with strides 4, 2 and 2, each before a ReLU.
-
-    Args:
-        shape: of the stacked frames, [C, H, W].
-    """
-
-    def __init__(self, shape: Sequence[int]) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        inputs = shape[0]
-        for filters, size, stride in ((16, 8, 4), (32, 4, 2), (32, 3, 2)):
-            layers += [nn.Conv2d(inputs, filters, size, stride), nn.ReLU()]
-            inputs = filters
-        self.layers = nn.Sequential(*layers, nn.Flatten())
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return features, [B, F], of frames [B, C, H, W]."""
-        features: Tensor = self.layers(frames)
-        return features
-
-
-tk.nets.register_encoder("small_cnn", SmallCNN)
 
 
 def write_page() -> None:
@@ -124,16 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trainer = tk.presets.rainbow(
         "ALE/Pong-v5",
         seed=options.seed,
-        encoder="small_cnn",
-        head=(256,),
-        lr=2e-4,
-        n_step=5,
-        update_per_step=0.5,
-        capacity=200_000,
-        learning_starts=10_000,
-        target_every=2_000,
         max_epoch=options.steps // 50_000,
-        step_per_epoch=50_000,
         episode_per_test=8,
         stop_return=STOP_RETURN,
         logger=str(options.folder / "log"),

@@ -37,10 +37,11 @@ def needs_atari() -> None:
 
 
 def rainbow(setup: Setup, **options: Any) -> tk.OffpolicyTrainer:
-    """Make the preset's trainer with an engine of this device."""
+    """Make the trainer of the general table, the paper's settings, with an engine of this device."""
     needs_atari()
     small = {"capacity": 400, "learning_starts": 40, "batch_size": 4, "n_envs": 4} if setup.is_rehearsal else {}
-    common = {"seed": 1, "device": setup.device, "engine": setup.fastest, "verbose": False, "show_progress": False}
+    common = {"seed": 1, "zoo": False, "device": setup.device, "engine": setup.fastest}
+    common |= {"verbose": False, "show_progress": False}
     return tk.presets.rainbow(PONG, **common | options | small)
 
 

@@ -96,6 +96,6 @@ def test_offline_the_buffer_is_part_of_it() -> None:
 
 
 def test_the_table_of_the_environments_domain_is_read() -> None:
-    assert presets.rainbow.config("ALE/Pong-v5")["capacity"] == presets.settings("rainbow", "atari")["capacity"]
+    assert presets.rainbow.config("ALE/Breakout-v5")["capacity"] == presets.settings("rainbow", "atari")["capacity"]
     with pytest.raises(KeyError):
         config()["nothing"]
