@@ -93,6 +93,8 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, annotation: Any, text: 
     else:
         metavar = _metavar(annotation)
         words = metavar.split("|") if metavar.islower() else None  # which shells complete
+        if words and NoneType in union_members(annotation):
+            words.append("none")
         group.add_argument(as_flag(name), metavar=metavar, choices=words, type=_checked_text(annotation), **how)
 
 

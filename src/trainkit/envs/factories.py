@@ -175,7 +175,8 @@ def creation_errors(name: str) -> Iterator[None]:
         remedy = str(error) if extra is None else f"{name} needs gymnasium[{extra}]: {install_command(extra)}"
         raise MissingExtraError(f"make_envs: {remedy}") from error
     except gym.error.Error as error:  # no such id
-        raise ConfigError(f"make_envs: {error}") from error
+        remedy = "import the package that registers it, or give module:id, a class or a function that makes one"
+        raise ConfigError(f"make_envs: {str(error).rstrip('.')}: {remedy}") from error
     except Exception as error:
         raise EnvError(f"make_envs: {name} raised {type(error).__name__} when it was made: {error}") from error
 

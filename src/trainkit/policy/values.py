@@ -282,7 +282,7 @@ def check_bounds(checks: Checks, v_min: float | None, v_max: float | None) -> No
     """Check the bounds of a support."""
     are_numbers = [checks.number(name, bound, optional=True) for name, bound in (("v_min", v_min), ("v_max", v_max))]
     if all(are_numbers) and v_min is not None and v_max is not None:
-        checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}")
+        checks.require(v_min < v_max, f" needs v_min < v_max, got {v_min} and {v_max}: give both")
 
 
 @checked

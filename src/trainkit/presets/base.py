@@ -452,8 +452,9 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         trainer = self._trainer(policy, envs, settings, common)
         trainer.recipe = recipe
         if entry is not None:
+            tested = "" if entry.result is not None else "; not yet run"
             trainer.note(
-                f"{self}: settings of the zoo for {entry.env} ({entry.source}); zoo=False for the general table"
+                f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); zoo=False for the general table"
             )
         return trainer
 

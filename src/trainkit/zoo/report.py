@@ -45,7 +45,8 @@ def _row(entry: ZooEntry) -> list[str]:
     if result is None:
         return [entry.preset, entry.env, steps, _NOT_RUN, "", source, "", "", "no"]
     outdated = "" if result.settings == entry.digest else ", other settings"
-    shown = f"{result.mean:.5g} [{result.low:.5g}, {result.high:.5g}]{outdated}"
+    spread = f" [{result.low:.5g}, {result.high:.5g}]" if len(result.seeds) > 1 else ""
+    shown = f"{result.mean:.5g}{spread}{outdated}"
     weights = "no" if result.weights_seed is None else f"seed {result.weights_seed}"
     row = [entry.preset, entry.env, steps, shown, str(len(result.seeds)), source]
     return [*row, format_number(result.random), result.commit, weights]
