@@ -26,7 +26,12 @@ def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_flags_are_the_settings_in_their_types() -> None:
     flags = "--lr 1e-3 --n_envs 4 --hidden 64 --head 32,16 --double --no-dueling --epsilon 0:1.0,500:0.05"
-    more = ["--beta=linear:0.4,1,0.5", "--batch-size", "none", "--v-min", "-5", "--norm", "none", "--env-options", "{'stack': 2}"]
+    more = [
+        "--beta=linear:0.4,1,0.5",
+        *"--batch-size none --v-min -5 --norm none".split(),
+        "--env-options",
+        "{'stack': 2}",
+    ]
     assert settings_of("dqn", "CartPole-v1", *flags.split(), *more) == {
         "lr": 1e-3, "n_envs": 4, "hidden": (64,), "head": (32, 16), "double": True, "dueling": False,
         "epsilon": ((0, 1.0), (500, 0.05)), "beta": tk.Linear(0.4, 1, 0.5), "batch_size": None, "v_min": -5,

@@ -301,7 +301,7 @@ _WORDS = {
     str: "a str",
     NoneType: "None",
     Path: "a Path",
-    Callable: "callable",
+    Callable: "a function",
     Mapping: "a mapping",
     dict: "a dict",
     np.ndarray: "an array",
@@ -328,16 +328,18 @@ def mismatch(value: object, annotation: Any) -> str | None:
     """Return the end of an error message, "must be ..., got ..."; None where a value matches its annotation."""
     if matches(value, annotation):
         return None
-    shown = repr(value)
+    wanted, shown = _in_words(annotation), repr(value)
     if len(shown) > 60 or "\n" in shown:
-        shown = type(value).__name__
+        kind = type(value)
+        is_namesake = kind.__name__ in wanted.split()  # torch.optim's Adam is not ours
+        shown = f"{kind.__module__}.{kind.__qualname__}" if is_namesake else kind.__name__
     protocols = [kind for kind in map(_origin, union_members(annotation)) if is_protocol(kind)]
     is_plain = isinstance(value, (str, NoneType))  # not an attempt at an implementation
     missing = ", ".join(_missing_members(value, protocols[0])[:3]) if protocols and not is_plain else ""
     example = ""
     if isinstance(value, int) and _origin(annotation) is Sequence and get_args(annotation) == (int,):
         example = f" such as ({value},) or ({value}, {value})"
-    return f"must be {_in_words(annotation)}{example}, got {shown}" + (f", which has no {missing}" if missing else "")
+    return f"must be {wanted}{example}, got {shown}" + (f", which has no {missing}" if missing else "")
 
 
 def matches(value: object, annotation: Any) -> bool:
@@ -403,7 +405,7 @@ def _in_words(annotation: Any) -> str:
     if kind is Literal:
         return " or ".join(map(repr, inner))
     if kind is tuple and inner[1:] != (...,):
-        return f"a sequence of {len(inner)}: {', '.join(map(_in_words, inner))}"
+        return f"({', '.join(map(_in_words, inner))})"
     if kind in (Sequence, tuple, list):
         of = _in_words(inner[0]) if inner else ""
         return f"a sequence of {_PLURALS.get(of, of)}" if of else "a sequence"

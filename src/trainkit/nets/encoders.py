@@ -51,6 +51,7 @@ class ImageCNN(SeededModule):
 
     layers: ClassVar[tuple[tuple[int, int, int], ...]]
 
+    @checked
     def __init__(
         self,
         shape: Sequence[int],
