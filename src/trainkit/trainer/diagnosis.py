@@ -246,12 +246,9 @@ def cold_softmax(trainer: "Trainer") -> str | None:
 
 
 def zero_learning_rate(trainer: "Trainer") -> str | None:
-    """Report a learning rate that is 0 in all updates of an epoch, unless it falls to 0 at the end of the run."""
-    is_end = trainer.clock >= trainer.max_epoch * trainer.step_per_epoch
-    before = trainer.history[-2] if is_end and len(trainer.history) > 1 else {}
+    """Report a learning rate that is 0 in all updates of an epoch."""
     for tag, rate in trainer.history[-1].items():
-        is_rate = tag == "update/lr" or (tag.startswith("update/") and tag.endswith("_lr"))
-        if is_rate and rate == 0.0 and not before.get(tag):
+        if rate == 0.0 and (tag == "update/lr" or (tag.startswith("update/") and tag.endswith("_lr"))):
             return f"{tag} is 0, and a schedule keeps its last value: give lr= another, or make the run longer"
     return None
 
