@@ -141,7 +141,7 @@ def test_what_a_method_raises_is_reported_with_its_environment() -> None:
 
 @pytest.mark.parametrize("backend", ["sync", pytest.param("async", marks=forks)])
 def test_images_are_arrays_of_colors(backend: Any) -> None:
-    envs = make_envs("CartPole-v1", 2, env_kwargs={"render_mode": "rgb_array"}, backend=backend)
+    envs = make_envs("CartPole-v1", 2, env_kwargs={"render_mode": "rgb_array"}, backend=backend, seed=1)
     pytest.importorskip("pygame", reason="CartPole draws with it")
     Collector(Still(1), envs).collect(n_step=2)
     frames = envs.render()
