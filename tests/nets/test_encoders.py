@@ -29,18 +29,27 @@ def n_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-class TestNatureCNN:
-    def test_is_the_papers_three_convolutions(self) -> None:
-        cnn = drawn(NatureCNN((4, 84, 84)))
+class TestImageCNN:
+    @pytest.mark.parametrize(
+        ("kind", "layers", "n_features"),
+        [
+            (NatureCNN, [(32, 8, 4), (64, 4, 2), (64, 3, 1)], 3136),  # Mnih et al. (2015)
+            (SmallCNN, [(16, 8, 4), (32, 4, 2), (32, 3, 2)], 512),  # Mnih et al. (2013), and a third
+        ],
+    )
+    def test_is_convolutions_before_relus(self, kind: Any, layers: list[Any], n_features: int) -> None:
+        cnn = drawn(kind((4, 84, 84)))
         x = random(2, 4, 84, 84).abs()
-        weights = list(cnn.parameters())
+        weights = iter(cnn.parameters())
 
-        assert [tuple(weight.shape) for weight in weights[::2]] == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
-        expected = functional.conv2d(x, weights[0], weights[1], stride=4).relu()
-        expected = functional.conv2d(expected, weights[2], weights[3], stride=2).relu()
-        expected = functional.conv2d(expected, weights[4], weights[5], stride=1).relu()
+        expected, n_channels = x, 4
+        for filters, kernel, stride in layers:
+            weight, bias = next(weights), next(weights)
+            assert weight.shape == (filters, n_channels, kernel, kernel)
+            expected, n_channels = functional.conv2d(expected, weight, bias, stride=stride).relu(), filters
         assert_close(cnn(x), expected.flatten(1))
-        assert cnn.n_features == 3136
+        assert cnn.n_features == n_features
+        assert not list(weights)
 
     @pytest.mark.parametrize(("height", "width", "n_features"), [(36, 36, 64), (96, 44, 64 * 8 * 2)])
     def test_counts_its_features(self, height: int, width: int, n_features: int) -> None:
@@ -58,17 +67,7 @@ class TestNatureCNN:
             expected = functional.elu(functional.layer_norm(convolution(expected), convolution(expected).shape[1:]))
         assert_close(cnn(x), expected.flatten(1))
 
-    def test_the_small_ones_are_those_of_2013_and_a_third(self) -> None:
-        cnn = drawn(SmallCNN((4, 84, 84)))
-        x = random(2, 4, 84, 84).abs()
-        weights = list(cnn.parameters())
-
-        assert [tuple(weight.shape) for weight in weights[::2]] == [(16, 4, 8, 8), (32, 16, 4, 4), (32, 32, 3, 3)]
-        expected = functional.conv2d(x, weights[0], weights[1], stride=4).relu()
-        expected = functional.conv2d(expected, weights[2], weights[3], stride=2).relu()
-        expected = functional.conv2d(expected, weights[4], weights[5], stride=2).relu()
-        assert_close(cnn(x), expected.flatten(1))
-        assert cnn.n_features == 512
+    def test_the_small_one_has_a_name_and_a_least_size(self) -> None:
         assert type(Encoder((4, 84, 84), (), encoder="small").images[0]) is SmallCNN
         assert SmallCNN((1, 36, 36)).n_features == 32
         with pytest.raises(ConfigError, match=r"SmallCNN needs at least 36 x 36 pixels, got \(1, 35, 36\)"):
