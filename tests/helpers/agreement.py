@@ -257,8 +257,8 @@ class _Kinks(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::").rstrip("_")
-        jumps_or_bends = _JUMPS if not torch.is_grad_enabled() else _DISTANCES
-        if name in jumps_or_bends and isinstance(args[0], Tensor) and args[0].is_floating_point():
+        kinks = _DISTANCES if torch.is_grad_enabled() else _JUMPS
+        if name in kinks and isinstance(args[0], Tensor) and args[0].is_floating_point():
             for numbers, distance in _DISTANCES[name](*args, **(kwargs or {})):
                 self._note(numbers, distance)
         return func(*args, **(kwargs or {}))
