@@ -60,3 +60,16 @@ def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.Ca
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_zoo_of_ones_own_is_in_a_folder(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path_factory.mktemp("my") / "own zoo"
+    assert add("--folder", str(mine)) == 0
+    assert f"now: trainkit zoo train ppo CartPole-v1 --folder '{mine}'" in capsys.readouterr().out
+    assert read_entry(mine / "ppo" / "CartPole-v1.toml", mine).source == "a test"
+    assert main(["zoo", "list"]) == 0
+    assert "CartPole" not in capsys.readouterr().out
+    assert main(["zoo", "list", "--folder", str(mine)]) == 0
+    assert "CartPole" in capsys.readouterr().out

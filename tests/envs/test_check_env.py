@@ -186,6 +186,14 @@ def test_every_mistake_is_found_with_its_remedy(env: Any, level: str, words: str
     assert levels(check_env(env, n_steps=50), words) == [level]
 
 
+def test_an_unknown_id_has_its_own_remedy() -> None:
+    (finding,) = check_env("CartPol-v1")
+    assert (
+        finding.advice
+        == "import the package that registers it, or give module:id, a class or a function that makes one"
+    )
+
+
 def test_a_mask_in_the_info_is_used_or_warned_of() -> None:
     sound = scripted(END, resets=[(OBS, {"legal": [False, True]})])
     assert {finding.level for finding in check_env(sound, mask_key="legal")} == {"note"}

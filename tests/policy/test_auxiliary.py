@@ -152,6 +152,12 @@ def test_what_is_no_loss_per_row_is_an_error(auxiliary: Any, message: str) -> No
         learned("dqn", auxiliary=auxiliary)
 
 
+@pytest.mark.parametrize("auxiliary", [lambda features: features.mean(1), nn.Linear(6, 1), 3])
+def test_what_cannot_be_called_with_features_and_rows_is_an_error(auxiliary: Any) -> None:
+    with pytest.raises(ConfigError, match=r"DQNPolicy.auxiliary must be a function or a module \(features, rows\)"):
+        learned("dqn", auxiliary=auxiliary)
+
+
 def test_an_auxiliary_without_effect_is_an_error() -> None:
     at = Spaces(FOUR_NUMBERS, spaces.Box(-1.0, 1.0, (2,), np.float32))
     with pytest.raises(

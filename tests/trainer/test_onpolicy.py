@@ -31,6 +31,18 @@ def test_a_rollout_of_fewer_steps_than_environments_is_made_up_for_later() -> No
     assert trainer.gradient_step > 0
 
 
+def test_an_epoch_of_fewer_steps_than_a_rollout_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = make_onpolicy_trainer(n_envs=2, step_per_epoch=20, step_per_collect=30, max_epoch=3)
+    message = (
+        "OnpolicyTrainer: some epochs collect nothing: a rollout has 30 steps, and an epoch 20: raise step_per_epoch"
+    )
+    assert message in caplog.text
+    assert epoch_steps(trainer) == [30, 30, 0]
+    caplog.clear()
+    make_onpolicy_trainer(n_envs=2, step_per_epoch=30, step_per_collect=30)
+    assert not caplog.text
+
+
 def test_a_rollout_is_as_many_episodes_as_asked_for() -> None:
     class Episodes(tk.Callback):
         def __init__(self) -> None:

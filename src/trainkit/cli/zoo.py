@@ -1,6 +1,7 @@
 """`trainkit zoo`: list the tuned settings, add some, train them on fresh seeds, and write the report."""
 
 import argparse
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -34,15 +35,22 @@ def add_zoo(commands: "Commands[Parser]") -> None:
     """Add the commands of the zoo."""
     about = "list, add and evaluate the tuned settings that presets use"
     zoo = add_command(commands, "zoo", run_list, about=about, examples=_EXAMPLES)
-    zoo.set_defaults(zoo=ZOO)
     actions = zoo.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=Parser)
-    add_command(actions, "list", run_list, about="list all entries with their results", examples="  trainkit zoo list")
+    about_list = "list all entries with their results"
+    _add_folder(add_command(actions, "list", run_list, about=about_list, examples="  trainkit zoo list"))
     _add_training(actions)
     _add_adding(actions)
     report = add_command(
         actions, "report", run_report, about="write all entries as a Markdown page", examples=f"  {COMMAND}"
     )
+    _add_folder(report)
     report.add_argument("-o", "--out", metavar="FILE", type=Path, help="default: the terminal")
+
+
+def _add_folder(parser: Parser) -> None:
+    parser.add_argument(
+        "--folder", metavar="FOLDER", type=Path, default=ZOO, help="of the zoo; default: trainkit's own"
+    )
 
 
 def _add_training(actions: "Commands[Parser]") -> None:
@@ -60,6 +68,7 @@ def _add_training(actions: "Commands[Parser]") -> None:
         default="none",
         help="ship the policy of the seed with the median or the best return; default: none",
     )
+    _add_folder(parser)
     parser.add_argument("--runs", metavar="FOLDER", type=Path, default=Path("runs/zoo"), help="default: runs/zoo")
 
 
@@ -76,12 +85,13 @@ def _add_adding(actions: "Commands[Parser]") -> None:
     parser.add_argument("--tuning-seeds", metavar="SEED", type=int, nargs="*", default=[], help="never in a result")
     parser.add_argument("--episodes", metavar="N", type=int, default=100, help="greedy episodes per seed, default 100")
     parser.add_argument("--policy", choices=["last", "best"], default="last", help="which plays them, default last")
+    _add_folder(parser)
     parser.add_argument("--replace", action="store_true", help="an entry that exists, and its result")
 
 
 def run_list(options: argparse.Namespace) -> int:
     """Print every entry."""
-    print_line(format_table(rows(all_entries(options.zoo)), left=2))
+    print_line(format_table(rows(all_entries(options.folder)), left=2))
     return 0
 
 
@@ -94,10 +104,10 @@ def run_train(options: argparse.Namespace) -> int:
         jobs=options.jobs,
         weights=None if options.weights == "none" else options.weights,
         runs=options.runs,
-        folder=options.zoo,
+        folder=options.folder,
     )
     print_line(format_table(rows([entry]), left=2))
-    print_line(f"written to {entry.path}; now: {COMMAND}")
+    print_line(f"written to {entry.path}; now: {COMMAND}{_folder_flag(options.folder)}")
     return 0
 
 
@@ -107,7 +117,7 @@ def run_add(options: argparse.Namespace) -> int:
     preset = PRESETS[options.preset]
     if not isinstance(preset, EnvPreset):
         raise ConfigError(f"{options.preset} learns from a dataset: the zoo is for presets that learn in environments")
-    path = options.zoo / options.preset / f"{options.env}.toml"
+    path = options.folder / options.preset / f"{options.env}.toml"
     with Checks("trainkit zoo add") as checks:
         is_free = options.replace or not path.exists()
         checks.require(is_free, f": {path} exists: give --replace, which also drops its result, or edit it")
@@ -125,19 +135,24 @@ def run_add(options: argparse.Namespace) -> int:
     lines = [f"{name} = {to_toml(value)}" for name, value in head.items() if value is not None]
     lines += ["", "[settings]", *(f"{name} = {to_toml(value)}" for name, value in settings.items()), ""]
     files.write_whole(path, lambda file: file.write("\n".join(lines).encode()))
-    entry = find_entry(options.preset, options.env, options.zoo)
+    entry = find_entry(options.preset, options.env, options.folder)
     if entry is None:
         path.unlink()
         raise ConfigError(f"trainkit zoo add: {options.env!r} is not an environment's id, such as CartPole-v1")
     if entry.weights.is_dir():
         shutil.rmtree(entry.weights)
-    print_line(f"written to {path}; now: trainkit zoo train {options.preset} {options.env}")
+    next_command = f"trainkit zoo train {options.preset} {options.env}{_folder_flag(options.folder)}"
+    print_line(f"written to {path}; now: {next_command}")
     return 0
+
+
+def _folder_flag(folder: Path) -> str:
+    return "" if folder == ZOO else f" --folder {shlex.quote(str(folder))}"
 
 
 def run_report(options: argparse.Namespace) -> int:
     """Print the page, or write it."""
-    text = page(all_entries(options.zoo))
+    text = page(all_entries(options.folder))
     if options.out is None:
         print_line(text)
     else:

@@ -140,10 +140,15 @@ class _Check:
                 if not is_class_path(spec):
                     env_kwargs = {"disable_env_checker": True, **env_kwargs}
             elif not callable(spec):
-                raise ConfigError(f"check_env needs an id, a factory or an environment, got {spec!r}")
+                raise ConfigError(
+                    f"check_env needs an id, a factory or an environment, got {spec!r}: give one of these"
+                )
             context = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)
             return EnvOptions(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps).make(spec, context)
-        except (ConfigError, EnvError) as error:
+        except ConfigError as error:
+            problem, _, remedy = str(error).removeprefix("make_envs: ").rpartition(": ")
+            self._stop(f"it cannot be made: {problem}", remedy)
+        except EnvError as error:
             self._stop(f"it cannot be made: {error}", "fix its constructor, or the arguments")
 
     def close(self, env: Any) -> None:

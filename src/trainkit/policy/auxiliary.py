@@ -1,5 +1,6 @@
 """Auxiliary losses: a term per row on an encoder's features, trained along with a policy's own loss."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -59,6 +60,19 @@ class AuxiliaryLoss:
         finally:
             hook.remove()
         return result, outputs[0] if outputs else self.encoder(rows.obs)
+
+
+def takes_features_and_rows(auxiliary: object) -> bool:
+    """Return whether an object can be called with features and rows."""
+    if not callable(auxiliary):
+        return False
+    try:
+        inspect.signature(auxiliary.forward if isinstance(auxiliary, nn.Module) else auxiliary).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # built in, without a signature
+        return True
+    return True
 
 
 def encoder_of(policy: str, network: nn.Module) -> nn.Module:

@@ -47,7 +47,7 @@ from trainkit.engine.ranks import Ranks
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
-from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of
+from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, takes_features_and_rows
 from trainkit.policy.checks import check_same_spaces, read_observations
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.learning import Learning
@@ -173,7 +173,7 @@ class Policy(nn.Module):
         with Checks(name) as checks:
             checks.integer("seed", seed, low=0, optional=True)
             rule = f".auxiliary must be a function or a module (features, rows) -> [B], got {auxiliary!r}"
-            checks.require(auxiliary is None or callable(auxiliary), rule)
+            checks.require(auxiliary is None or takes_features_and_rows(auxiliary), rule)
             with checks.gather():
                 tree.check_keys(f"{name}.observation_space", leaf_spaces(observation_space))
         super().__init__()

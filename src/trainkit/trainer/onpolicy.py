@@ -1,5 +1,6 @@
 """On-policy training: collect a rollout, learn from it, discard it."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any, ClassVar, Unpack
 
@@ -15,6 +16,8 @@ from trainkit.simulators import TensorCollector, TensorRolloutBuffer
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
+
+_log = logging.getLogger(__name__)
 
 RolloutLearnerT = TypeVar("RolloutLearnerT", bound=RolloutLearner | HasLearningUnits, default=Any, covariant=True)
 
@@ -78,6 +81,14 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
             checks.require(is_current, f"{rule}: leave lag out, and give fragment for the vector steps of a message")
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
+        if step_per_collect is not None and step_per_collect > step_per_epoch:
+            _log.warning(
+                "%s: some epochs collect nothing: a rollout has %d steps, and an epoch %d: raise step_per_epoch, or "
+                "lower step_per_collect",
+                name,
+                step_per_collect,
+                step_per_epoch,
+            )
         self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
         self.repeat_per_collect, self.batch_size = repeat_per_collect, batch_size
         self._collector = train_collector

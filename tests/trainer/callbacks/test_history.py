@@ -45,6 +45,9 @@ def test_a_row_is_there_for_callbacks_and_for_reading_only() -> None:
     assert seen == [1, 2, 3]
     with pytest.raises(TypeError, match="does not support item assignment"):
         trainer.history[0]["epoch"] = 9  # type: ignore[index]  # this is what must not work
+    with pytest.raises(KeyError, match="epoch 1 has no 'env_steps', did you mean 'env_step'"):
+        trainer.history[0]["env_steps"]
+    assert trainer.history[0].get("env_steps") is None
     rows = trainer.history.to_rows()
     rows[0]["epoch"] = 9
     assert trainer.history[0]["epoch"] == 1

@@ -188,7 +188,7 @@ class History(Callback, Sequence[Row]):
     def _row(self, index: int) -> Row:
         values, is_there = self._values[index].tolist(), self._is_there[index].tolist()
         row = {tag: values[column] for tag, column in self._tags.items() if is_there[column]}
-        return MappingProxyType(row | {tag: int(row[tag]) for tag in _COUNTS})
+        return MappingProxyType(_Numbers(row | {tag: int(row[tag]) for tag in _COUNTS}))
 
     def _column(self, column: int) -> list[float]:
         values: list[float] = self._values[: self._n_rows, column].tolist()
@@ -242,6 +242,13 @@ class History(Callback, Sequence[Row]):
         columns = [self._tags[tag] for tag in tags]
         self._tags = {tag: column for column, tag in enumerate(tags)}
         self._n_rows, self._values, self._is_there = len(values), values[:, columns], is_there[:, columns]
+
+
+class _Numbers(dict[str, float]):
+    """The numbers of a row; an error names the tag that is most like a missing one."""
+
+    def __missing__(self, tag: object) -> float:
+        raise KeyError(f"epoch {self['epoch']} has no {tag!r}{did_you_mean(tag, self)}")
 
 
 def _as_text(row: Row, tags: Sequence[str]) -> str:
