@@ -53,9 +53,9 @@ def test_every_build_is_another_trainer() -> None:
 
 def test_a_copy_changes_what_it_names_and_leaves_the_rest_and_the_first() -> None:
     one = config(lr=1e-3)
-    other = one.copy(seed=2, lr=1e-4, n_step=3)
-    assert (one.seed, one["lr"], one["n_step"]) == (1, 1e-3, 1)
-    assert (other.seed, other["lr"], other["n_step"], other["hidden"]) == (2, 1e-4, 3, (8,))
+    other = one.copy(seed=2, lr=1e-4, n_step=2)
+    assert (one.seed, one["lr"], one["n_step"]) == (1, 1e-3, 3)
+    assert (other.seed, other["lr"], other["n_step"], other["hidden"]) == (2, 1e-4, 2, (8,))
     assert other.preset is presets.dqn
     assert one.copy() == one != other
     assert one.copy(env="CartPole-v1").env == "CartPole-v1"

@@ -123,13 +123,13 @@ def test_a_preset_is_dqn_and_what_its_paper_adds(preset: presets.QPreset) -> Non
 
 
 def test_dqn_has_none_of_them() -> None:
-    trainer = presets.dqn("CartPole-v1", seed=1, device="cpu", zoo=False, repeat=None)
+    trainer = presets.dqn("CartPole-v1", seed=1, device="cpu", zoo=False)
     policy = trainer.policy
     assert isinstance(policy.backup, tk.MaxBackup)
     assert policy.network.heads.state_value is None
     assert policy.network.noise_size == 0
     assert isinstance(policy.value, tk.ExpectedValue)
-    assert policy.horizon.n_step == 1
+    assert policy.horizon.n_step == 3  # of the table of vectors
     assert type(trainer.buffer) is tk.ReplayBuffer
     assert isinstance(policy.exploration, tk.EpsilonGreedy)
 
@@ -382,6 +382,7 @@ NEEDS = {
     "quantiles": {"value": "quantile"},
     "entropy_temperature": {"munchausen": True},
     "temperature": {"epsilon": None},
+    "max_repeat": {"repeat": 1.25},
     "alpha": {"prioritized": True},
     "beta": {"prioritized": True},
     "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
