@@ -184,6 +184,16 @@ def verdict(task: Task, preset: str, own: Sequence[Mapping[str, Any]], random: f
     return f"{task.bar:g} {'met' if sum(finals) / len(finals) >= task.bar else '**missed**'}{some}"
 
 
+def warned(run: Mapping[str, Any], is_better: bool) -> Iterator[str]:
+    """Yield a run's warnings: those of its last epoch, and where it is not better than random play all of them."""
+    n_epochs = len(run["returns"]) - 1
+    for name, (first, last) in run["warnings"].items():
+        if last == n_epochs:
+            yield f"{name} ({run['seed']})"
+        elif not is_better:
+            yield f"{name} ({run['seed']}, epochs {first} to {last} of {n_epochs})"
+
+
 def table(runs: Runs, name: str) -> Iterator[str]:
     """Yield the rows of a task: what each preset reached, its warnings, time and commit."""
     task = TASKS[name]
@@ -192,7 +202,7 @@ def table(runs: Runs, name: str) -> Iterator[str]:
     yield ""
     yield f"{task.episodes:,} greedy episodes per seed; random actions return {random:.4g}."
     yield ""
-    yield "| preset | steps | mean over seeds | of each seed | result | warnings at the end | seconds | measured at |"
+    yield "| preset | steps | mean over seeds | of each seed | result | warnings | seconds | measured at |"
     yield "|---|---|---|---|---|---|---|---|"
     for preset in PRESETS:
         own = runs.get((name, preset), ())
@@ -200,20 +210,14 @@ def table(runs: Runs, name: str) -> Iterator[str]:
             continue
         finals = [run["returns"][-1] for run in own]
         mean = interval([finals], statistic="mean")
-        n_epochs = len(own[0]["returns"]) - 1
-        lasting = {
-            f"{warning} ({run['seed']})"
-            for run in own
-            for warning, (_, last) in run["warnings"].items()
-            if last == n_epochs
-        }
+        warnings = [text for run, final in zip(own, finals, strict=True) for text in warned(run, final > random)]
         cells = [
             preset,
             f"{own[0]['steps']:,}",
             f"{mean.estimate:.4g} [{mean.low:.4g}, {mean.high:.4g}]",
             ", ".join(f"{run['seed']}: {final:.4g}" for run, final in zip(own, finals, strict=True)),
             verdict(task, preset, own, random),
-            ", ".join(sorted(lasting)) or "none",
+            ", ".join(sorted(warnings)) or "none",
             f"{sum(run['seconds'] for run in own) / len(own):.0f}",
             listed(run["commit"] for run in own),
         ]
@@ -250,8 +254,8 @@ def report(runs: Runs) -> str:
         "Presets with their defaults and `zoo=False`; the last policy plays greedy episodes that training and its "
         "evaluations have not played. No seed is one on which a table was tuned. Means over seeds have the 95 % "
         f"interval of the percentile bootstrap. {', '.join(MAIN)} must reach the bar that a result names, and every "
-        "seed must be better than random actions. Warnings are those of the last epoch, with the seed. Seconds are of "
-        "CPU, with evaluations.",
+        "seed must be better than random actions. Warnings, with the seed, are those of the last epoch, and all "
+        "where a seed is not better than random actions. Seconds are of CPU, with evaluations.",
         "",
         *itertools.chain(*(table(runs, name) for name in tasks)),
         *not_run(runs),

@@ -62,6 +62,12 @@ def test_the_page_has_the_warnings_of_the_last_epoch_and_what_was_not_run() -> N
     assert "rainbow" in line
 
 
+def test_the_page_has_all_warnings_of_a_seed_that_is_no_better_than_random() -> None:
+    runs = [run(201, -200.0, constant_returns=[1, 1]), run(202, -99.0, constant_returns=[1, 1])]
+    page = report({("mountaincar", RANDOM): [run(201, -200.0)], ("mountaincar", "dqn"): runs})
+    assert "| random | constant_returns (201, epochs 1 to 1 of 2) | 2 |" in page
+
+
 def test_a_run_depends_on_the_table_and_its_steps() -> None:
     name, preset, seed, n_epochs, settings = key_of("breakout", "ppo", 201)
     table = tk.presets.ppo.table("grid")
