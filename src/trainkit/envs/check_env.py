@@ -146,8 +146,7 @@ class _Check:
             context = EnvContext(index=0, n_envs=1, seed=None, in_evaluation=False)
             return EnvOptions(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps).make(spec, context)
         except ConfigError as error:
-            problem, _, remedy = str(error).removeprefix("make_envs: ").rpartition(": ")
-            self._stop(f"it cannot be made: {problem}", remedy)
+            self._stop("it cannot be made", str(error))  # which has its remedy
         except EnvError as error:
             self._stop(f"it cannot be made: {error}", "fix its constructor, or the arguments")
 
