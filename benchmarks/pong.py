@@ -1,13 +1,15 @@
 """Pong by Rainbow on the CPU until a mean test return of 18, in sessions that may be cut at any moment.
 
-    python -m benchmarks.pong --folder runs/pong --seed 1        # again after a cut: the run goes on where it was saved
+    python -m benchmarks.pong --folder runs/pong --seed 1        # again after a cut: it continues where it was saved
+    python -m benchmarks.pong --folder runs/pong --starts noop   # another protocol of evaluation
     python -m benchmarks.pong --report                           # write the page from `benchmarks/results/pong.jsonl`
 
 The settings are the zoo's. Its network, `SmallCNN`, has 512 features: the noise of Rainbow's layers, by feature, costs
-more than convolutions on a CPU. Actions are sticky, as Machado et al. (2018) advise. Every epoch of 50,000 environment
-steps (of 4 frames each) is saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of
-8 greedy games, and the hours of processor time until then. The lines of a finished run are moved to
-`benchmarks/results/pong.jsonl` by hand.
+more than convolutions on a CPU. Games differ by sticky actions (Machado et al., 2018, section 5.2), or as in the paper
+of Rainbow (Hessel et al., 2018) by up to 30 no-ops at their start. Every epoch of 50,000 environment steps (of 4 frames
+each) is saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of 8 greedy games,
+and the hours of processor time until then. The lines of a finished run are moved to `benchmarks/results/pong.jsonl` by
+hand.
 """
 
 import argparse
@@ -25,32 +27,41 @@ from benchmarks.running import machine
 
 RESULTS = Path("benchmarks/results")
 STOP_RETURN = 18.0
+STARTS = {  # how games differ: options of the emulator
+    "sticky": {"repeat_action_probability": 0.25, "noop_max": 0},
+    "noop": {"repeat_action_probability": 0.0, "noop_max": 30},
+}
+
+Runs = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]  # by seed and starts
 
 
 def write_page() -> None:
     """Write the page and the picture of the runs in `benchmarks/results/pong.jsonl`."""
-    runs: dict[int, list[dict[str, Any]]] = {}
+    runs: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for line in map(json.loads, (RESULTS / "pong.jsonl").read_text().splitlines()):
-        runs.setdefault(line["seed"], []).append(line)
+        runs.setdefault((line["seed"], line.get("starts", "sticky")), []).append(line)
     plot(runs, RESULTS / "pong.svg")
     commits = [line["commit"] for lines in runs.values() for line in lines]
     rows = [
-        f"| {seed} | {_reached(lines)} | {lines[-1]['steps']:,} | {lines[-1]['return']:.1f} | "
+        f"| {seed} | {starts} | {_reached(lines)} | {lines[-1]['steps']:,} | {lines[-1]['return']:.1f} | "
         f"{max(line['return'] for line in lines):.1f} | {lines[-1]['hours']:.2f} |"
-        for seed, lines in runs.items()
+        for (seed, starts), lines in runs.items()
     ]
     text = [
         "# Pong by Rainbow on the CPU",
         "",
         measured_at(sorted({*commits})),
         "",
-        f"`python -m benchmarks.pong --folder runs/pong --seed 1` on {machine()}, one thread. A step is 4 frames, "
-        "actions are sticky; a run ends at the first evaluation of 8 greedy games with "
-        f"a mean of {STOP_RETURN:.0f}, and is saved every 50,000 steps: interrupted runs resume exactly.",
+        f"`python -m benchmarks.pong --folder runs/pong --seed 1` on {machine()}, one thread. A step is 4 frames. "
+        "Games differ by sticky actions (probability 0.25), or by up to 30 no-ops at their start. A run ends at the "
+        f"first evaluation of 8 greedy games with a mean of {STOP_RETURN:.0f}, and is saved every 50,000 steps: an "
+        "interrupted run resumes with all its state but the emulators', whose games begin anew.",
         "",
-        f"| seed | steps until {STOP_RETURN:.0f} | steps | last evaluation | best evaluation | hours of one core |",
-        "|---|---|---|---|---|---|",
+        f"| seed | games differ by | steps until {STOP_RETURN:.0f} | steps | last evaluation | best | hours |",
+        "|---|---|---|---|---|---|---|",
         *rows,
+        "",
+        "Hours are of one core.",
         "",
         "![Mean return of 8 greedy games by environment steps](pong.svg)",
         "",
@@ -63,14 +74,15 @@ def _reached(lines: Sequence[Mapping[str, Any]]) -> str:
     return next((f"{line['steps']:,}" for line in lines if line["return"] >= STOP_RETURN), "not reached")
 
 
-def plot(runs: Mapping[int, Sequence[Mapping[str, Any]]], path: Path) -> None:
+def plot(runs: Runs, path: Path) -> None:
     """Draw the evaluations of every run."""
     import matplotlib.pyplot as plt
 
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trainkit", "font.size": 8}):
         figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-        for seed, lines in runs.items():
-            axes.plot([line["steps"] for line in lines], [line["return"] for line in lines], label=f"seed {seed}")
+        for (seed, starts), lines in runs.items():
+            steps, returns = ([line[name] for line in lines] for name in ("steps", "return"))
+            axes.plot(steps, returns, label=f"seed {seed}, {starts}")
         axes.axhline(STOP_RETURN, linewidth=0.8, linestyle=":", color="gray")
         axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:.0f}k")
         axes.set(xlabel="environment steps of 4 frames", ylabel="mean return of 8 greedy games")
@@ -81,10 +93,11 @@ def plot(runs: Mapping[int, Sequence[Mapping[str, Any]]], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, or go on, as the command line says."""
+    """Run, or continue, by the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/pong"))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--starts", choices=STARTS, default="sticky", help="how games differ")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--report", action="store_true", help="write the page, train nothing")
     options = parser.parse_args(arguments)
@@ -95,10 +108,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     curve = options.folder / "pong.jsonl"
     lines = [json.loads(line) for line in curve.read_text().splitlines()] if curve.exists() else []
+    settings = {**tk.zoo.entry("rainbow", "ALE/Pong-v5").settings}
+    env_options = dict(settings.pop("env_options"))
+    env_options["env_kwargs"] = {**env_options["env_kwargs"], **STARTS[options.starts]}
     trainer = tk.presets.rainbow(
         "ALE/Pong-v5",
+        zoo=False,  # whose settings are for sticky actions only
+        env_options=env_options,
+        **settings | {"max_epoch": options.steps // 50_000},
         seed=options.seed,
-        max_epoch=options.steps // 50_000,
         episode_per_test=8,
         stop_return=STOP_RETURN,
         logger=str(options.folder / "log"),
@@ -109,13 +127,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with trainer:
         start = time.process_time() - 3600 * (lines[-1]["hours"] if lines else 0.0)
         for epoch, stats, _ in trainer:
-            if stats.test.returns is None:  # cut before its end
+            mean = stats.test.returns.mean
+            if mean is None:  # cut before the epoch's end
                 break
             line = {
                 "seed": options.seed,
+                "starts": options.starts,
                 "epoch": epoch,
                 "steps": trainer.env_step,
-                "return": stats.test.returns.mean,
+                "return": mean,
                 "hours": round((time.process_time() - start) / 3600, 3),
                 "commit": code_commit(),
             }
