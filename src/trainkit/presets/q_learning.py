@@ -1,8 +1,8 @@
 """Q-learning presets, DQN to Rainbow: their settings, and the table of each algorithm.
 
-`QSettings` is DQN on vectors; `_GRID` is DQN on small grids such as MinAtar's, and `_ATARI` on images. A preset adds
-`parts`, the algorithm, and what else differs in a domain: on images as in the paper. Settings for one environment are
-in the zoo.
+`_CLASSIC` is DQN on vectors, `_GRID` on small grids such as MinAtar's, and `_ATARI` on images; what they leave open is
+in `QSettings`. A preset adds `parts`, the algorithm, and what else differs in a domain: on images as in the paper.
+Settings for one environment are in the zoo.
 """
 
 import copy
