@@ -39,7 +39,12 @@ def main() -> None:
     began = time.process_time()
     model = ALGORITHMS[options.algorithm]("MlpPolicy", make(options.task), seed=options.seed, device="cpu")
     model.learn(work.STEPS)
-    returns = work.play(make(options.task), lambda obs: model.predict(obs, deterministic=True)[0], options.seed)
+
+    def act(obs):
+        action = model.predict(obs, deterministic=True)[0]
+        return action if action.ndim else action.item()  # FrozenLake reads its table by plain integers
+
+    returns = work.play(make(options.task), act, options.seed)
     versions = {"stable-baselines3": stable_baselines3.__version__, "gymnasium": gymnasium.__version__}
     print(json.dumps({"returns": returns, "seconds": time.process_time() - began, "versions": versions}))
 
