@@ -69,6 +69,10 @@ def test_a_zoo_of_ones_own_is_in_a_folder(
     assert add("--folder", str(mine)) == 0
     assert f"now: trainkit zoo train ppo CartPole-v1 --folder '{mine}'" in capsys.readouterr().out
     assert read_entry(mine / "ppo" / "CartPole-v1.toml", mine).source == "a test"
+    assert main(["zoo", "report", "--folder", str(mine)]) == 0
+    text = capsys.readouterr().out
+    assert f"Written by `trainkit zoo report --folder '{mine}'` from the files below `{mine}`." in text
+    assert f"Not yet run: `trainkit zoo train ppo CartPole-v1 --folder '{mine}'`." in text
     assert main(["zoo", "list"]) == 0
     assert "CartPole" not in capsys.readouterr().out
     assert main(["zoo", "list", "--folder", str(mine)]) == 0

@@ -5,7 +5,7 @@ import logging
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -219,7 +219,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
         ],
     ),
     "clipped_gradients": (
-        "update/grad_norm is 600, clipped to 0.5: scale the reward, or raise max_grad_norm",
+        "update/grad_norm is 600, clipped to 0.5: scale the reward, as by reward='return_scale'",
         [run_of(columns={"update/grad_norm": 600.0}, policy={"gradient_steps": CLIPPED})],
         [
             run_of(columns={"update/grad_norm": 100.0}, policy={"gradient_steps": CLIPPED}),
@@ -391,3 +391,11 @@ def test_evaluations_compare_returns_with_predictions_at_the_start() -> None:
     assert trainer.test_collector.recorders == []  # of evaluations alone
     again = make_trainer(evaluation=lambda play: {"score": play(n_episode=2).returns.mean})
     assert next(again).stats.test.start_values.is_empty  # its episodes may explore
+
+
+@pytest.mark.parametrize(
+    ("loss", "remedy"), [("huber", "try loss='mse', or more updates"), ("mse", "try more updates")]
+)
+def test_a_loss_that_is_used_already_is_no_remedy(loss: Literal["huber", "mse"], remedy: str) -> None:
+    run = run_of(columns=values(50.0, 90.0, std=10.0), policy={"value": tk.ExpectedValue(loss)})
+    assert (diagnosis.wrong_values(run) or "").endswith(remedy)

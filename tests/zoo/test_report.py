@@ -5,13 +5,14 @@ from datetime import date
 from pathlib import Path
 
 from trainkit import zoo
-from trainkit.zoo.report import COMMAND, page, rows
+from trainkit.presets.zoo_entry import ZOO
+from trainkit.zoo.report import page, report_command, rows
 
 PAGE = Path(__file__).parents[2] / "benchmarks" / "results" / "ZOO.md"
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text() == page(zoo.list()), COMMAND
+    assert PAGE.read_text() == page(zoo.list()), report_command(ZOO)
 
 
 def test_a_row_has_the_result_or_says_that_there_is_none() -> None:

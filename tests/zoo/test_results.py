@@ -46,7 +46,7 @@ def test_a_result_is_written_below_the_settings_which_stay_as_they_are(tmp_path:
     assert result.mean == pytest.approx(np.mean(result.returns), rel=1e-5)
     assert result.low <= result.mean <= result.high
     assert [step for step, _ in result.curve] == [64, 128] == [64, result.steps]
-    assert result.command == "trainkit zoo train dqn CartPole-v1 --seed-list 101 103 104"
+    assert result.command == f"trainkit zoo train dqn CartPole-v1 --seed-list 101 103 104 --folder {tmp_path}"
     assert 9 <= result.random <= 60
     median = sorted(result.returns)[1]
     assert result.returns[result.seeds.index(result.weights_seed or 0)] == median

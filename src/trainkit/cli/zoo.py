@@ -1,7 +1,6 @@
 """`trainkit zoo`: list the tuned settings, add some, train them on fresh seeds, and write the report."""
 
 import argparse
-import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.setting_texts import from_toml, to_toml
 from trainkit.presets import PRESETS
 from trainkit.presets.base import EnvPreset
-from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry
-from trainkit.zoo.report import COMMAND, page, rows
+from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry, folder_flag
+from trainkit.zoo.report import page, report_command, rows
 from trainkit.zoo.results import train
 
 _EXAMPLES = """\
@@ -41,7 +40,7 @@ def add_zoo(commands: "Commands[Parser]") -> None:
     _add_training(actions)
     _add_adding(actions)
     report = add_command(
-        actions, "report", run_report, about="write all entries as a Markdown page", examples=f"  {COMMAND}"
+        actions, "report", run_report, about="write all entries as a Markdown page", examples=f"  {report_command(ZOO)}"
     )
     _add_folder(report)
     report.add_argument("-o", "--out", metavar="FILE", type=Path, help="default: the terminal")
@@ -107,7 +106,7 @@ def run_train(options: argparse.Namespace) -> int:
         folder=options.folder,
     )
     print_line(format_table(rows([entry]), left=2))
-    print_line(f"written to {entry.path}; now: {COMMAND}{_folder_flag(options.folder)}")
+    print_line(f"written to {entry.path}; now: {report_command(options.folder)}")
     return 0
 
 
@@ -141,18 +140,14 @@ def run_add(options: argparse.Namespace) -> int:
         raise ConfigError(f"trainkit zoo add: {options.env!r} is not an environment's id, such as CartPole-v1")
     if entry.weights.is_dir():
         shutil.rmtree(entry.weights)
-    next_command = f"trainkit zoo train {options.preset} {options.env}{_folder_flag(options.folder)}"
+    next_command = f"trainkit zoo train {options.preset} {options.env}{folder_flag(options.folder)}"
     print_line(f"written to {path}; now: {next_command}")
     return 0
 
 
-def _folder_flag(folder: Path) -> str:
-    return "" if folder == ZOO else f" --folder {shlex.quote(str(folder))}"
-
-
 def run_report(options: argparse.Namespace) -> int:
     """Print the page, or write it."""
-    text = page(all_entries(options.folder))
+    text = page(all_entries(options.folder), options.folder)
     if options.out is None:
         print_line(text)
     else:

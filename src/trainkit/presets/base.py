@@ -111,7 +111,8 @@ class EnvSettings(Settings):
         lives_key: the key of the info that has the lives, whose loss ends an episode in training; evaluation plays
             whole games.
         gamma: discount per step.
-        reward: what is learned from: "sign", "return_scale" or a function, as in `Horizon`; None is the reward itself.
+        reward: what is learned from: "sign", "return_scale", a clip (lo, hi), a factor or a function, as in `Horizon`;
+            None is the reward itself.
         step_per_epoch: environment steps per epoch.
         engine: what computes the updates; "auto" chooses by the network's size and the device.
         self_play: in a game of several agents, play one agent against a pool of copies of the policy; evaluations are

@@ -64,7 +64,8 @@ class OfflineQSettings(ActionValueSettings, OfflineSettings):
     Args:
         n_step: rewards that a target adds up before it bootstraps; (low, high) draws their number per row.
         gamma: discount per step.
-        reward: what is learned from: "sign", "return_scale" or a function, as in `Horizon`; None is the reward itself.
+        reward: what is learned from: "sign", "return_scale", a clip (lo, hi), a factor or a function, as in `Horizon`;
+            None is the reward itself.
     """
 
     loss: Literal["huber", "mse"] = "mse"

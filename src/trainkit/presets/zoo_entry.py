@@ -18,6 +18,7 @@ An entry is the file `presets/zoo/PRESET/ENV.toml`:
 import datetime
 import hashlib
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -123,6 +124,11 @@ class ZooEntry:
     def weights(self) -> Path:
         """The folder of the shipped policy, which may not exist."""
         return self.path.with_name(f"{self.path.name.removesuffix('.toml')}.policy")
+
+
+def folder_flag(folder: Path) -> str:
+    """Return what names a zoo's folder on a command line, with a space before; trainkit's own needs no name."""
+    return "" if folder == ZOO else f" --folder {shlex.quote(str(folder))}"
 
 
 def find_entry(preset: str, env: object, folder: Path = ZOO) -> ZooEntry | None:

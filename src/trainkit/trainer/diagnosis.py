@@ -208,7 +208,9 @@ def wrong_values(trainer: "Trainer") -> str | None:
         return None
     if clipped_targets(trainer) is not None:  # which explains it
         return None
-    remedy = "try double=True, a lower lr or a slower target" if is_over else "try loss='mse', or more updates"
+    is_huber = getattr(getattr(trainer.policy, "value", None), "kind", None) == "huber"
+    too_low = "loss='mse', or more updates" if is_huber else "more updates"
+    remedy = f"try {'double=True, a lower lr or a slower target' if is_over else too_low}"
     return f"Q predicts {predicted[-1]:.3g} where greedy episodes return {returned[-1]:.3g}, discounted: {remedy}"
 
 
@@ -270,7 +272,8 @@ def clipped_gradients(trainer: "Trainer") -> str | None:
         tag = f"update/{name}_grad_norm" if len(steps) > 1 else "update/grad_norm"
         norms = _newest(trainer, tag)
         if norms is not None and step.clip is not None and norms.min() > 1e3 * step.clip.limit:
-            return f"{tag} is {norms[-1]:.3g}, clipped to {step.clip.limit:g}: scale the reward, or raise max_grad_norm"
+            remedy = "scale the reward, as by reward='return_scale'"
+            return f"{tag} is {norms[-1]:.3g}, clipped to {step.clip.limit:g}: {remedy}"
     return None
 
 

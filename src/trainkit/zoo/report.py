@@ -1,12 +1,11 @@
 """The zoo as tables: for a terminal, and the page benchmarks/results/ZOO.md."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainkit.core.setting_texts import format_value
 from trainkit.core.stats import format_number
-from trainkit.presets.zoo_entry import ZooEntry
-
-COMMAND = "trainkit zoo report -o benchmarks/results/ZOO.md"
+from trainkit.presets.zoo_entry import ZOO, ZooEntry, folder_flag
 
 _NOT_RUN = "not yet run"
 
@@ -17,15 +16,20 @@ def rows(entries: Sequence[ZooEntry]) -> list[list[str]]:
     return [heading, *map(_row, entries)]
 
 
-def page(entries: Sequence[ZooEntry]) -> str:
-    """Return the page of all entries, in Markdown."""
+def report_command(folder: Path) -> str:
+    """Return the command that writes the page of a zoo."""
+    flags = " -o benchmarks/results/ZOO.md" if folder == ZOO else folder_flag(folder)
+    return f"trainkit zoo report{flags}"
+
+
+def page(entries: Sequence[ZooEntry], folder: Path = ZOO) -> str:
+    """Return the page of all entries of a folder, in Markdown."""
     table = rows(entries)
     done = [entry for entry in entries if entry.result is not None]
     lines = [
         "# The zoo",
         "",
-        f"Written by `{COMMAND}` from the files below `src/trainkit/presets/zoo`, which [the zoo](../../docs/zoo.md) "
-        "explains.",
+        f"Written by `{report_command(folder)}` from the files below {_place(folder)}.",
         "",
         f"{len(done)} of {len(entries)} entries have a result. A result is the mean over seeds on which the settings "
         "were not chosen, of the mean return of each seed's greedy episodes, with the 95 % bootstrap interval over "
@@ -34,8 +38,13 @@ def page(entries: Sequence[ZooEntry]) -> str:
         *(f"| {' | '.join(row)} |" for row in (table[0], ["---"] * len(table[0]), *table[1:])),
     ]
     for entry in entries:
-        lines += ["", f"## {entry.name}", "", *_details(entry)]
+        lines += ["", f"## {entry.name}", "", *_details(entry, folder)]
     return "\n".join([*lines, ""])
+
+
+def _place(folder: Path) -> str:
+    explained = ", which [the zoo](../../docs/zoo.md) explains"
+    return f"`src/trainkit/presets/zoo`{explained}" if folder == ZOO else f"`{folder}`"
 
 
 def _row(entry: ZooEntry) -> list[str]:
@@ -52,13 +61,17 @@ def _row(entry: ZooEntry) -> list[str]:
     return [*row, format_number(result.random), result.commit, weights]
 
 
-def _details(entry: ZooEntry) -> list[str]:
+def _details(entry: ZooEntry, folder: Path) -> list[str]:
     """Return the paragraphs about one entry."""
     tuned = ", ".join(map(str, entry.tuning_seeds)) or "none"
     settings = ", ".join(f"`{name}` {format_value(value)}" for name, value in entry.settings.items())
     lines = [f"Source: {entry.source}. Tuning seeds: {tuned}.", "", f"Settings: {settings}."]
     if (result := entry.result) is None:
-        return [*lines, "", f"{_NOT_RUN.capitalize()}: `trainkit zoo train {entry.preset} {entry.env}`."]
+        return [
+            *lines,
+            "",
+            f"{_NOT_RUN.capitalize()}: `trainkit zoo train {entry.preset} {entry.env}{folder_flag(folder)}`.",
+        ]
     returns = ", ".join(f"{seed}: {mean:.5g}" for seed, mean in zip(result.seeds, result.returns, strict=True))
     curve = ", ".join(f"{step:,}: {format_number(mean)}" for step, mean in result.curve)
     lines += [

@@ -28,7 +28,7 @@ from trainkit.loggers.runs import CHECKPOINT, RunFolder
 from trainkit.plot.comparing import interval
 from trainkit.policy import RandomPolicy, load_policy
 from trainkit.presets import PRESETS
-from trainkit.presets.zoo_entry import ZOO, ZooEntry, read_entry
+from trainkit.presets.zoo_entry import ZOO, ZooEntry, folder_flag, read_entry
 from trainkit.trainer import Checkpoint, evaluate
 from trainkit.trainer.interrupt import TERMINATE
 from trainkit.zoo.pretrained import entry as entry_of
@@ -84,7 +84,7 @@ def train(
         checks.require(len(chosen) == len({*chosen}) > 0, f".seeds must be one or more different seeds, got {seeds}")
         checks.integer("jobs", jobs, low=1)
     outcomes = _outcomes(entry, chosen, jobs, Path(runs), Path(folder))
-    result = _summary(entry, outcomes)
+    result = _summary(entry, outcomes, Path(folder))
     if entry.weights.is_dir():
         shutil.rmtree(entry.weights)  # of a former result
     if weights is not None:
@@ -194,7 +194,7 @@ def _seed_folder(entry: ZooEntry, seed: int, runs: Path) -> Path:
     return runs / f"{entry.name.replace('/', '-')}-{entry.digest}" / f"seed{seed}"
 
 
-def _summary(entry: ZooEntry, outcomes: Sequence[SeedOutcome]) -> dict[str, Any]:
+def _summary(entry: ZooEntry, outcomes: Sequence[SeedOutcome], folder: Path) -> dict[str, Any]:
     """Return the fields of a result: the mean over seeds, its bootstrap interval, and the mean curve."""
     means = [outcome.mean for outcome in outcomes]
     over_seeds = interval([means], statistic="mean")
@@ -214,7 +214,8 @@ def _summary(entry: ZooEntry, outcomes: Sequence[SeedOutcome]) -> dict[str, Any]
         "seconds": round(statistics.median(outcome.seconds for outcome in outcomes), 1),
         "settings": entry.digest,
         "commit": ", ".join(sorted({outcome.commit for outcome in outcomes})),
-        "command": f"trainkit zoo train {entry.preset} {entry.env} --seed-list {' '.join(map(str, seeds))}",
+        "command": f"trainkit zoo train {entry.preset} {entry.env} --seed-list {' '.join(map(str, seeds))}"
+        f"{folder_flag(folder)}",
         "date": datetime.datetime.now(datetime.UTC).date(),
         "curve": points[::-1][::every][::-1] if points else [],  # the last one is kept
     }
