@@ -46,7 +46,8 @@ def key_of(task: str, learner: str, seed: int) -> list[Any]:
     key = [task, learner, seed, work.STEPS, work.EPISODES]
     if learner not in tk.presets.PRESETS:
         return key
-    settings = tk.presets.PRESETS[learner].config(_make_envs(task)).settings()
+    preset: Any = tk.presets.PRESETS[learner]
+    settings = preset.config(_make_envs(task)).settings()
     return [*key, {name: format_value(value) for name, value in settings.items()}]
 
 
@@ -132,7 +133,7 @@ def report(runs: Runs) -> str:
     """Return the page, in markdown."""
     ours = [run["commit"] for (_, learner), own in runs.items() for run in own if learner in tk.presets.PRESETS]
     tasks = [task for task in work.TASKS if any(task == own and learner != RANDOM for own, learner in runs)]
-    missing = [f"{task}: {learner}" for task in work.TASKS for learner in learners(task) if (task, learner) not in runs]
+    missing = {task: [one for one in learners(task) if (task, one) not in runs] for task in work.TASKS}
     lines = [
         "# Environments that nothing was tuned on",
         "",
@@ -148,7 +149,9 @@ def report(runs: Runs) -> str:
         "Seconds are of CPU.",
         "",
         *(line for task in tasks for line in table(runs, task)),
-        *(("Not run: " + ", ".join(missing) + ".", "") if missing else ()),
+        *(("## Not run", "") if any(missing.values()) else ()),
+        *(f"- {task}: {', '.join(names)}" for task, names in missing.items() if names),
+        *(("",) if any(missing.values()) else ()),
     ]
     return "\n".join(lines)
 
