@@ -1,15 +1,15 @@
 """Pong by Rainbow on the CPU until a mean test return of 18, in sessions that may be cut at any moment.
 
-    python -m benchmarks.pong --folder runs/pong --seed 1        # again after a cut: it continues where it was saved
-    python -m benchmarks.pong --folder runs/pong --starts noop   # another protocol of evaluation
-    python -m benchmarks.pong --report                           # write the page from `benchmarks/results/pong.jsonl`
+    python -m benchmarks.pong --folder runs/pong --seed 1              # after a cut it continues where it was saved
+    python -m benchmarks.pong --folder runs/pong --stochasticity noop  # no sticky actions
+    python -m benchmarks.pong --report                                 # the page, from `benchmarks/results/pong.jsonl`
 
 The settings are the zoo's. Its network, `SmallCNN`, has 512 features: the noise of Rainbow's layers, by feature, costs
-more than convolutions on a CPU. Games differ by sticky actions (Machado et al., 2018, section 5.2), or as in the paper
-of Rainbow (Hessel et al., 2018) by up to 30 no-ops at their start. Every epoch of 50,000 environment steps (of 4 frames
-each) is saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of 8 greedy games,
-and the hours of processor time until then. The lines of a finished run are moved to `benchmarks/results/pong.jsonl` by
-hand.
+more than convolutions on a CPU. Games, in training and evaluation, differ by sticky actions (Machado et al., 2018), or
+as in the paper of Rainbow (Hessel et al., 2018) by up to 30 no-ops at their start. Every epoch of 50,000 environment
+steps (of 4 frames each) is saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of
+8 greedy games, and the hours of processor time until then. The lines of a finished run are moved to
+`benchmarks/results/pong.jsonl` by hand.
 """
 
 import argparse
@@ -27,25 +27,25 @@ from benchmarks.running import machine
 
 RESULTS = Path("benchmarks/results")
 STOP_RETURN = 18.0
-STARTS = {  # how games differ: options of the emulator
+STOCHASTICITY = {  # how games differ: options of the emulator
     "sticky": {"repeat_action_probability": 0.25, "noop_max": 0},
     "noop": {"repeat_action_probability": 0.0, "noop_max": 30},
 }
 
-Runs = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]  # by seed and starts
+Runs = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]  # by seed and stochasticity
 
 
 def write_page() -> None:
     """Write the page and the picture of the runs in `benchmarks/results/pong.jsonl`."""
     runs: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for line in map(json.loads, (RESULTS / "pong.jsonl").read_text().splitlines()):
-        runs.setdefault((line["seed"], line.get("starts", "sticky")), []).append(line)
+        runs.setdefault((line["seed"], line.get("stochasticity", "sticky")), []).append(line)
     plot(runs, RESULTS / "pong.svg")
     commits = [line["commit"] for lines in runs.values() for line in lines]
     rows = [
-        f"| {seed} | {starts} | {_reached(lines)} | {lines[-1]['steps']:,} | {lines[-1]['return']:.1f} | "
+        f"| {seed} | {differ_by} | {_reached(lines)} | {lines[-1]['steps']:,} | {lines[-1]['return']:.1f} | "
         f"{max(line['return'] for line in lines):.1f} | {lines[-1]['hours']:.2f} |"
-        for (seed, starts), lines in runs.items()
+        for (seed, differ_by), lines in runs.items()
     ]
     text = [
         "# Pong by Rainbow on the CPU",
@@ -80,9 +80,9 @@ def plot(runs: Runs, path: Path) -> None:
 
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "trainkit", "font.size": 8}):
         figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-        for (seed, starts), lines in runs.items():
+        for (seed, differ_by), lines in runs.items():
             steps, returns = ([line[name] for line in lines] for name in ("steps", "return"))
-            axes.plot(steps, returns, label=f"seed {seed}, {starts}")
+            axes.plot(steps, returns, label=f"seed {seed}, {differ_by}")
         axes.axhline(STOP_RETURN, linewidth=0.8, linestyle=":", color="gray")
         axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:.0f}k")
         axes.set(xlabel="environment steps of 4 frames", ylabel="mean return of 8 greedy games")
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/pong"))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--starts", choices=STARTS, default="sticky", help="how games differ")
+    parser.add_argument("--stochasticity", choices=STOCHASTICITY, default="sticky", help="how games differ")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--report", action="store_true", help="write the page, train nothing")
     options = parser.parse_args(arguments)
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = [json.loads(line) for line in curve.read_text().splitlines()] if curve.exists() else []
     settings = {**tk.zoo.entry("rainbow", "ALE/Pong-v5").settings}
     env_options = dict(settings.pop("env_options"))
-    env_options["env_kwargs"] = {**env_options["env_kwargs"], **STARTS[options.starts]}
+    env_options["env_kwargs"] = {**env_options["env_kwargs"], **STOCHASTICITY[options.stochasticity]}
     trainer = tk.presets.rainbow(
         "ALE/Pong-v5",
         zoo=False,  # whose settings are for sticky actions only
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 break
             line = {
                 "seed": options.seed,
-                "starts": options.starts,
+                "stochasticity": options.stochasticity,
                 "epoch": epoch,
                 "steps": trainer.env_step,
                 "return": mean,
