@@ -7,6 +7,7 @@ import pytest
 from trainkit.cli import main
 from trainkit.cli import zoo as commands
 from trainkit.presets.zoo_entry import read_entry
+from trainkit.zoo import results
 
 SMALL = {"max_epoch": 1, "step_per_epoch": 64, "n_envs": 2, "step_per_collect": 16, "batch_size": 16, "n_test_envs": 1}
 
@@ -77,3 +78,19 @@ def test_a_zoo_of_ones_own_is_in_a_folder(
     assert "CartPole" not in capsys.readouterr().out
     assert main(["zoo", "list", "--folder", str(mine)]) == 0
     assert "CartPole" in capsys.readouterr().out
+
+
+def test_an_interrupted_training_says_that_the_same_command_continues(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    assert add() == 0
+    monkeypatch.setattr(results, "evaluate", interrupted)
+    assert main(["zoo", "train", "ppo", "CartPole-v1", "--seeds", "1"]) == 130
+    assert "stopped; runs/zoo has what was trained, and the same command continues" in capsys.readouterr().out
+    monkeypatch.undo()
+    monkeypatch.setattr(commands, "ZOO", folder)
+    assert main(["zoo", "train", "ppo", "CartPole-v1", "--seeds", "1", "--quiet", "--folder", str(folder)]) == 0
+    assert "epoch" not in capsys.readouterr().out

@@ -52,7 +52,8 @@ def test_every_reward_rule_is_taken(rule: Any) -> None:
         ({"reward": (1.0,)}, r"Horizon.reward as a clip must be \(lo, hi\) with lo < hi, got \(1.0,\)"),
         (
             {"reward": "signs"},
-            r"Horizon.reward must be one of \['sign', 'return_scale'\], got 'signs', did you mean 'sign'\?",
+            r'Horizon.reward must be "sign", "return_scale", a clip \(lo, hi\), a factor or a function of columns, got '
+            r"'signs', did you mean 'sign'\?",
         ),
         ({"reward": float("inf")}, r"Horizon.reward must be in \(-inf, inf\), got inf"),
     ],

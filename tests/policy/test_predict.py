@@ -84,3 +84,12 @@ def test_extras_of_a_policy_without_reasons_are_its_columns() -> None:
 def test_a_flag_that_is_none_is_rejected() -> None:
     with pytest.raises(tk.ConfigError, match="return_extra"):
         made(tk.DQNPolicy, CHOICE).predict(np.zeros(4), return_extra="all")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_observation_that_is_not_finite_is_named(value: float) -> None:
+    policy = made(tk.DQNPolicy, CHOICE)
+    obs = observations(FOUR_NUMBERS, 2)
+    obs[1, 2] = value
+    with pytest.raises(tk.SpaceMismatchError, match=r"DQNPolicy.predict needs finite observations, got array\("):
+        policy.predict(obs)

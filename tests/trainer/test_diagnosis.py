@@ -205,7 +205,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
         ],
     ),
     "zero_learning_rate": (
-        "update/(actor_)?lr is 0, and a schedule keeps its last value: give lr= another",
+        "update/(actor_)?lr is 0, and a schedule keeps its last value: give lr= one that ends above 0",
         [run_of(columns={"update/lr": [0.1] * 9 + [0.0]}), run_of(columns={"update/actor_lr": 0.0})],
         [run_of(columns={"update/lr": 1e-9}), run_of(columns={"explore/lr": 0.0}), run_of()],
     ),
@@ -250,7 +250,7 @@ def test_the_page_lists_the_rules_as_they_are() -> None:
 @pytest.mark.parametrize(("policy", "remedy"), [
     ({"entropy_weight": 0.0}, "raise entropy_weight"),
     ({"target_entropy": -1.0}, "give exploration=ColoredNoise(), or raise target_entropy"),
-    ({"action_values": print}, "explore for longer and in longer stretches (EZGreedy), raise n_step"),
+    ({"action_values": print}, "explore for longer and in longer stretches (EZGreedy, repeat=), raise n_step"),
     ({"action_values": print, "exploration": EZGreedy(0.1)}, "explore for longer by a higher epsilon, raise n_step"),
 ])  # fmt: skip
 def test_the_remedy_is_that_of_the_policy(policy: dict[str, Any], remedy: str) -> None:

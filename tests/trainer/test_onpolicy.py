@@ -39,6 +39,10 @@ def test_an_epoch_of_fewer_steps_than_a_rollout_is_warned_of(caplog: pytest.LogC
     assert message in caplog.text
     assert epoch_steps(trainer) == [30, 30, 0]
     caplog.clear()
+    trainer = make_onpolicy_trainer(n_envs=2, step_per_epoch=20, step_per_collect=30, max_epoch=2)
+    assert "OnpolicyTrainer: the run has about 60 steps instead of 40: a rollout has 30 steps" in caplog.text
+    assert epoch_steps(trainer) == [30, 30]
+    caplog.clear()
     make_onpolicy_trainer(n_envs=2, step_per_epoch=30, step_per_collect=30)
     assert not caplog.text
 

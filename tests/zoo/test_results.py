@@ -1,6 +1,7 @@
 """Results of the zoo: fresh seeds only, a finished seed once, an interrupted one to the same bits."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_an_interrupted_seed_resumes_to_the_same_outcome(tmp_path: Path, monkeyp
     class Interrupting(tk.Checkpoint):
         def on_epoch_reported(self, trainer: Any, result: Any) -> None:
             super().on_epoch_reported(trainer, result)
+            time.sleep(2.0)
             raise KeyboardInterrupt
 
     for name in ("whole", "interrupted"):
@@ -84,6 +86,21 @@ def test_an_interrupted_seed_resumes_to_the_same_outcome(tmp_path: Path, monkeyp
     train(tmp_path / "interrupted", seeds=[101])
     (whole,), (resumed,) = outcomes(tmp_path / "whole"), outcomes(tmp_path / "interrupted")
     assert {**whole, "seconds": 0} == {**resumed, "seconds": 0}
+    assert resumed["seconds"] > 2.0  # those before the interruption count
+
+
+def test_what_each_seed_does_is_printed_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path)
+    result = train(tmp_path, seeds=[101, 103]).result
+    assert capsys.readouterr().out == ""
+    assert train(tmp_path, seeds=[101, 104], verbose=True).result is not None
+    finished, began, *epochs, ended = capsys.readouterr().out.splitlines()
+    assert result is not None
+    returned = f"dqn/CartPole-v1, seed 101: mean return {result.returns[0]:g} of 3 greedy episodes, "
+    assert finished.startswith(returned)
+    assert began == "dqn/CartPole-v1, seed 104:"
+    assert [line.split(" | ")[0] for line in epochs] == ["epoch 1", "epoch 2"]
+    assert ended.startswith("dqn/CartPole-v1, seed 104: mean return ")
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def _add_training(actions: "Commands[Parser]") -> None:
         default="none",
         help="ship the policy of the seed with the median or the best return; default: none",
     )
+    parser.add_argument("--quiet", action="store_true", help="no bar, no epochs and no line per seed")
     _add_folder(parser)
     parser.add_argument("--runs", metavar="FOLDER", type=Path, default=Path("runs/zoo"), help="default: runs/zoo")
 
@@ -96,15 +97,20 @@ def run_list(options: argparse.Namespace) -> int:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train, and print the result."""
-    entry = train(
-        options.preset,
-        options.env,
-        seeds=options.seed_list or options.seeds,
-        jobs=options.jobs,
-        weights=None if options.weights == "none" else options.weights,
-        runs=options.runs,
-        folder=options.folder,
-    )
+    try:
+        entry = train(
+            options.preset,
+            options.env,
+            seeds=options.seed_list or options.seeds,
+            jobs=options.jobs,
+            weights=None if options.weights == "none" else options.weights,
+            runs=options.runs,
+            folder=options.folder,
+            verbose=not options.quiet,
+        )
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
+        print_line(f"stopped; {options.runs} has what was trained, and the same command continues")
+        raise
     print_line(format_table(rows([entry]), left=2))
     print_line(f"written to {entry.path}; now: {report_command(options.folder)}")
     return 0

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError, DeviceError
+from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import Part, checked
 from trainkit.core.stats import EpochStats, RunInfo
 
@@ -443,7 +444,10 @@ class Horizon(Part):
                 ordered = len(rule) == 2 and rule[0] < rule[1]
                 checks.require(ordered, f".reward as a clip must be (lo, hi) with lo < hi, got {rule}")
             elif isinstance(rule, str):
-                checks.one_of("reward", rule, ["sign", "return_scale"])
+                rules = '"sign", "return_scale", a clip (lo, hi), a factor or a function of columns'
+                names = ("sign", "return_scale")
+                hint = did_you_mean(rule, names)
+                checks.require(rule in names, f".reward must be {rules}, got {rule!r}{hint}")
             elif rule is not None and not callable(rule):
                 checks.number("reward", rule)
 

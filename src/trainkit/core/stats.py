@@ -302,7 +302,8 @@ class RunWarning:
     last_epoch: int
 
     def __str__(self) -> str:
-        return f"{self.name}, epochs {self.first_epoch} to {self.last_epoch}: {self.message}"
+        first, last = self.first_epoch, self.last_epoch
+        return f"{self.name}, {f'epoch {last}' if first == last else f'epochs {first} to {last}'}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

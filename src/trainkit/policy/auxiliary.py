@@ -90,6 +90,6 @@ def encoder_of(policy: str, network: nn.Module) -> nn.Module:
     if next(encoder.parameters(), None) is None:
         raise ConfigError(
             f"{policy}.auxiliary has no effect: the encoder of its {type(network).__name__} has no parameters, as "
-            "vectors are not encoded without hidden layers: give one with encoder="
+            "vectors are not encoded without hidden layers: give encoder= a module of your own, or its class"
         )
     return encoder

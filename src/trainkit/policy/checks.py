@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.data import ArraySpec
+from trainkit.core.data import ArraySpec, is_finite
 from trainkit.core.errors import ConfigError, SpaceMismatchError
 from trainkit.core.spaces import array_specs, count_actions, flat_actions
 from trainkit.engine.loss import Loss
@@ -59,6 +59,8 @@ def read_observations(caller: str, obs: Any, observation_space: Space[Any]) -> t
     except (*_MISMATCHES, OverflowError) as error:
         raise SpaceMismatchError(f"{rule}, got {reprlib.repr(obs)} ({error}): give it as in the space") from error
     pairs = list(zip(tree.leaves(specs), tree.leaves(rows), strict=True))
+    if not all(is_finite(leaf) for _, leaf in pairs if leaf.dtype.kind == "f"):
+        raise SpaceMismatchError(f"{caller} needs finite observations, got {reprlib.repr(obs)}: correct them")
     if all(leaf.shape == spec.shape for spec, leaf in pairs):
         return rows, True
     first = pairs[0][1]

@@ -251,7 +251,7 @@ def zero_learning_rate(trainer: "Trainer") -> str | None:
     """Report a learning rate that is 0 in all updates of an epoch."""
     for tag, rate in trainer.history[-1].items():
         if rate == 0.0 and (tag == "update/lr" or (tag.startswith("update/") and tag.endswith("_lr"))):
-            return f"{tag} is 0, and a schedule keeps its last value: give lr= another, or make the run longer"
+            return f"{tag} is 0, and a schedule keeps its last value: give lr= one that ends above 0"
     return None
 
 
@@ -411,6 +411,6 @@ def _how_to_explore(trainer: "Trainer") -> str:
         return "give exploration=ColoredNoise(), or raise target_entropy"
     if hasattr(trainer.policy, "action_values"):
         repeats = isinstance(getattr(trainer.policy, "exploration", None), EZGreedy)
-        how = "by a higher epsilon" if repeats else "and in longer stretches (EZGreedy)"
+        how = "by a higher epsilon" if repeats else "and in longer stretches (EZGreedy, repeat=)"
         return f"explore for longer {how}, raise n_step"
     return "explore more"

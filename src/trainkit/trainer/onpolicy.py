@@ -82,10 +82,13 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         if step_per_collect is not None and step_per_collect > step_per_epoch:
+            n_steps = max_epoch * step_per_epoch
+            n_rollouts = -(-n_steps // step_per_collect)
+            longer = f"the run has about {n_rollouts * step_per_collect:,} steps instead of {n_steps:,}"
             _log.warning(
-                "%s: some epochs collect nothing: a rollout has %d steps, and an epoch %d: raise step_per_epoch, or "
-                "lower step_per_collect",
+                "%s: %s: a rollout has %d steps, and an epoch %d: raise step_per_epoch, or lower step_per_collect",
                 name,
+                "some epochs collect nothing" if n_rollouts < max_epoch else longer,
                 step_per_collect,
                 step_per_epoch,
             )

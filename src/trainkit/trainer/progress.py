@@ -99,8 +99,8 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
     for name, collect in (("test", stats.test), ("train", stats.train)):
         if not collect.returns.is_empty:
             parts.append(f"{name} {collect.returns.mean:.1f} +- {collect.returns.std:.1f}")
-    if "loss" in stats.update:
-        parts.append(f"loss {stats.update['loss']:.4g}")
+    losses = ["loss"] if "loss" in stats.update else ["critic_loss", "actor_loss"]  # of SAC
+    parts += [f"{name.replace('_', ' ')} {stats.update[name]:.4g}" for name in losses if name in stats.update]
     parts.append(f"{stats.time.steps_per_second:,.0f} {unit}s/s")
     for one in stats.warnings.values():  # in full when it is new
         is_new = one.first_epoch == result.epoch

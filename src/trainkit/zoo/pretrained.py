@@ -7,7 +7,7 @@ from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.policy import Policy, load_policy
 from trainkit.presets import PRESETS
-from trainkit.presets.zoo_entry import ZOO, ZooEntry, all_entries, find_entry
+from trainkit.presets.zoo_entry import ZOO, ZooEntry, all_entries, find_entry, folder_flag
 
 
 @checked
@@ -66,8 +66,9 @@ def load(preset: str, env: str, *, device: str = "auto", folder: str | Path = ZO
     if found.weights.is_dir():
         policy: Policy = load_policy(found.weights, device=device)
         return policy
+    how = f"tk.presets.{preset}({env!r})"
+    if Path(folder) != ZOO:  # which presets do not read
+        how = f"`trainkit zoo train {preset} {env} --weights median{folder_flag(Path(folder))}`"
     shipped = [other.name for other in all_entries(Path(folder)) if other.weights.is_dir()]
-    raise ConfigError(
-        f"the zoo has settings for {found.name}, but no weights: train it with tk.presets.{preset}({env!r}), or "
-        f"load one of {', '.join(shipped) or 'none so far'}"
-    )
+    others = f", or load one of {', '.join(shipped)}" if shipped else ""
+    raise ConfigError(f"the zoo has settings for {found.name}, but no weights: train it with {how}{others}")

@@ -13,7 +13,7 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +62,7 @@ def train(
     weights: Literal["median", "best"] | None = None,
     runs: str | Path = Path("runs/zoo"),
     folder: str | Path = ZOO,
+    verbose: bool = False,
 ) -> ZooEntry:
     """Train an entry's settings on fresh seeds, evaluate, and write the result into its file; return the new entry.
 
@@ -73,6 +74,7 @@ def train(
         weights: ships the policy of the seed with the median or the best return, next to the file; None ships none.
         runs: the folder of the runs, in which an interrupted call continues.
         folder: of the zoo; default: that of trainkit.
+        verbose: print what each seed returned and, where one trains at a time, its epochs.
 
     Raises:
         ConfigError: there is no such entry, a seed is a tuning seed, or the weights are larger than 500 KB.
@@ -83,7 +85,12 @@ def train(
     with Checks("zoo.train") as checks:
         checks.require(len(chosen) == len({*chosen}) > 0, f".seeds must be one or more different seeds, got {seeds}")
         checks.integer("jobs", jobs, low=1)
-    outcomes = _outcomes(entry, chosen, jobs, Path(runs), Path(folder))
+    outcomes = []
+    for outcome in _outcomes(entry, chosen, jobs, Path(runs), Path(folder), verbose=verbose):
+        outcomes.append(outcome)
+        if verbose:
+            mean, episodes = rounded(outcome.mean), f"{entry.episodes} greedy episodes"
+            _print(f"{entry.name}, seed {outcome.seed}: mean return {mean:g} of {episodes}, {outcome.seconds:,.0f} s")
     result = _summary(entry, outcomes, Path(folder))
     if entry.weights.is_dir():
         shutil.rmtree(entry.weights)  # of a former result
@@ -115,8 +122,8 @@ def check_fresh(entry: ZooEntry, seeds: Sequence[int]) -> None:
 # ---- one seed ----
 
 
-def run_seed(entry: ZooEntry, seed: int, folder: Path) -> SeedOutcome:
-    """Train one seed and evaluate it, or return what a finished run gave.
+def run_seed(entry: ZooEntry, seed: int, folder: Path, *, verbose: bool = False) -> SeedOutcome:
+    """Train one seed and evaluate it, or return what a finished run gave; `verbose` prints its epochs.
 
     Raises:
         SystemExit: SIGTERM ended the training, which was saved.
@@ -124,9 +131,10 @@ def run_seed(entry: ZooEntry, seed: int, folder: Path) -> SeedOutcome:
     file = folder / _OUTCOME
     if file.is_file():
         return SeedOutcome(**files.read_json(file, error=ConfigError))
-    began = time.perf_counter()
     checkpoint = Checkpoint(folder / CHECKPOINT)
     resumes = (folder / CHECKPOINT).is_dir()
+    if verbose:
+        _print(f"{entry.name}, seed {seed}{', continued' if resumes else ''}:")
     trainer = PRESETS[entry.preset](
         entry.env,
         seed=seed,
@@ -134,7 +142,8 @@ def run_seed(entry: ZooEntry, seed: int, folder: Path) -> SeedOutcome:
         logger=JsonlLogger(folder, resume=resumes),
         checkpoint=checkpoint,
         resume_from="auto" if resumes else None,
-        verbose=False,
+        verbose=verbose,
+        show_progress=None if verbose else False,
         threads=1,
         **entry.settings,
     )
@@ -146,6 +155,7 @@ def run_seed(entry: ZooEntry, seed: int, folder: Path) -> SeedOutcome:
             raise
         if info.stop_reason == TERMINATE:
             raise SystemExit(128 + signal.SIGTERM)
+        began = time.perf_counter()
         policy = trainer.policy if entry.policy == "last" else load_policy(checkpoint.folder / "best", device="cpu")
         mean = _mean_return(entry, policy, seed)
         policy.save(folder / _POLICY)
@@ -153,7 +163,7 @@ def run_seed(entry: ZooEntry, seed: int, folder: Path) -> SeedOutcome:
     curve = [
         (int(step), float(mean)) for step, mean in zip(*RunFolder.read(folder).series("test/returns/mean"), strict=True)
     ]
-    seconds = time.perf_counter() - began
+    seconds = info.seconds + time.perf_counter() - began  # those before an interruption count
     outcome = SeedOutcome(seed=seed, mean=mean, steps=steps, seconds=seconds, commit=code_commit(), curve=curve)
     text = json.dumps(asdict(outcome)).encode()
     files.write_whole(file, lambda opened: opened.write(text))
@@ -177,17 +187,22 @@ def _run_by_name(preset: str, env: str, zoo: Path, seed: int, folder: Path) -> S
 # ---- all seeds ----
 
 
-def _outcomes(entry: ZooEntry, seeds: Sequence[int], jobs: int, runs: Path, zoo: Path) -> list[SeedOutcome]:
-    """Run every seed, some at once, and return what they gave, in order."""
+def _outcomes(
+    entry: ZooEntry, seeds: Sequence[int], jobs: int, runs: Path, zoo: Path, *, verbose: bool
+) -> Iterator[SeedOutcome]:
+    """Run every seed, some at once, and yield what they gave, in order."""
     folders = [_seed_folder(entry, seed, runs) for seed in seeds]
     if jobs == 1:
-        return [run_seed(entry, seed, folder) for seed, folder in zip(seeds, folders, strict=True)]
+        for seed, folder in zip(seeds, folders, strict=True):
+            yield run_seed(entry, seed, folder, verbose=verbose)
+        return
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = [
             pool.submit(_run_by_name, entry.preset, entry.env, zoo, seed, folder)
             for seed, folder in zip(seeds, folders, strict=True)
         ]
-        return [one.result() for one in waiting]
+        for one in waiting:
+            yield one.result()
 
 
 def _seed_folder(entry: ZooEntry, seed: int, runs: Path) -> Path:
@@ -257,6 +272,10 @@ def _write_result(entry: ZooEntry, result: dict[str, Any]) -> None:
     ]
     text = "\n".join([above, "", "[result]  # written by `trainkit zoo train`", *lines, ""])
     files.write_whole(entry.path, lambda file: file.write(text.encode()))
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)  # noqa: T201  # what `verbose` is for
 
 
 def code_commit() -> str:
