@@ -18,7 +18,7 @@ JUDGES = "general_tables hl_gauss learning_work offline".split()  # learning_wor
 def test_the_zoo_and_the_list_are_joined() -> None:
     assert {11, 12, 13, 14, 15, 101, 1001} <= tuning_seeds("dqn", "CartPole-v1")
     assert {1, 2} <= tuning_seeds("dqn", "LunarLander-v3")
-    assert not {1, 2, 3, 4, 5, 111} & tuning_seeds("dqn", "CartPole-v1")
+    assert not {1, 2, 3, 4, 5, 121} & tuning_seeds("dqn", "CartPole-v1")
     for entry in tk.zoo.list():
         assert {*entry.tuning_seeds} <= tuning_seeds(entry.preset, entry.env)
 
