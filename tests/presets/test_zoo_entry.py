@@ -147,6 +147,14 @@ def test_the_options_of_an_entrys_environment_are_used_and_are_not_a_change(zoo:
     assert presets.dqn.zoo_entry("CartPole-v1", {"env_options": {"backend": "async"}}) is None  # without the limit
 
 
+def test_a_line_says_that_the_zoo_is_not_used_for_a_changed_environment(
+    zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    presets.dqn("CartPole-v1", seed=1, **{**QUIET, "verbose": True}, env_options={"max_episode_steps": 9})
+    said = "presets.dqn: the general table, as env_options changes max_episode_steps of the zoo's CartPole-v1"
+    assert said in capsys.readouterr().out
+
+
 def test_one_line_says_what_is_used_and_how_to_switch_it_off(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     presets.dqn("CartPole-v1", seed=1, **{**QUIET, "verbose": True})
     presets.dqn("CartPole-v1", seed=1, zoo=False, **{**QUIET, "verbose": True})

@@ -23,7 +23,7 @@ _EXAMPLES = """\
   trainkit zoo report -o benchmarks/results/ZOO.md"""
 
 _TRAIN_EXAMPLES = """\
-  trainkit zoo train dqn CartPole-v1                            seeds 101 to 105, without the tuning seeds
+  trainkit zoo train dqn Acrobot-v1                             the first 5 seeds from 101 on that are no tuning seeds
   trainkit zoo train dqn CartPole-v1 --seeds 10 --jobs 2        ten, two at once
   trainkit zoo train sac Pendulum-v1 --seed-list 201 202 --weights best
 

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -64,7 +63,7 @@ class Settings(Options):
         hidden: widths of the hidden layers.
         encoder: in front of these: "impala" and others, or a module; None is the algorithm's own.
         activation: "relu", "tanh" and others; None is the algorithm's own.
-        norm: normalization of every layer; None is the algorithm's own.
+        norm: normalization of every layer; None is none.
         recurrent: a memory behind the hidden layers, "lstm", "gru", "transformer" or a function of its number of
             inputs, with which `batch_size` counts sequences except in rollouts; None for none.
         sequence_length: consecutive rows that a memory learns from.
@@ -141,7 +140,6 @@ TrainerT = TypeVar("TrainerT", bound=Trainer, covariant=True)
 
 Needs = tuple[str, tuple[Any, ...]]  # another setting, and its values with which a setting has an effect
 
-_log = logging.getLogger(__name__)
 
 # Options of make_envs that do not change the environment.
 _HOW_ENVS_ARE_RUN = frozenset(
@@ -385,17 +383,16 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
 
         It must be for exactly this id, and `env_options` may change how environments are run, not what they are.
         """
-        if not options.get("zoo", self.table().zoo):
-            return None
-        entry = find_entry(self.name, env)
+        entry, changed = self._entry_and_changes(env, options)
+        return None if changed else entry
+
+    def _entry_and_changes(self, env: object, options: Mapping[str, Any]) -> tuple[ZooEntry | None, str]:
+        """Return the zoo's entry for an id, and which `env_options` change its environment."""
+        entry = find_entry(self.name, env) if options.get("zoo", self.table().zoo) else None
         if entry is None:
-            return None
+            return None, ""
         own = entry.settings.get("env_options", {})
-        changed = _changed_tasks(own, options.get("env_options", own))
-        if changed:
-            _log.info("%s: the zoo's settings for %s are not used: env_options changes %s", self, env, changed)
-            return None
-        return entry
+        return entry, _changed_tasks(own, options.get("env_options", own))
 
     def zoo_table(self, entry: ZooEntry) -> EnvSettingsT:
         """Return the settings of an entry of the zoo, with those of the general table that it leaves open.
@@ -431,8 +428,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         """Make environments, policy and trainer from a table and the options that override it."""
         evaluates = self._evaluates(options, "test_env")
         domain = self.domain_of_id(env)
-        entry = self.zoo_entry(env, options)
-        tuned = None if entry is None else self.zoo_table(entry)
+        entry, changed = self._entry_and_changes(env, options)
+        tuned = None if entry is None or changed else self.zoo_table(entry)
         # For environments whose spaces will choose the table.
         making = replace(self.table(domain) if tuned is None else tuned, **options)
         envs = self._make_envs(env, "n_envs", making, options)
@@ -452,7 +449,9 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             common["test_collector"] = Collector(policy, self._make_envs(again, "n_test_envs", making, options))
         trainer = self._trainer(policy, envs, settings, common)
         trainer.recipe = recipe
-        if entry is not None:
+        if changed:
+            trainer.note(f"{self}: the general table, as env_options changes {changed} of the zoo's {env}")
+        elif entry is not None:
             tested = "" if entry.result is not None else "; not yet run"
             trainer.note(
                 f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); zoo=False for the general table"
