@@ -23,7 +23,7 @@ def test_words_count_more_than_the_file(tmp_path: Path) -> None:
     file.write_text('lr = 1e-3\nhidden = [8, 8]\nbeta = "Linear(0.4, 1.0)"\nreward = "sign"\ndueling = true\n')
     settings = read_settings(file, ["lr=2e-3", "gamma=0.9"])
     assert {name: parse_value(text) for name, text in settings.items()} == {
-        "lr": 2e-3, "hidden": [8, 8], "beta": tk.Linear(0.4, 1.0), "reward": "sign", "dueling": True, "gamma": 0.9,
+        "lr": 2e-3, "hidden": (8, 8), "beta": tk.Linear(0.4, 1.0), "reward": "sign", "dueling": True, "gamma": 0.9,
     }  # fmt: skip
 
 
@@ -160,3 +160,22 @@ def test_a_config_json_that_cannot_be_repeated_is_refused(
 def test_train_needs_a_preset_or_a_config_json(capsys: Any) -> None:
     assert main(["train"]) == 2
     assert "trainkit train needs a PRESET, or --config RUN/config.json to repeat a run" in capsys.readouterr().err
+
+
+def test_arrays_of_a_toml_file_are_tuples(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("reward = [-1, 1]\nn_step = [1, 3]\nhidden = [8]\n")
+    settings = {name: parse_value(text) for name, text in read_settings(file, []).items()}
+    assert settings == {"reward": (-1, 1), "n_step": (1, 3), "hidden": (8,)}
+
+
+def test_a_finished_run_that_is_resumed_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "dqn", "CartPole-v1", "--max-epoch=1", "--step-per-epoch=64", "--n-envs=2", "--hidden=8"]
+    words += ["--step-per-collect=2", "--learning-starts=16", "--n-test-envs=1", "--episode-per-test=1"]
+    words += ["--logdir", str(tmp_path), "--quiet"]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main([*words, "--resume"]) == 0
+    printed = capsys.readouterr()
+    assert "finished before, after 64 steps: raise --max-epoch to go on" in printed.out
+    assert "None" not in printed.out + printed.err

@@ -128,6 +128,16 @@ def test_factors_without_ids_belong_to_rows_in_order() -> None:
     assert {int(rows[1]) for rows in chosen} == {0, 1, 2, 3}
 
 
+def test_more_environments_than_factors_are_an_error() -> None:
+    exploration = EpsilonGreedy(1.0, per_env=[0.0, 1.0])
+    with pytest.raises(ConfigError, match=r"per_env has 2 factors, and environment 3 acts: give one for each"):
+        choose(exploration, prefer(3, 2), env_ids=np.array([0, 3]))
+    with pytest.raises(ConfigError, match=r"per_env has 2 factors, and environment 2 acts: give one for each"):
+        exploration.probability(prefer(3, 2), None, step=0, env_ids=np.array([1, 2]))
+    with pytest.raises(ConfigError, match=r"per_env has 2 factors, and environment 3 acts: give one for each"):
+        choose(exploration, prefer(3, 4))
+
+
 def test_factors_may_come_as_an_array() -> None:
     EpsilonGreedy(0.4, per_env=0.4 ** np.linspace(0, 7, 4))
 

@@ -4,6 +4,8 @@ import inspect
 from dataclasses import FrozenInstanceError
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 import trainkit as tk
@@ -99,3 +101,53 @@ def test_the_table_of_the_environments_domain_is_read() -> None:
     assert presets.rainbow.config("ALE/Breakout-v5")["capacity"] == presets.settings("rainbow", "atari")["capacity"]
     with pytest.raises(KeyError):
         config()["nothing"]
+
+
+class Pictures(gym.Env[Any, Any]):
+    """Images, whose id does not say so."""
+
+    observation_space = gym.spaces.Box(0, 255, (40, 40, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.low, {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.low, 0.0, False, True, {}
+
+
+def test_where_spaces_choose_the_table_the_run_records_how_its_environments_were_made() -> None:
+    with presets.dqn(Pictures, seed=1, device="cpu", verbose=False, capacity=200, evaluation=None) as trainer:
+        envs = trainer.train_collector.envs
+        recipe = trainer.recipe
+    assert recipe is not None
+    assert recipe["domain"] == "atari"
+    arguments = recipe["arguments"]
+    assert arguments["env_options"] == {"mapping": {}}
+    assert (arguments["n_envs"], arguments["n_test_envs"]) == (envs.n, 10)
+    table = presets.dqn.general_table(f"{__name__}.Pictures", {})
+    assert (table.env_options, table.encoder, table.capacity) == ({}, None, presets.dqn.table("atari").capacity)
+
+
+@pytest.mark.parametrize(
+    ("name", "action_space"),
+    [
+        ("ppo", gym.spaces.MultiBinary([2, 2])),
+        ("dqn", gym.spaces.MultiBinary([2, 2])),
+        ("sac", gym.spaces.Box(-1, 1, ())),
+    ],
+)
+def test_actions_of_unusual_shapes_are_learned_and_evaluated(name: str, action_space: Any) -> None:
+    class Points(Pictures):
+        observation_space = gym.spaces.Box(0.0, 1.0, (2,), np.float32)
+
+    Points.action_space = action_space
+    own = {} if name == "ppo" else {"learning_starts": 8, "update_per_step": 0.25}
+    made = presets.PRESETS[name](
+        Points, seed=1, **TINY, n_envs=2, step_per_epoch=32, step_per_collect=16, batch_size=8, n_test_envs=2, **own
+    )
+    with made as trainer:
+        trainer.run()
+    assert trainer.policy.n_updates > 0
+    assert trainer.info.n_test_episode > 0

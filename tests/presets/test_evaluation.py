@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 import trainkit as tk
@@ -73,3 +74,13 @@ def test_the_command_line_switches_evaluation_off(option: str, tmp_path: Path) -
     assert "train/returns/mean" in tags
     assert not any(tag.startswith("test/") for tag in tags)
     assert RunFolder.read(tmp_path / "dqn-CartPole-v1" / "seed1").config["settings"][option] == "none"
+
+
+def test_a_wrapped_vector_environment_is_not_evaluated_without_its_wrapper() -> None:
+    envs = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    scaled = gym.wrappers.vector.TransformReward(envs, lambda reward: reward * 100.0)
+    with pytest.raises(tk.ConfigError, match=r"cannot make .* again for evaluation: give test_env"):
+        presets.ppo(scaled, seed=1, device="cpu", verbose=False)
+    counted = gym.wrappers.vector.RecordEpisodeStatistics(gym.make_vec("CartPole-v1", num_envs=2))
+    with presets.ppo(counted, seed=1, device="cpu", verbose=False) as trainer:
+        assert trainer.test_collector is not None

@@ -31,7 +31,7 @@ def test_it_plays_copies_of_itself_and_is_scored_by_its_own_return_against_rando
         pool = trainer.policy.policy_mapping
         clock = trainer.policy.clocks["main"].env_step
     assert set(trainer.policy.policies) == {"main", "random", *pool.opponents}
-    assert len(pool.opponents) == min(clock // 20, pool.size) == 8
+    assert len(pool.opponents) == min(clock // 10, pool.size) == 8
     assert trainer.policy.policies_to_train == ("main",)
     scores = []
     for _, stats, _ in results:
@@ -54,6 +54,16 @@ def test_the_command_line_trains_by_self_play_and_evaluates_against_random_actio
     printed = capsys.readouterr().out
     assert "6 episodes of tests.helpers.turns.TicTacToe, greedily, against random actions" in printed
     assert "games won" in printed
+
+
+def test_schedules_cover_the_clock_of_the_policy_which_plays_one_side() -> None:
+    with run(lr=tk.Linear(1e-3, 0.0), epsilon=tk.Linear(1.0, 0.0), max_epoch=10) as trainer:
+        trainer.run()
+        clock = trainer.policy.clocks["main"].env_step
+    assert trainer.env_step >= 2_000
+    assert 1_000 <= clock < 1_100  # games against itself come on top
+    assert trainer.history["explore/main/epsilon"][-1] < 0.01
+    assert trainer.history["update/main/lr"][-1] < 1e-4
 
 
 def test_an_environment_of_one_agent_is_rejected() -> None:

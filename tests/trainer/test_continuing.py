@@ -1,6 +1,7 @@
 """Continuing a run after its end, and starting it again."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,18 @@ def test_a_learning_rate_that_has_ended_at_0_is_warned_of(caplog: pytest.LogCapt
         ended.run(epochs=1)
     assert all((weights[name] == own).all() for name, own in ended.policy.get_weights().items())
     assert "update/lr is 0" in caplog.text
+
+
+@pytest.mark.parametrize(("step_per_epoch", "max_epoch"), [(20, 5), (90, 4)])
+def test_epochs_of_another_length_follow_those_that_were_made(
+    tmp_path: Path, step_per_epoch: int, max_epoch: int
+) -> None:
+    make_run("ppo", max_epoch=2, step_per_epoch=40, checkpoint=tmp_path).run()
+    own = {"step_per_epoch": step_per_epoch, "max_epoch": max_epoch}
+    longer = make_run("ppo", checkpoint=tmp_path, resume_from="auto", **own)
+    steps = [(epoch, info.env_step) for epoch, _, info in longer]
+    assert [epoch for epoch, _ in steps] == list(range(3, max_epoch + 1))
+    assert steps[-1][1] == pytest.approx(80 + (max_epoch - 2) * step_per_epoch, abs=step_per_epoch // 2)
 
 
 # ---- reset ----

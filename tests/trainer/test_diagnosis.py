@@ -43,6 +43,14 @@ def run_of(
     return SimpleNamespace(**parts | {"info": SimpleNamespace(updates_per_second=1.0)} | run)
 
 
+HALF_GIVEN = {"update/clipped_share": 0.3, "update/clipped_below": 0.04, "update/v_min": -1.0, "update/v_max": 1.0}
+
+
+def bounds(**given: float) -> dict[str, Any]:
+    """Return a policy whose support has bounds that were given; the others widen by themselves."""
+    return {"value": SimpleNamespace(given_bounds={"v_min": None, "v_max": None} | given)}
+
+
 def returns(train: Any, *, test: Any = None, low: Any = None, std: float = 1.0, n_episode: int = 10) -> dict[str, Any]:
     """Return the columns of episodes whose returns lie between `low` and their mean."""
     low = train if low is None else low
@@ -127,8 +135,11 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
         [
             run_of(1, columns={"update/clipped_share": 0.26}),
             run_of(columns={"update/clipped_share": 0.06}),
+            run_of(columns=HALF_GIVEN, policy=bounds(v_max=1.0)),
         ],
         [
+            run_of(columns=HALF_GIVEN, policy=bounds(v_min=0.0)),
+            run_of(columns=HALF_GIVEN, policy=bounds()),
             run_of(2, columns={"update/clipped_share": 0.06}),
             run_of(columns={"update/clipped_share": [0.4] * 9 + [0.04]}),  # the support was widened
             run_of(),

@@ -21,7 +21,7 @@ from trainkit.core.checkpoint import versions
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import Dataset
-from trainkit.core.setting_texts import parse_value, short
+from trainkit.core.setting_texts import parse_value, short, texts_from_toml
 from trainkit.core.signatures import from_plain, mismatch
 from trainkit.datasets import load_dataset, stream_dataset
 from trainkit.envs.factories import is_registered
@@ -219,7 +219,7 @@ def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:
             values = tomllib.loads(text)
             if files.is_deeper(values, files.MAX_DEPTH):
                 raise ValueError(f"nested deeper than {files.MAX_DEPTH} levels")
-        settings |= {name: value if isinstance(value, str) else repr(value) for name, value in values.items()}
+        settings |= texts_from_toml(values)
     for word in words:
         name, equals, text = word.partition("=")
         if not (equals and name.isidentifier()):

@@ -19,7 +19,7 @@ from trainkit.cli.recipe import Recipe
 from trainkit.cli.train import add_jobs, check_jobs, train, train_at_once
 from trainkit.core import files
 from trainkit.core.errors import Checks, ConfigError, TrainkitError, reject_unknown
-from trainkit.core.setting_texts import format_for_shell, format_value, from_toml, parse_value
+from trainkit.core.setting_texts import format_for_shell, parse_value, texts_from_toml
 from trainkit.core.stats import RunInfo, format_number
 from trainkit.presets import PRESETS
 from trainkit.trainer.interrupt import TERMINATE
@@ -160,7 +160,7 @@ def read_sweep(path: Path) -> list[Job]:
         kinds = [kind for kind in ("grid", "random", "list") if kind in plan]
         checks.require(len(kinds) <= 1, f" has {' and '.join(kinds)}: a sweep is one of them, make two files")
         checks.require("preset" in plan, ' needs preset = "dqn", or another of `trainkit presets`')
-    common, jobs = _texts(plan.get("settings", {})), []
+    common, jobs = texts_from_toml(plan.get("settings", {})), []
     presets, envs = _several(plan["preset"]), _several(plan.get("env"))
     tried = list(itertools.islice(_tried(plan, str(path)), _MOST_RUNS))
     for preset, env, own in itertools.product(presets, envs, tried):
@@ -179,7 +179,7 @@ def read_sweep(path: Path) -> list[Job]:
 def _tried(plan: Mapping[str, Any], subject: str) -> Iterator[Texts]:
     """Yield the settings of each combination, draw or table; once nothing if the file has none of them."""
     if "list" in plan:
-        yield from map(_texts, plan["list"])
+        yield from map(texts_from_toml, plan["list"])
     elif "random" in plan:
         yield from _drawn(dict(plan["random"]), f"{subject}: [random]")
     else:
@@ -188,7 +188,9 @@ def _tried(plan: Mapping[str, Any], subject: str) -> Iterator[Texts]:
             for name, values in grid.items():
                 is_list = isinstance(values, list) and len(values) > 0
                 checks.require(is_list, f".{name} must be a list of the values to try, got {values!r:.80}")
-        yield from (_texts(dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values()))
+        yield from (
+            texts_from_toml(dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())
+        )
 
 
 def _drawn(choices: dict[str, Any], subject: str) -> Iterator[Texts]:
@@ -211,7 +213,7 @@ def _drawn(choices: dict[str, Any], subject: str) -> Iterator[Texts]:
                 checks.require(isinstance(choice, list) and len(choice) > 0, rule)
     rng = np.random.default_rng(seed)
     for _ in range(n_draws):
-        yield _texts({name: _draw(choice, rng) for name, choice in choices.items()})
+        yield texts_from_toml({name: _draw(choice, rng) for name, choice in choices.items()})
 
 
 def _draw(choice: Any, rng: np.random.Generator) -> Any:
@@ -224,10 +226,6 @@ def _draw(choice: Any, rng: np.random.Generator) -> Any:
     drawn = np.exp(rng.uniform(np.log(low), np.log(high))) if choice.get("log") else rng.uniform(low, high)
     is_integer = isinstance(low, int) and isinstance(high, int)
     return round(float(drawn)) if is_integer else float(f"{float(drawn):.3g}")
-
-
-def _texts(settings: Mapping[str, Any]) -> Texts:
-    return {name: text if isinstance(text, str) else format_value(from_toml(text)) for name, text in settings.items()}
 
 
 def _shown(text: str) -> str:

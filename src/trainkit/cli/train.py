@@ -224,6 +224,10 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace, report: Rep
     where = ["--logdir", str(options.logdir)] + (["--name", options.name] if options.name else [])
     how_to_resume = f"to resume: {recipe.command} {shlex.join([*where, '--resume'])}"
     with trainer:
+        if trainer.is_finished:
+            how = ": raise --max-epoch to go on" if trainer.epoch >= trainer.max_epoch else ""
+            print_line(f"{folder}: finished before, after {trainer.clock:,} {trainer.unit}s{how}")
+            return trainer.info
         try:
             info = trainer.run() if report is None else train_and_report(trainer, report)
         except KeyboardInterrupt:

@@ -448,6 +448,8 @@ class Horizon(Part):
                 names = ("sign", "return_scale")
                 hint = did_you_mean(rule, names)
                 checks.require(rule in names, f".reward must be {rules}, got {rule!r}{hint}")
+            elif isinstance(rule, list):
+                checks.require(False, f".reward as a clip must be a tuple, got {rule}: write {tuple(rule)}")
             elif rule is not None and not callable(rule):
                 checks.number("reward", rule)
 

@@ -76,6 +76,11 @@ def from_toml(value: Any) -> Any:
     return {key: from_toml(child) for key, child in value.items()} if isinstance(value, Mapping) else value
 
 
+def texts_from_toml(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a TOML file as texts, as they are written in a shell."""
+    return {name: text if isinstance(text, str) else format_value(from_toml(text)) for name, text in settings.items()}
+
+
 def to_toml(value: Any) -> str:
     """Return a setting as the value in a TOML file that `from_toml` reads; TOML has no null, so None is "none".
 

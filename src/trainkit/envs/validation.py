@@ -343,7 +343,7 @@ class StepValidator:
         self._discrete, self._boxes = Ranges(space, *DISCRETE), Ranges(space, gym.spaces.Box)
         self._n_checks, self._has_warned = 0, False
         self._is_bare = not isinstance(space, gym.spaces.Dict)  # whether a mask needs a dict around the rest
-        self._n_actions = int(getattr(action_space, "n", 0))  # masked_space accepts only Discrete
+        self._n_actions = int(action_space.n) if isinstance(action_space, gym.spaces.Discrete) else 0
         self.frame_space: gym.Space[Any] = space if mask_key is None else masked_space(space, action_space)
 
     def check_step(self, raw: RawStep, lives: NDArray[np.int64], where: Where) -> tuple[Obs, NDArray[Any] | None]:

@@ -113,7 +113,7 @@ class EpsilonGreedy(Part):
         """Return a random legal action with probability epsilon, else the best one, in every row [K]."""
         n_rows, n_actions = q.shape
         draws = rng.random(2 * n_rows)
-        factor = 1.0 if self.per_env is None else self.per_env[slice(n_rows) if env_ids is None else env_ids]
+        factor = self._factor(np.arange(n_rows) if env_ids is None else env_ids)
         is_random = draws[:n_rows] < self.epsilon(step) * factor
         random_action = draws[n_rows:] * n_actions if legal is None else random_legal(legal, rng)
         action: NDArray[np.int64] = np.where(is_random, random_action.astype(np.int64), q.argmax(axis=1))
@@ -123,13 +123,28 @@ class EpsilonGreedy(Part):
         """Return epsilon / legal actions, and 1 - epsilon more for the best, [K, A]."""
         if self.per_env is not None and env_ids is None:
             raise ConfigError(
-                "EpsilonGreedy(per_env=) is another policy in each environment: its probabilities need env_ids"
+                "EpsilonGreedy(per_env=) is another policy in each environment: its probabilities need env_ids, "
+                "exploration.probability(q, legal, step=step, env_ids=...)"
             )
-        factor = 1.0 if self.per_env is None else self.per_env[env_ids]
+        factor = self._factor(env_ids)
         epsilon = np.broadcast_to(self.epsilon(step) * factor, len(q))[:, None]
         is_legal = np.ones(q.shape, np.bool_) if legal is None else legal
         uniform: NDArray[np.float64] = is_legal * (epsilon / is_legal.sum(axis=1, keepdims=True))
         return uniform + (1.0 - epsilon) * one_hot(q.argmax(axis=1), q.shape[1])
+
+    def _factor(self, env_ids: EnvIds) -> NDArray[np.float64] | float:
+        """Return the factors of environments [K]."""
+        if self.per_env is None:
+            return 1.0
+        try:
+            factors: NDArray[np.float64] = self.per_env[env_ids]
+        except IndexError:
+            assert env_ids is not None, "checked by its callers"
+            raise ConfigError(
+                f"EpsilonGreedy.per_env has {len(self.per_env)} factors, and environment {max(env_ids)} acts: give one "
+                "for each environment; evaluations that explore need Evaluation(exploration=EpsilonGreedy(...))"
+            ) from None
+        return factors
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return epsilon at `step`."""

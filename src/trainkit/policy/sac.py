@@ -227,7 +227,8 @@ class SACPolicy(ActorPolicy):
                     features, to_device(checked_state(self, state, obs), self.device)
                 )
                 actor, critics = actor.predict, critics.predict
-            unit = self.distribution.mode(actor(of_actor), None).flatten(1)
+            mode = self.distribution.mode(actor(of_actor), None)
+            unit = mode.reshape(len(mode), -1)
             best: NDArray[np.float32] = critics(of_critics, unit).amin(dim=1).cpu().numpy()
         return best, np.full_like(best, np.inf)
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import gymnasium as gym
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
@@ -140,6 +140,8 @@ TrainerT = TypeVar("TrainerT", bound=Trainer, covariant=True)
 
 Needs = tuple[str, tuple[Any, ...]]  # another setting, and its values with which a setting has an effect
 
+
+_OF_ENVS = ("n_envs", "n_test_envs", "env_options", "lives_key")  # settings that environments are made by
 
 # Options of make_envs that do not change the environment.
 _HOW_ENVS_ARE_RUN = frozenset(
@@ -408,8 +410,13 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         domain = self.domain_of_id(env)
         if domain is None:
             with borrowed_envs(env, 1, **env_options) as envs:
-                domain = self._domain_of(envs)
+                return self._table_by_spaces(envs)
         return self.table(domain)
+
+    def _table_by_spaces(self, envs: EnvSpaces) -> EnvSettingsT:
+        """Return the general table for spaces; the environments themselves were made by the first domain's."""
+        first = self.table()
+        return replace(self.table(self._domain_of(envs)), **{name: getattr(first, name) for name in _OF_ENVS})
 
     def complete_settings(self, settings: EnvSettingsT) -> dict[str, Any]:
         """Return the settings that an entry of the zoo must name, so that it does not change with the general table.
@@ -433,16 +440,21 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         # For environments whose spaces will choose the table.
         making = replace(self.table(domain) if tuned is None else tuned, **options)
         envs = self._make_envs(env, "n_envs", making, options)
+        table = tuned
+        if table is None:
+            table = self._table_by_spaces(envs) if domain is None else self.table(domain)
         domain = self._domain_of(envs) if domain is None else domain
-        table = self.table(domain) if tuned is None else tuned
         settings = replace(table, **options)
         recipe = self._recipe(domain, settings)
-        settings = self._over_the_run(settings, table, settings.max_epoch * settings.step_per_epoch, options)
+        n_steps = settings.max_epoch * settings.step_per_epoch
+        if settings.self_play:  # by the clock of the policy, which controls one agent of each game
+            n_steps //= max(len(envs.agents), 1)
+        settings = self._over_the_run(settings, table, n_steps, options)
         self._check_effects(options, settings, table)
         policy = self._policy(envs, settings)
         common = self._trainer_options(options, settings)
         if settings.self_play:
-            policy = self._self_play(policy, envs, settings, common)
+            policy = self._self_play(policy, envs, common, add_every=max(n_steps // N_COPIES, 1))
         if evaluates:
             again = self._same_again(env) if settings.test_env is None else settings.test_env
             common["episode_per_test"] = settings.episode_per_test
@@ -458,12 +470,11 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             )
         return trainer
 
-    def _self_play(self, policy: Any, envs: Envs, settings: EnvSettingsT, common: dict[str, Any]) -> MultiAgentPolicy:
+    def _self_play(self, policy: Any, envs: Envs, common: dict[str, Any], *, add_every: int) -> MultiAgentPolicy:
         """Return a policy with a pool of its copies, and add the pool and the score to the trainer's options."""
         if not envs.agents:
             raise ConfigError(f"{self}.self_play is for games of several agents, and {envs.name} has one: leave it out")
-        every = max(settings.max_epoch * settings.step_per_epoch // N_COPIES, 1)
-        pool = OpponentPool(MAIN, add_every=every, evaluate_against=RANDOM)
+        pool = OpponentPool(MAIN, add_every=add_every, evaluate_against=RANDOM)
         common["callbacks"] = (*common.get("callbacks", ()), pool)
         common.setdefault("compute_score_fn", own_return)
         return MultiAgentPolicy({MAIN: policy, RANDOM: RandomPolicy(envs.action_space)}, pool)
@@ -620,7 +631,11 @@ def noise(value: Noise | float | None) -> Noise | None:
 
 
 def _is_changed(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Return whether a vector environment was made with arguments besides its id."""
+    """Return whether a vector environment is wrapped, or was made with arguments besides its id."""
+    while isinstance(env, VectorWrapper):
+        if not isinstance(env, gym.wrappers.vector.RecordEpisodeStatistics):
+            return True
+        env = env.env
     assert env.spec is not None, "only for environments with an id"
     usual = {**gym.spec(env.spec.id).kwargs, "max_episode_steps": gym.spec(env.spec.id).max_episode_steps}
     given = {key: value for key, value in env.spec.kwargs.items() if key not in ("num_envs", "vectorization_mode")}

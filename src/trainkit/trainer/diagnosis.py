@@ -167,9 +167,14 @@ def worse_than_random(trainer: "Trainer") -> str | None:
 
 def clipped_targets(trainer: "Trainer") -> str | None:
     """Report a target of which more than 25 % lie beyond a given support, or for three epochs more than 5 %."""
-    if _newest(trainer, "update/v_min", 1) is not None:  # an automatic support, which is widened
-        return None
     shares = trainer.history.newest("update/clipped_share", PATIENCE)
+    if _newest(trainer, "update/v_min", 1) is not None:  # an automatic bound, which is widened; one may be given
+        given = getattr(getattr(trainer.policy, "value", None), "given_bounds", {})
+        below = trainer.history.newest("update/clipped_below", PATIENCE)
+        is_below = given.get("v_min") is not None
+        if not is_below and given.get("v_max") is None:
+            return None
+        shares = below if is_below else shares - below
     lasts = len(shares) == PATIENCE and shares.min() > 0.05
     if not len(shares) or not (shares[-1] > 0.25 or lasts):
         return None

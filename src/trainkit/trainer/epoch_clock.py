@@ -38,7 +38,7 @@ class EpochClock:
         self.number = 0  # of the epoch that runs, or ran last
         self.is_running = False
         self.origin = clock  # before the first epoch
-        self.n_skipped = 0  # steps that epochs ended by time did not make
+        self.n_skipped = 0  # steps that epochs ended by time did not make, and those that shorter ones did not have
         self.start_clock, self.start_seconds = clock, 0.0  # of the epoch
 
     def start(self, clock: int, seconds: float) -> None:
@@ -70,6 +70,7 @@ class EpochClock:
             "_origin": self.origin,
             "_is_in_epoch": self.is_running,
             "_n_skipped": self.n_skipped,
+            "_steps_per_epoch": self._steps_per_epoch,
             "_epoch_clock": self.start_clock,
             "_epoch_seconds": self.start_seconds,
         }
@@ -78,5 +79,7 @@ class EpochClock:
         """Restore saved counts."""
         self.number, self.origin, self.is_running = state["epoch"], state["_origin"], state["_is_in_epoch"]
         self.n_skipped = state.get("_n_skipped", self.n_skipped)  # older checkpoints have none of these
+        n_complete = self.number - self.is_running
+        self.n_skipped += n_complete * (self._steps_per_epoch - state.get("_steps_per_epoch", self._steps_per_epoch))
         self.start_clock = state.get("_epoch_clock", self.start_clock)
         self.start_seconds = state.get("_epoch_seconds", self.start_seconds)

@@ -115,3 +115,19 @@ def test_the_pool_must_be_the_mapping_of_its_policy() -> None:
         run(Pool("main", add_every=5), callbacks=[Pool("main", add_every=5)])
     with pytest.raises(tk.ConfigError, match=r"policy_mapping gave 'mian' for agent 'row' .* did you mean 'main'"):
         run(Pool("mian", add_every=5))
+
+
+def test_games_of_evaluations_do_not_count() -> None:
+    pool = Pool("main", add_every=30, evaluate_against="random", draw="hard")
+    envs = tk.make_envs(MatrixGame, 2, seed=3)
+    learner = tk.DQNPolicy.for_envs(envs, hidden=(4,), exploration=tk.EpsilonGreedy(0.5), device="cpu")
+    policy = tk.MultiAgentPolicy({"main": learner, "random": tk.RandomPolicy(envs.action_space)}, pool)
+    train = tk.Collector(policy, envs, tk.MultiAgentBuffer({"main": tk.ReplayBuffer(400)}))
+    test = tk.Collector(policy, tk.make_envs(MatrixGame, 2, seed=4))
+    trainer = tk.OffpolicyTrainer(
+        policy, train, test, max_epoch=2, step_per_epoch=60, batch_size=8, episode_per_test=4, callbacks=[pool], seed=1,
+        verbose=False, show_progress=False,
+    )  # fmt: skip
+    trainer.run()
+    assert trainer.info.n_test_episode > 0
+    assert "random" not in pool._results

@@ -44,6 +44,8 @@ class OpponentPool(Callback):
         folder: where each copy is saved for `load_policy`, under its name; None saves it in checkpoints alone.
     """
 
+    episodes = "training"
+
     def __init__(
         self,
         name: str,
