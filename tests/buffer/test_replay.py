@@ -680,3 +680,43 @@ def test_the_episodes_that_rows_are_of_are_counted_without_a_look_at_them() -> N
         assert buffer.metrics(0)["n_episodes"] == len({(env, episode) for env, episode, _ in rows})
     buffer.clear()
     assert buffer.metrics(0)["n_episodes"] == 0.0
+
+
+def hand_made(obs: Any, action: Any, **extras: Any) -> Transition:
+    """Return one row of environment 0."""
+    after, no = np.array([obs]), np.zeros(1, np.bool_)
+    columns = {name: np.array([value]) for name, value in extras.items()}
+    return Transition(after, np.array([action]), np.ones(1), after, no, no, np.arange(1), columns)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            hand_made([0, 0], 0),
+            hand_made([0.5, 0.5], 0),
+            r"add: obs is float64 \[2\], and the first rows were int64 \[2\]",
+        ),
+        (
+            hand_made([0.0, 0.0], 0),
+            hand_made([0.5], 0),
+            r"add: obs is float64 \[1\], and the first rows were float64 \[2\]",
+        ),
+        (
+            hand_made([0.0], [0]),
+            hand_made([0.5], [0.7]),
+            r"add: action is float64 \[1\], and the first rows were int64",
+        ),
+        (hand_made([0.0], 0, lp=0.5), hand_made([0.5], 0), r"add: lp must be given, as the first rows had it"),
+    ],
+    ids=["dtype", "shape", "action", "extra"],
+)
+def test_a_row_that_does_not_fit_is_rejected_and_changes_nothing(first: Any, second: Any, message: str) -> None:
+    buffer = ReplayBuffer(10)
+    buffer.add(first)
+    with pytest.raises(ConfigError, match=message):
+        buffer.add(second)
+    assert buffer.slots().tolist() == [0]
+    buffer.add(first)
+    assert len(buffer) == 2
+    assert (buffer.slots() >= 0).all()

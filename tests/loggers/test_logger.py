@@ -21,6 +21,7 @@ from tensorboard.util import tensor_util
 import trainkit as tk
 from tests.trainer.toys import make_trainer
 from trainkit.loggers.logger import Loggers, as_logger
+from trainkit.loggers.runs import RunFolder
 
 
 def events(folder: Path) -> EventAccumulator:
@@ -438,3 +439,21 @@ def test_a_run_that_resumes_hides_what_it_wrote_into_a_summary_writer_after_its_
     await_another_second()
     run(4, resume_from=tmp_path / "saved")
     assert [step for step, _ in scalars(tmp_path / "log")["buffer/size"]] == [24, 48, 72, 96]
+
+
+@pytest.mark.parametrize("kind", [tk.loggers.JsonlLogger, tk.loggers.CsvLogger, tk.loggers.TensorboardLogger])
+def test_a_logger_that_was_closed_with_its_run_is_rejected(tmp_path: Path, kind: Any) -> None:
+    logger = kind(tmp_path)
+    with make_trainer(logger=logger, max_epoch=1) as trainer:
+        trainer.run()
+    with pytest.raises(tk.ConfigError, match=rf"logger is the {kind.__name__} of .*, which was closed with its run"):
+        make_trainer(logger=logger, max_epoch=1)
+
+
+def test_an_evaluation_in_the_background_belongs_to_the_row_of_its_step(tmp_path: Path) -> None:
+    logger = tk.JsonlLogger(tmp_path)
+    for step, tags in [(100, "train"), (200, "train"), (100, "test"), (300, "test"), (300, "train"), (200, "train")]:
+        logger.write(step, {f"{tags}/returns/mean": float(step)})
+    logger.close()
+    train, test = "train/returns/mean", "test/returns/mean"
+    assert RunFolder.read(tmp_path).rows == [{"step": 100, test: 100.0, train: 100.0}, {"step": 200, train: 200.0}]

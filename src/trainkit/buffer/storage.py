@@ -15,7 +15,7 @@ the row before, which keeps its own next observation as a final one.
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,9 +113,10 @@ class Storage:
             if any_true(envs[1:] <= envs[:-1]) or (len(envs) > 0 and (envs[0] < 0 or envs[-1] >= rings.n_rings)):
                 raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
             at = envs
+        obs, next_obs = tree.leaves(step.obs), tree.leaves(step.next_obs)
+        self._check_fits(step, obs, next_obs)
         rows = rings.cursors[at]
         here = rings.block(rows)
-        obs, next_obs = tree.leaves(step.obs), tree.leaves(step.next_obs)
         self._end_skipped(here, envs, obs)
         evicted = rings.push(at)
         after = rings.block(rings.cursors[at])
@@ -145,6 +146,19 @@ class Storage:
         if any_true(ended):
             self._end_at(rows[ended], envs[ended])
         return slots, rows, evicted
+
+    def _check_fits(self, step: Transition, obs: Sequence[Any], next_obs: Sequence[Any]) -> None:
+        """Raise `ConfigError` for rows that the columns, whose type and shape are those of the first, cannot hold."""
+        missing = self.extras.keys() - step.extras.keys()
+        if missing:
+            raise ConfigError(f"ReplayBuffer.add: {', '.join(sorted(missing))} must be given, as the first rows had it")
+        for column, leaf, given, given_next in zip(self._obs_columns, self._obs_specs, obs, next_obs, strict=True):
+            n_axes = 2 if leaf.stack > 1 else 1
+            _check_rows("obs", column, given, n_axes)
+            _check_rows("next_obs", column, given_next, n_axes)
+        _check_rows("action", self.records.action, step.action)
+        for name, column in self.extras.items():
+            _check_rows(name, column, step.extras[name])
 
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
         """End the open episodes of these environments: the newest next observations become final ones."""
@@ -628,6 +642,23 @@ def row_spec(step: Transition, n_envs: int | None, stack: int) -> RowSpec:
         action=ArraySpec.of(np.asarray(step.action)),
         extras={name: ArraySpec.of(column) for name, column in step.extras.items()},
     )
+
+
+def _check_rows(name: str, column: NDArray[Any], rows: Any, n_axes: int = 1) -> None:
+    """Raise `ConfigError` for rows [K, ...] of another shape than a column's, and for floats in one of integers.
+
+    Args:
+        name: of the column.
+        column: [N, ...].
+        rows: to be written; their first `n_axes` axes count rows and stacked frames.
+        n_axes: 2 if frames are stacked, else 1.
+    """
+    array = np.asarray(rows)
+    if array.shape[n_axes:] != column.shape[1:] or (array.dtype.kind == "f" and column.dtype.kind in "biu"):
+        raise ConfigError(
+            f"ReplayBuffer.add: {name} is {array.dtype} {list(array.shape[n_axes:])}, and the first rows were "
+            f"{column.dtype} {list(column.shape[1:])}: give all of them in one type and shape"
+        )
 
 
 _SMALL = 4096  # bytes up to which two arrays are compared as bytes

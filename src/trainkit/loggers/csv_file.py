@@ -27,6 +27,7 @@ class CsvLogger:
 
     def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
         self._claim = claim_folder(folder, resume=resume)
+        self.is_closed = False
         self.folder: str | None = str(self._claim.folder)
         self._numbers = Table(self._claim.folder / "numbers.csv")
         self._numbers.open()
@@ -56,6 +57,7 @@ class CsvLogger:
 
     def close(self) -> None:
         """Close the files, and release the folder for other processes."""
+        self.is_closed = True
         self._numbers.close()
         self._episodes.close()
         self._claim.release()

@@ -33,6 +33,7 @@ class JsonlLogger:
 
     def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
         self._claim = claim_folder(folder, resume=resume)
+        self.is_closed = False
         self.folder: str | None = str(self._claim.folder)
         self._numbers = LineFile(self._claim.folder / "numbers.jsonl")
         self._numbers.open()
@@ -61,6 +62,7 @@ class JsonlLogger:
 
     def close(self) -> None:
         """Close the files, and release the folder for other processes."""
+        self.is_closed = True
         self._numbers.close()
         self._episodes.close()
         self._claim.release()
@@ -209,6 +211,12 @@ def _listed(logger: object, former: Sequence[Path]) -> list[Logger]:
         return [one for item in logger for one in _listed(item, former)]
     has_methods = all(callable(getattr(logger, name, None)) for name in ("write", "describe", "close"))
     if has_methods and hasattr(logger, "folder"):
+        if getattr(logger, "is_closed", False):
+            kind = type(logger).__name__
+            raise ConfigError(
+                f"logger is the {kind} of {logger.folder}, which was closed with its run: make one for each run, or "
+                f"{kind}(folder, resume=True) to continue"
+            )
         return [logger]  # type: ignore[list-item]  # it has the protocol's members
     if any(kind.__module__.startswith("torch.utils.tensorboard") for kind in type(logger).__mro__):
         return [EventWriter(logger)]

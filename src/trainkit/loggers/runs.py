@@ -112,19 +112,27 @@ class RunFolder:
     def rows(self) -> list[dict[str, float]]:
         """The logged reports in order, one row each with its "step"; NaN and infinite values are left out.
 
-        A run that was resumed logs some steps again: the later report counts.
+        A run that was resumed logs some steps again: the later report counts. An evaluation in the background is
+        reported on its own, after other steps: it belongs to the row of its step.
 
         Raises:
             ConfigError: a line, except the last, is not what `JsonlLogger` writes.
         """
-        rows: list[dict[str, float]] = []
+        trained: dict[float, dict[str, float]] = {}
+        evaluated: dict[float, dict[str, float]] = {}
         for report in self._lines:
             if "step" not in report:
                 continue  # the settings
-            while rows and rows[-1]["step"] >= report["step"]:
-                rows.pop()
-            rows.append({tag: x for tag, x in report.items() if _is_finite(x)})
-        return rows
+            step, row = report["step"], {tag: x for tag, x in report.items() if _is_finite(x)}
+            if _is_evaluation(report):
+                evaluated[step] = row
+                continue
+            for former in (trained, evaluated):
+                while former and next(reversed(former)) > step:
+                    former.popitem()
+            trained[step] = row
+        steps = sorted({*trained, *evaluated})
+        return [evaluated.get(step, {}) | trained.get(step, {}) for step in steps]
 
     @cached_property
     def _lines(self) -> list[dict[str, Any]]:
@@ -208,6 +216,11 @@ def _checked_line(line: bytes, where: str) -> dict[str, Any]:
         if number is not None and (not isinstance(number, (int, float)) or isinstance(number, bool)):
             raise ConfigError(f"{where} has {tag!r:.80}: {number!r:.80}, which must be a number or null: remove it")
     return value | {"step": int(step)}
+
+
+def _is_evaluation(report: Mapping[str, Any]) -> bool:
+    """Return whether a report has nothing but an evaluation."""
+    return all(tag == "step" or tag.startswith(("test/", "custom/test/")) for tag in report)
 
 
 def _is_finite(number: float | None) -> bool:

@@ -199,6 +199,7 @@ class TensorboardLogger(EventWriter):
 
     def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
         self._claim = claim_folder(folder, resume=resume)
+        self.is_closed = False
         self.folder = str(self._claim.folder)
         self._has_failed = False
         self._open()
@@ -206,6 +207,7 @@ class TensorboardLogger(EventWriter):
 
     def close(self) -> None:
         """Close the file, and release the folder for other processes."""
+        self.is_closed = True
         self._writer.close()
         self._claim.release()
 
