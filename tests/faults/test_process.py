@@ -129,7 +129,8 @@ def test_slots_are_exact_after_two_to_the_31_steps() -> None:
     buffer = tk.ReplayBuffer(5, n_envs=1)
     one = np.zeros(1)
     rows = [
-        tk.Transition(np.full((1, 1), float(k)), one, one, one[None], one > 0, one > 0, np.array([0]), {}) for k in range(9)
+        tk.Transition(np.full((1, 1), float(k)), one, one, one[None], one > 0, one > 0, np.array([0]), {})
+        for k in range(9)
     ]
     buffer.add(rows[0])
     buffer._storage.serial = 2**31 + 5

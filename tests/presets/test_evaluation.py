@@ -12,6 +12,7 @@ from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
 from trainkit.cli import main
+from trainkit.core.stats import RunWarning
 from trainkit.loggers.runs import RunFolder
 
 OFF = [{"evaluation": None}, {"test_collector": None}, {"evaluation": None, "test_collector": None}]
@@ -84,3 +85,18 @@ def test_a_wrapped_vector_environment_is_not_evaluated_without_its_wrapper() -> 
     counted = gym.wrappers.vector.RecordEpisodeStatistics(gym.make_vec("CartPole-v1", num_envs=2))
     with presets.ppo(counted, seed=1, device="cpu", verbose=False) as trainer:
         assert trainer.test_collector is not None
+
+
+def test_the_epoch_line_of_sac_has_both_of_its_losses(capsys: pytest.CaptureFixture[str]) -> None:
+    with presets.sac(
+        "Pendulum-v1", seed=1, device="cpu", hidden=(8,), max_epoch=1, step_per_epoch=40, learning_starts=20, n_envs=1,
+        batch_size=8, evaluation=None, show_progress=False,
+    ) as trainer:  # fmt: skip
+        trainer.run()
+    assert "| critic loss " in (line := capsys.readouterr().out)
+    assert "| actor loss " in line
+
+
+def test_a_warning_of_one_epoch_names_that_epoch() -> None:
+    warning = RunWarning(name="no_updates", message="none", first_epoch=3, last_epoch=3)
+    assert str(warning) == "no_updates, epoch 3: none"

@@ -162,3 +162,11 @@ def test_a_compact_policy_is_smaller_and_acts_alike(tmp_path: Path, name: str) -
     obs = np.random.default_rng(0).normal(size=(64, *policy.observation_space.shape)).astype(np.float32)
     same = np.isclose(loaded.act(obs).action, policy.act(obs).action, atol=0.01)
     assert same.mean() > 0.95
+
+
+def test_an_entry_without_weights_in_a_folder_of_ones_own_is_trained_by_a_command(tmp_path: Path) -> None:
+    write(tmp_path)
+    with pytest.raises(
+        tk.ConfigError, match=r"train it with `trainkit zoo train dqn CartPole-v1 --weights median --fol"
+    ):
+        zoo.load("dqn", "CartPole-v1", folder=tmp_path)

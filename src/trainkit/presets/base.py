@@ -63,7 +63,7 @@ class Settings(Options):
         hidden: widths of the hidden layers.
         encoder: in front of these: "impala" and others, or a module; None is the algorithm's own.
         activation: "relu", "tanh" and others; None is the algorithm's own.
-        norm: normalization of every layer; None is none.
+        norm: normalization of every layer; None normalizes none.
         recurrent: a memory behind the hidden layers, "lstm", "gru", "transformer" or a function of its number of
             inputs, with which `batch_size` counts sequences except in rollouts; None for none.
         sequence_length: consecutive rows that a memory learns from.
