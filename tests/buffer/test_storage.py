@@ -200,6 +200,22 @@ def test_ids_that_do_not_rise_within_the_environments_are_refused(ids: list[int]
     assert len(buffer) == 2
 
 
+@pytest.mark.parametrize("ids", [[0.0, 1.0], [True, False], [[1, 0]], 1])
+def test_ids_that_are_not_integers_are_refused(ids: Any) -> None:
+    buffer, stream = ReplayBuffer(8, seed=1), Stream(2)
+    buffer.add(stream.next())
+    with pytest.raises(ConfigError, match=r"env_ids must be integers \[K\], got .*: "):
+        buffer.add(stream.next()._replace(env_ids=np.array(ids)))
+    assert len(buffer) == 2
+
+
+def test_ids_may_be_a_list() -> None:
+    buffer, stream = ReplayBuffer(8, seed=1), Stream(2)
+    for ids in ([0, 1], [1]):
+        buffer.add(stream.next(ids)._replace(env_ids=ids))  # type: ignore[arg-type]  # what users pass
+    assert everything(buffer) == {(0, 0, 0), (1, 0, 0), (1, 0, 1)}
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
 def test_ids_may_be_of_any_whole_dtype(dtype: type[Any]) -> None:
     buffer, stream = ReplayBuffer(8, seed=1), Stream(2)

@@ -318,14 +318,15 @@ def test_a_mixed_buffer_reads_and_rewrites_rows_of_all_its_sources() -> None:
     assert not mixed.is_stored([10**9]).any()
 
     with pytest.raises(
-        ConfigError, match="reward must have a row for each of the 60 slots, or be one number, got 3 rows"
+        ConfigError, match=r"reward must be float64\[60\], or one value for all rows, got \[1.0, 2.0, 3.0\]"
     ):
         mixed.rewrite(batch.slots, reward=[1.0, 2.0, 3.0])
-    mixed.rewrite(batch.slots, reward=np.arange(60), log_prob=3.0)
+    mixed.rewrite(batch.slots, reward=np.arange(60), log_prob=3.0, hidden=[5, 6])
     again = mixed.get(batch.slots)
     last = {slot: i for i, slot in enumerate(batch.slots.tolist())}  # of a slot given twice the last one stays
     assert again.reward.tolist() == [last[slot] for slot in batch.slots.tolist()]
     assert (again.extras["log_prob"] == 3).all()
+    assert (again.extras["hidden"] == [5, 6]).all()
 
 
 def test_rows_of_a_rollout_are_read_by_slot_with_their_true_successors() -> None:

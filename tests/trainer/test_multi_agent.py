@@ -257,6 +257,23 @@ def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() ->
     assert stats["update/new/loss"] is not None
 
 
+@pytest.mark.parametrize("goal", [[5, 6], [[5, 6]] * 42], ids=["one row for all", "a row each"])
+def test_columns_of_all_policies_are_rewritten_by_one_call(goal: Any) -> None:
+    envs = games()
+    policy = tk.MultiAgentPolicy({"main": dqn(envs), "rival": dqn(envs)}, {"left": "main", "right": "rival"})
+    buffer = tk.MultiAgentBuffer({"main": replay(), "rival": tk.RolloutBuffer()})
+    train = tk.Collector(policy, envs, buffer, extra_columns={"goal": np.zeros(2)})
+    train.collect(n_step=42)
+    slots = train.collected_slots
+    buffer.rewrite(slots, reward=np.arange(42), goal=goal)
+    for number, name in enumerate(["main", "rival"]):
+        own = slots % 2**15 == number
+        rows = buffer[name].get(slots[own] // 2**15)
+        assert rows.reward.tolist() == np.flatnonzero(own).tolist()
+        assert (rows.extras["goal"] == [5, 6]).all()
+    assert buffer.is_stored(slots[0]).tolist() == [True]
+
+
 def test_a_random_mapping_draws_the_same_for_all_agents_of_a_game() -> None:
     def change_sides(agent: str, episode: tk.policy.GameEpisode) -> str:
         first, second = episode.rng.permutation(["main", "rival"])

@@ -167,17 +167,8 @@ class MixedBuffer:
     def rewrite(self, slots: NDArray[np.int64], *, reward: ArrayLike | None = None, **columns: ArrayLike) -> None:
         """Change the rewards and stored columns of rows of any source; see `ReplayBuffer.rewrite`."""
         slots = checked_slots("MixedBuffer", slots)
-        given = columns if reward is None else {**columns, "reward": reward}
-        rows = {name: np.asarray(values) for name, values in given.items()}
-        for name, values in rows.items():
-            if values.ndim and len(values) != len(slots):
-                raise ConfigError(
-                    f"MixedBuffer.rewrite: {name} must have a row for each of the {len(slots)} slots, or be one "
-                    f"number, got {len(values)} rows"
-                )
         for source, own in self._by_source(slots):
-            each = {name: values[own] if values.ndim else values for name, values in rows.items()}
-            source.rewrite(slots[own] // len(self.sources), **each)
+            source.rewrite(np.where(own, slots // len(self.sources), -1), reward=reward, **columns)  # ignores -1
 
     def sample(
         self, batch_size: int | None, *, horizon: Horizon | None = None, step: int = 0, columns: Sequence[str] = ()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from trainkit.buffer.storage import checked_slots
 from trainkit.core import seeding
 from trainkit.core.data import PLAYED_BY, STATE, RowPart, RowSpec, Transition
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
@@ -192,7 +193,7 @@ class MultiAgentBuffer:
 
     def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
         """Return which slots [K] still have their row."""
-        given, numbers = np.divmod(np.asarray(slots, np.int64), _N_POLICIES)
+        given, numbers = np.divmod(checked_slots("MultiAgentBuffer", slots), _N_POLICIES)
         found = np.zeros(len(given), np.bool_)
         for number, part in self._parts.items():
             own = (numbers == number) & (given >= 0)
@@ -201,15 +202,11 @@ class MultiAgentBuffer:
 
     def rewrite(self, slots: NDArray[np.int64], **columns: ArrayLike) -> None:
         """Change the rewards and stored columns of rows by name, as `ReplayBuffer.rewrite`."""
-        given, numbers = np.divmod(np.asarray(slots, np.int64), _N_POLICIES)
+        given, numbers = np.divmod(checked_slots("MultiAgentBuffer", slots), _N_POLICIES)
         for number, part in self._parts.items():
             own = (numbers == number) & (given >= 0)
             if own.any():
-                values = {
-                    name: np.broadcast_to(value, (len(own), *np.shape(value)[1:]))[own]
-                    for name, value in columns.items()
-                }
-                part.buffer.rewrite(given[own], **values)
+                part.buffer.rewrite(np.where(own, given, -1), **columns)  # which ignores rows that it has not
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return the metrics of all buffers by `policy/metric`, each at the clock of its policy."""

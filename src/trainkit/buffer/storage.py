@@ -107,9 +107,11 @@ class Storage:
 
     def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
         """Write K rows and return (their slots [K], their rows [K], the rows evicted to make room)."""
-        rings, records, envs = self.rings, self.records, step.env_ids
+        rings, records, envs = self.rings, self.records, np.asarray(step.env_ids)
         at: NDArray[np.intp] | slice = slice(None)
         if envs.tobytes() != self._all_envs:  # not one row of each environment
+            if envs.dtype.kind not in "iu" or envs.ndim != 1:
+                raise ConfigError(f"env_ids must be integers [K], got {envs.dtype} {list(envs.shape)}: {envs.tolist()}")
             if any_true(envs[1:] <= envs[:-1]) or (len(envs) > 0 and (envs[0] < 0 or envs[-1] >= rings.n_rings)):
                 raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
             at = envs
@@ -637,7 +639,7 @@ def row_spec(step: Transition, n_envs: int | None, stack: int) -> RowSpec:
     if isinstance(obs, dict) and ACTION_MASK in obs:
         obs[ACTION_MASK] = ArraySpec.of(step.obs[ACTION_MASK])  # never stacked
     return RowSpec(
-        n_envs=int(step.env_ids.max()) + 1 if n_envs is None else n_envs,
+        n_envs=int(np.max(step.env_ids)) + 1 if n_envs is None else n_envs,
         obs=obs,
         action=ArraySpec.of(np.asarray(step.action)),
         extras={name: ArraySpec.of(column) for name, column in step.extras.items()},
