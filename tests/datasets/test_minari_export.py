@@ -59,6 +59,7 @@ def collected(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -
     ("observation_space", "action_space"),
     [
         (spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)),
+        (spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=-2)),
         (IMAGES, spaces.Box(-2, 2, (2,), np.float32)),
         (spaces.Tuple([spaces.Discrete(5), spaces.MultiBinary(2)]), NESTED),
     ],

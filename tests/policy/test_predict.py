@@ -1,9 +1,12 @@
 """`predict`: an action for one observation or many, and on request what it was chosen by."""
 
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import trainkit as tk
@@ -93,3 +96,32 @@ def test_an_observation_that_is_not_finite_is_named(value: float) -> None:
     obs[1, 2] = value
     with pytest.raises(tk.SpaceMismatchError, match=r"DQNPolicy.predict needs finite observations, got array\("):
         policy.predict(obs)
+
+
+@pytest.mark.parametrize("from_envs", [True, False], ids=["make_envs", "one environment"])
+def test_actions_of_a_discrete_space_begin_at_its_start_after_loading_too(tmp_path: Path, from_envs: bool) -> None:
+    class Line(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Box(-1, 1, (2,))
+        action_space = gym.spaces.Discrete(3, start=-1)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(2, np.float32), float(action == -1), False, True, {}
+
+    policy = tk.DQNPolicy.for_envs(tk.make_envs(Line, 1) if from_envs else Line(), hidden=(4,), seed=1, device="cpu")
+    with torch.no_grad():
+        for head, own in policy.network.named_parameters():
+            own.zero_()
+            if head.endswith("bias") and own.shape == (3,):
+                own[0] = 1.0  # of action -1
+    obs = np.zeros((5, 2), np.float32)
+    policy.save(tmp_path / "policy")
+    for one in (policy, tk.load_policy(tmp_path / "policy", device="cpu")):
+        assert one.act(obs).action.tolist() == [0] * 5
+        assert one.predict(obs).tolist() == [-1] * 5
+        assert Line.action_space.contains(one.predict(obs[0]))
+        assert tk.evaluate(one, Line, n_episode=2, seed=1).returns.mean == 1.0
+        explored = {int(one.predict(obs[0], explore=True)) for _ in range(100)}
+        assert explored <= {-1, 0, 1}

@@ -544,13 +544,44 @@ class StructuredHybrid(_FlatRows, Space[NDArray[Any]]):
         return bool(np.all((x >= self.low) & (x <= self.high))) and not self.invalid_choices(x).any()
 
 
+class ActionsFromZero:
+    """Count the actions of a Discrete space, which may start anywhere, from 0.
+
+    Args:
+        nested: the Discrete space.
+    """
+
+    def __init__(self, nested: spaces.Discrete) -> None:
+        self.nested = nested
+
+    def pack(self, action: Any) -> NDArray[Any]:
+        """Return the environment's actions, counted from 0."""
+        return np.asarray(action) - int(self.nested.start)
+
+    def unpack(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return actions that are counted from 0 as the environment's."""
+        return rows + int(self.nested.start)
+
+
+class DiscreteFromZero(spaces.Discrete):
+    """Actions of a Discrete space that starts elsewhere, counted from 0."""
+
+    def __init__(self, structure: ActionsFromZero) -> None:
+        super().__init__(int(structure.nested.n))
+        self.structure = structure
+
+
 @checked
 def flat_actions(space: Space[Any]) -> Space[Any]:
-    """Return the space of flat rows of a Dict or Tuple of action spaces, and any other space unchanged.
+    """Return the space of actions as policies and buffers have them.
+
+    It has flat rows for a Dict or Tuple, counts a Discrete space from 0, and is the space itself in all other cases.
 
     Raises:
-        ConfigError: a leaf is neither discrete nor a Box of floats.
+        ConfigError: a leaf of a Dict or Tuple is neither discrete nor a Box of floats.
     """
+    if isinstance(space, spaces.Discrete) and space.start != 0:
+        return DiscreteFromZero(ActionsFromZero(space))
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         return space
     structure = ActionStructure(space)
@@ -559,9 +590,9 @@ def flat_actions(space: Space[Any]) -> Space[Any]:
     return StructuredHybrid(structure) if structure.is_discrete.any() else StructuredBox(structure)
 
 
-def structure_of(space: Space[Any] | None) -> ActionStructure | None:
-    """Return the structure of the nested actions that a space's flat rows represent, None for other spaces."""
-    return space.structure if isinstance(space, _FlatRows) else None
+def structure_of(space: Space[Any] | None) -> ActionStructure | ActionsFromZero | None:
+    """Return how actions of a space from `flat_actions` represent the environment's; None if they are the same."""
+    return space.structure if isinstance(space, (_FlatRows, DiscreteFromZero)) else None
 
 
 class JointActions:

@@ -80,9 +80,7 @@ class MinariEpisodes:
         check_spaces(observation_space, action_space)
         self._source, self._episodes = source, episodes
         self._obs_specs, self._action_specs = array_specs(observation_space), array_specs(action_space)
-        self._first_action, flat = 0, flat_actions(action_space)
-        if isinstance(flat, spaces.Discrete):  # actions of a buffer count from 0, as those of `Envs` do
-            self._first_action, flat = int(flat.start), spaces.Discrete(int(flat.n))
+        flat = flat_actions(action_space)
         self._structure = structure_of(flat)
         self.header = Header(env=env, observation_space=observation_space, action_space=flat, extras={})
         self._check = BlockCheck(source, flat, CheckpointError)
@@ -144,7 +142,7 @@ class MinariEpisodes:
             raise ConfigError(f"{self._source}: episode {one.number} continues after it ended: it is not one episode")
         return Block(
             obs=tree.map_tree(lambda leaf: leaf[:n_rows], obs),
-            action=actions - self._first_action if self._first_action else actions,
+            action=actions,
             reward=self._converted(one, _REWARD, one.reward[begin:end]),
             terminated=terminated,
             truncated=truncated,

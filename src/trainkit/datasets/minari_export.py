@@ -19,7 +19,7 @@ def to_minari(buffer: ReplayBuffer, dataset_id: str, *, env: str | None = None, 
     """Write the episodes of a buffer as a local Minari dataset, and return it as a `minari.MinariDataset`.
 
     `minari.load_dataset(dataset_id)` and `from_minari(dataset_id)` give the same episodes, final observations included;
-    images are stored without loss. Discrete actions count from 0, as in the buffer; nested actions are nested again.
+    images are stored without loss. Actions are the environment's own.
     Columns of the policy are left out, and episodes whose first rows were overwritten.
 
     Args:

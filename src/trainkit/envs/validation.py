@@ -19,6 +19,7 @@ from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegal
 from trainkit.core.spaces import (
     StructuredHybrid,
     array_specs,
+    flat_actions,
     leaf_spaces,
     legal_actions,
     masked_space,
@@ -60,11 +61,9 @@ class ActionValidator:
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
-        self._first = 0
-        if isinstance(space, gym.spaces.Discrete):
-            self._first = int(space.start)
-            space = gym.spaces.Discrete(int(space.n))
-        self.space: gym.Space[Any] = space
+        self._first = int(space.start) if isinstance(space, gym.spaces.Discrete) else 0
+        self.space: gym.Space[Any] = flat_actions(space)
+        space = self.space
         self._shape = space.shape or ()
         self._hybrid = space if isinstance(space, StructuredHybrid) else None
         self._box = space if isinstance(space, gym.spaces.Box) else self._hybrid  # has floats, and bounds for each

@@ -255,7 +255,8 @@ class Policy(nn.Module):
     def predict(self, obs: Obs, *, explore: bool = False, return_extra: bool = False, state: Any = None) -> Any:
         """Choose an action for one observation, or actions [K, ...] for K of them; in a Box always inside the space.
 
-        Where the environment's action space is a Dict or Tuple, actions are nested like it, with leaves [K, ...].
+        Actions are the environment's own: those of a Discrete space begin at its start, and those of a Dict or Tuple
+        are nested like it, with leaves [K, ...].
 
         Args:
             obs: one observation, or K of them, as the environment returns them.

@@ -63,8 +63,9 @@ class Exportable(Protocol):
 def export_policy(policy: object, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
     """Write a policy's greedy actions as files for any number of rows, if what they give is what `act` gives.
 
-    Preprocessing and mask are inside. Each file holds the metadata of `describe_export`. Actions of a Dict or Tuple
-    are flat rows [B, W], which `policy.action_space.structure.unpack` would nest.
+    Preprocessing and mask are inside. Each file holds the metadata of `describe_export`. Actions of a Discrete space
+    that starts elsewhere are counted from 0, and those of a Dict or Tuple are flat rows [B, W];
+    `policy.action_space.structure.unpack` returns the environment's.
 
     Args:
         policy: with a method `greedy`.
