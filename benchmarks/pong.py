@@ -2,13 +2,15 @@
 
     python -m benchmarks.pong --folder runs/pong --seed 1              # after a cut it continues where it was saved
     python -m benchmarks.pong --folder runs/pong --stochasticity noop  # no sticky actions
+    python -m benchmarks.pong --folder runs/pong --games 100           # judge the best policy of a run by more games
     python -m benchmarks.pong --report                                 # the page, from `benchmarks/results/pong.jsonl`
 
 The settings are the zoo's. Its network, `SmallCNN`, has 512 features: the noise of Rainbow's layers, by feature, costs
 more than convolutions on a CPU. Games, in training and evaluation, differ by sticky actions (Machado et al., 2018), or
 as in the paper of Rainbow (Hessel et al., 2018) by up to 30 no-ops at their start. Every epoch of 50,000 environment
 steps (of 4 frames each) is saved, and appended as one line to `pong.jsonl` in the folder: its steps, the mean return of
-8 greedy games, and the hours of processor time until then. The lines of a finished run are moved to
+8 greedy games, and the hours of processor time until then. `--games` writes a line to `games.jsonl` there: the mean
+return in games on other seeds of the policy whose evaluation was the best. The lines of a finished run are moved to
 `benchmarks/results/pong.jsonl` by hand.
 """
 
@@ -24,6 +26,7 @@ import torch
 import trainkit as tk
 from benchmarks.provenance import code_commit, measured_at
 from benchmarks.running import machine
+from trainkit.plot.comparing import interval
 
 RESULTS = Path("benchmarks/results")
 STOP_RETURN = 18.0
@@ -32,33 +35,42 @@ STOCHASTICITY = {  # how games differ: options of the emulator
     "noop": {"repeat_action_probability": 0.0, "noop_max": 30},
 }
 
-Runs = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]  # by seed and stochasticity
+Line = dict[str, Any]
+Runs = Mapping[tuple[int, str], Sequence[Line]]  # by seed and stochasticity
 
 
 def write_page() -> None:
     """Write the page and the picture of the runs in `benchmarks/results/pong.jsonl`."""
-    runs: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    runs: dict[tuple[int, str], list[Line]] = {}
+    judged: dict[tuple[int, str], Line] = {}
+    commits = set()
     for line in map(json.loads, (RESULTS / "pong.jsonl").read_text().splitlines()):
-        runs.setdefault((line["seed"], line.get("stochasticity", "sticky")), []).append(line)
+        run = line["seed"], line.get("stochasticity", "sticky")
+        commits.add(line["commit"])
+        if "games" in line:
+            judged[run] = line
+        else:
+            runs.setdefault(run, []).append(line)
     plot(runs, RESULTS / "pong.svg")
-    commits = [line["commit"] for lines in runs.values() for line in lines]
     rows = [
-        f"| {seed} | {differ_by} | {_reached(lines)} | {lines[-1]['steps']:,} | {lines[-1]['return']:.1f} | "
-        f"{max(line['return'] for line in lines):.1f} | {lines[-1]['hours']:.2f} |"
-        for (seed, differ_by), lines in runs.items()
+        f"| {run[0]} | {run[1]} | {_reached(lines)} | {lines[-1]['steps']:,} | {lines[-1]['return']:.1f} | "
+        f"{max(line['return'] for line in lines):.1f} | {_judged(judged.get(run))} | {lines[-1]['hours']:.2f} |"
+        for run, lines in runs.items()
     ]
     text = [
         "# Pong by Rainbow on the CPU",
         "",
-        measured_at(sorted({*commits})),
+        measured_at(sorted(commits)),
         "",
         f"`python -m benchmarks.pong --folder runs/pong --seed 1` on {machine()}, one thread. A step is 4 frames. "
-        "Games differ by sticky actions (probability 0.25), or by up to 30 no-ops at their start. A run ends at the "
-        f"first evaluation of 8 greedy games with a mean of {STOP_RETURN:.0f}, and is saved every 50,000 steps: an "
-        "interrupted run resumes with all its state but the emulators', whose games begin anew.",
+        "Games differ by sticky actions (probability 0.25), or by up to 30 no-ops at their start. An evaluation is 8 "
+        f"greedy games; a run ends when its mean is {STOP_RETURN:.0f}, and that of 8 more games, too. It is saved "
+        "every 50,000 steps: an interrupted run resumes with all its state but the emulators', whose games begin anew. "
+        "The best policy is that of the best evaluation, judged by games on other seeds (`--games`).",
         "",
-        f"| seed | games differ by | steps until {STOP_RETURN:.0f} | steps | last evaluation | best | hours |",
-        "|---|---|---|---|---|---|---|",
+        f"| seed | games differ by | steps until {STOP_RETURN:.0f} | steps | last evaluation | best | "
+        "best policy | hours |",
+        "|---|---|---|---|---|---|---|---|",
         *rows,
         "",
         "Hours are of one core.",
@@ -69,9 +81,16 @@ def write_page() -> None:
     (RESULTS / "pong.md").write_text("\n".join(text))
 
 
-def _reached(lines: Sequence[Mapping[str, Any]]) -> str:
+def _reached(lines: Sequence[Line]) -> str:
     """Return the steps of the first evaluation at which a run stops."""
     return next((f"{line['steps']:,}" for line in lines if line["return"] >= STOP_RETURN), "not reached")
+
+
+def _judged(line: Line | None) -> str:
+    """Return the mean return of the best policy's games, with the interval of the mean."""
+    if line is None:
+        return "not judged"
+    return f"{line['return']:.1f} [{line['low']:.1f}, {line['high']:.1f}], {line['games']} games"
 
 
 def plot(runs: Runs, path: Path) -> None:
@@ -99,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stochasticity", choices=STOCHASTICITY, default="sticky", help="how games differ")
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--games", type=int, help="judge the best policy of the run by so many games, train nothing")
     parser.add_argument("--report", action="store_true", help="write the page, train nothing")
     options = parser.parse_args(arguments)
     if options.report:
@@ -107,10 +127,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
     curve = options.folder / "pong.jsonl"
-    lines = [json.loads(line) for line in curve.read_text().splitlines()] if curve.exists() else []
     settings = {**tk.zoo.entry("rainbow", "ALE/Pong-v5").settings}
     env_options = dict(settings.pop("env_options"))
     env_options["env_kwargs"] = {**env_options["env_kwargs"], **STOCHASTICITY[options.stochasticity]}
+    about = {"seed": options.seed, "stochasticity": options.stochasticity}
+    if options.games is not None:
+        _append(options.folder / "games.jsonl", about | judge(options.folder, options.games, options.seed, env_options))
+        return
     trainer = tk.presets.rainbow(
         "ALE/Pong-v5",
         zoo=False,  # whose settings are for sticky actions only
@@ -124,24 +147,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
         resume_from="auto",
         show_progress=False,
     )
+    lines = [json.loads(line) for line in curve.read_text().splitlines()] if curve.exists() else []
     with trainer:
         start = time.process_time() - 3600 * (lines[-1]["hours"] if lines else 0.0)
         for epoch, stats, _ in trainer:
             mean = stats.test.returns.mean
             if mean is None:  # cut before the epoch's end
                 break
-            line = {
-                "seed": options.seed,
-                "stochasticity": options.stochasticity,
+            measured = {
                 "epoch": epoch,
                 "steps": trainer.env_step,
                 "return": mean,
                 "hours": round((time.process_time() - start) / 3600, 3),
                 "commit": code_commit(),
             }
-            with curve.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(line, flush=True)
+            _append(curve, about | measured)
+
+
+def judge(folder: Path, games: int, seed: int, env_options: Mapping[str, Any]) -> Line:
+    """Return the mean return of greedy games of a run's best policy, and the 95 % bootstrap interval of the mean."""
+    policy = tk.load_policy(folder / "checkpoints" / "best", device="cpu")
+    played = tk.evaluate(policy, "ALE/Pong-v5", n_episode=games, n_envs=8, seed=1_000_000 + seed, **env_options)
+    mean = interval([played.episode_returns], statistic="mean")
+    return {"games": games, "return": mean.estimate, "low": mean.low, "high": mean.high, "commit": code_commit()}
+
+
+def _append(path: Path, line: Line) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    print(line, flush=True)
 
 
 if __name__ == "__main__":
