@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -223,9 +224,11 @@ class Learning:
         self.step(lambda: (self.online(x).square().mean(), None), step=0)
         with torch.no_grad():
             self.online.shift.add_(1.0)
+        followed = dict(self.online.named_parameters())
+        names = [name for name, _ in self.pair.network.named_parameters()]
         expected = [parameter.clone() for parameter in self.pair.network.parameters()]
         with torch.no_grad():
-            torch._foreach_lerp_(expected, list(self.online.parameters()), self.tau)
+            torch._foreach_lerp_(expected, [followed[name] for name in names], self.tau)
         self.n_updates += 1
         self.pair.follow(step=0, n_updates=self.n_updates)
         for own, wanted in zip(self.pair.network.parameters(), expected, strict=True):
@@ -310,6 +313,13 @@ def add_a_layer(learning: Learning) -> None:
     learning.pair.network.second = linear(torch.eye(7).tolist()).requires_grad_(False)
 
 
+def register_a_layer_anew(learning: Learning) -> None:
+    """Change the order of the online network's parameters."""
+    last = learning.online.last
+    del learning.online.first, learning.online.last
+    learning.online.last, learning.online.first = last, linear(torch.full((7, 3), 2.0).tolist())
+
+
 def replace_a_buffer(learning: Learning) -> None:
     learning.online.shift = torch.full((2,), 5.0)
 
@@ -326,7 +336,7 @@ def transpose(learning: Learning) -> None:
 
 CHANGES = [
     *(convert, assign, load, freeze, replace_a_layer, replace_a_layer_of_the_target, add_a_layer, replace_a_buffer),
-    *(replace_the_data, transpose),
+    *(replace_the_data, transpose, register_a_layer_anew),
 ]
 
 
@@ -339,6 +349,58 @@ def test_whatever_is_replaced_is_followed(change: Callable[[Learning], None], ta
     change(learning)
     for _ in range(3):
         learning.update()
+
+
+class Positive(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.abs()
+
+
+NO = "no such tensor"
+
+
+@pytest.mark.parametrize("tau", [0.3, 1.0])
+@pytest.mark.parametrize(
+    ("change", "name", "online", "target"),
+    [
+        (
+            lambda network: parametrize.register_parametrization(network.aside, "weight", Positive()),
+            "aside.parametrizations.weight.original",
+            "(1, 3)",
+            NO,
+        ),
+        (lambda network: prune.l1_unstructured(network.last, "weight", amount=1), "last.weight_orig", "(1, 1)", NO),
+        (lambda network: setattr(network, "second", linear([[1.0]])), "second.weight", "(1, 1)", NO),
+        (
+            lambda network: setattr(network, "second", nn.BatchNorm1d(7, affine=False)),
+            "second.running_mean",
+            "(7,)",
+            NO,
+        ),
+        (lambda network: setattr(network, "aside", nn.Identity()), "aside.weight", NO, "(1, 3)"),
+        (lambda network: setattr(network, "aside", linear([[1.0]])), "aside.weight", "(1, 1)", "(1, 3)"),
+        (lambda network: setattr(network, "shift", torch.zeros(1)), "shift", "(1,)", "(2,)"),
+    ],
+)
+def test_names_and_shapes_that_differ_are_refused(
+    change: Callable[[Layers], None], name: str, online: str, target: str, tau: float
+) -> None:
+    learning = Learning(Layers(), tau)
+    learning.update()
+    before = [tensor.clone() for tensor in learning.pair.network.state_dict().values()]
+    change(learning.online)
+
+    with pytest.raises(ConfigError) as refusal:
+        learning.pair.copy(tau)
+    assert str(refusal.value) == (
+        f"Target: {name} must be alike in both networks, got {online} in the online network and {target} in the target "
+        "network: change the layers of both"
+    )
+    assert_close(list(learning.pair.network.state_dict().values()), before, rtol=0, atol=0)
+
+    change(learning.pair.network)
+    learning.pair.copy(1.0)
+    assert_close(dict(learning.pair.network.state_dict()), dict(learning.online.state_dict()))
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301

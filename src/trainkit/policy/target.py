@@ -1,13 +1,14 @@
 """Target networks: delayed copies of online networks."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from trainkit.core.errors import Checks
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import Part, checked
 from trainkit.engine.flat_storage import Placement, joined, lay_flat
@@ -89,18 +90,35 @@ class TargetNetwork:
 
 
 class _Pairs:
-    """Pairs of tensors of a target network and the online network; parameters adjacent in memory in both are one pair.
+    """Tensors of a target network and the online network, paired by name.
 
-    `GradientStep` lays out the trainable parameters of the online network in one tensor.
+    Parameters adjacent in memory in both are one pair: `GradientStep` lays out the trainable parameters of the online
+    network in one tensor.
     """
 
     def __init__(self, network: nn.Module, online: nn.Module) -> None:
         _lay_out(network)
         self.placement = Placement(network, online)
+        parameters = _paired(dict(network.named_parameters()), dict(online.named_parameters()))
+        self.buffers = _paired(dict(network.named_buffers()), dict(online.named_buffers()))
         # These views keep the memory, so that no other parameter is stored there.
-        pairs = joined(list(network.parameters()), list(online.parameters()))
-        self.own, self.online = [own for own, _ in pairs], [online for _, online in pairs]
-        self.buffers = list(zip(network.buffers(), online.buffers(), strict=True))
+        pairs = joined([own for own, _ in parameters], [followed for _, followed in parameters])
+        self.own, self.online = [own for own, _ in pairs], [followed for _, followed in pairs]
+
+
+def _paired(own: Mapping[str, Tensor], online: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return (tensor of the target, tensor of the online network) by name; raise if names or shapes differ."""
+    followed, following = (
+        {name: str(tuple(tensor.shape)) for name, tensor in tensors.items()} for tensors in (online, own)
+    )
+    for name in followed | following:
+        here, there = (shapes.get(name, "no such tensor") for shapes in (followed, following))
+        if here != there:
+            raise ConfigError(
+                f"Target: {name} must be alike in both networks, got {here} in the online network and {there} in the "
+                "target network: change the layers of both"
+            )
+    return [(tensor, online[name]) for name, tensor in own.items()]
 
 
 def _lay_out(network: nn.Module) -> None:
