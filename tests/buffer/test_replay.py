@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -454,6 +455,12 @@ def nan_at(array: Any, *place: int, value: float = np.nan) -> Any:
 
 N_ROWS = 70_000  # more than a block
 ACTIONS_OF_2 = Spaces(observation_space=gym.spaces.Box(-1, 1, (2,), np.float64), action_space=gym.spaces.Discrete(2))
+INDICES = Spaces(
+    observation_space=gym.spaces.Dict(
+        {"room": gym.spaces.Discrete(4, start=3), "at": gym.spaces.MultiDiscrete([2, 3])}
+    ),
+    action_space=gym.spaces.Discrete(2),
+)
 
 
 @pytest.mark.parametrize(
@@ -463,11 +470,20 @@ ACTIONS_OF_2 = Spaces(observation_space=gym.spaces.Box(-1, 1, (2,), np.float64),
         ({"reward": nan_at(np.zeros(N_ROWS), 69_999, value=np.inf)}, "reward must be finite, got inf in row 69999"),
         ({"action": nan_at(np.zeros(N_ROWS), 3)}, "action must be finite, got nan in row 3"),
         ({"extras": {"p": nan_at(np.ones(N_ROWS), 5)}}, r"extras\['p'\] must be finite, got nan in row 5"),
-        ({"obs": np.full((N_ROWS, 2), "a")}, "obs must hold numbers or bools, got type <U1: convert it with astype"),
-        ({"obs": np.full((N_ROWS, 2), None)}, "obs must hold numbers or bools, got type object"),
-        ({"action": np.full(N_ROWS, "2")}, "action must hold numbers or bools, got type <U1"),
-        ({"reward": np.full(N_ROWS, 1.0, object)}, "reward must hold numbers or bools, got type object"),
+        ({"obs": np.full((N_ROWS, 2), "a")}, "obs must hold numbers or bools .*, got type <U1: convert it with astype"),
+        ({"obs": np.full((N_ROWS, 2), None)}, "obs must hold numbers or bools of at most 64 bits, got type object"),
+        ({"action": np.full(N_ROWS, "2")}, "action must hold numbers or bools of at most 64 bits, got type <U1"),
+        ({"reward": np.full(N_ROWS, 1.0, object)}, "reward must hold numbers or bools .*, got type object"),
         ({"extras": {"p": np.full(N_ROWS, "2")}}, r"extras\['p'\] must hold numbers or bools"),
+        ({"obs": np.zeros((N_ROWS, 2), np.longdouble)}, "obs must hold numbers or bools of at most 64 bits, got type"),
+        ({"obs": torch.zeros(N_ROWS, 2)}, r"obs must be an array, or a dict or tuple of arrays, got tensor\("),
+        ({"obs": {"a": np.zeros(N_ROWS), "b": torch.zeros(N_ROWS)}}, "obs must be an array, or a dict or tuple"),
+        (
+            {"obs": np.ma.masked_array(np.zeros((N_ROWS, 2)), np.arange(2 * N_ROWS) == 9)},
+            r"obs must have a value in every row, got a masked array: replace the masked values by filled\(value\)",
+        ),
+        ({"reward": np.ma.masked_less(np.arange(N_ROWS), 3)}, "reward must have a value in every row"),
+        ({"terminated": np.ma.masked_less(np.ones(N_ROWS), 2)}, "terminated must have a value in every row"),
         ({"terminated": np.full(N_ROWS, "x")}, "terminated must hold numbers or bools"),
         ({"terminated": nan_at(np.ones(N_ROWS), 7)}, "terminated must be 0 or 1, got nan in row 7"),
         ({"terminated": np.arange(N_ROWS)}, "terminated must be 0 or 1, got 2 in row 2"),
@@ -475,6 +491,24 @@ ACTIONS_OF_2 = Spaces(observation_space=gym.spaces.Box(-1, 1, (2,), np.float64),
         ({"obs": {1: np.zeros((N_ROWS, 2))}}, "obs must have strings as keys, got 1: rename it to '1'"),
         ({"next_obs": np.zeros((N_ROWS, 3))}, "next_obs must be like obs"),
         ({"spaces": ACTIONS_OF_2, "action": np.arange(N_ROWS) % 3}, r"action must be in \[0, 1\], got 2 in row 2"),
+        (
+            {"spaces": ACTIONS_OF_2, "action": np.zeros((N_ROWS, 1), int)},
+            r"action must have rows of shape \(\), as in its space, got \(1,\): reshape it, or give the spaces",
+        ),
+        ({"spaces": ACTIONS_OF_2, "obs": np.zeros((N_ROWS, 3))}, r"obs must have rows of shape \(2,\), as in its"),
+        ({"spaces": ACTIONS_OF_2, "obs": {"a": np.zeros((N_ROWS, 2))}}, "obs must have rows .* got no such column"),
+        (
+            {"spaces": INDICES, "obs": {"at": np.zeros((N_ROWS, 3)), "room": np.zeros(N_ROWS)}},
+            r"obs\[at\] must have rows of shape \(2,\)",
+        ),
+        (
+            {"spaces": INDICES, "obs": {"at": np.zeros((N_ROWS, 2)), "room": np.full(N_ROWS, 2)}},
+            r"obs\[room\] must be in \[3, 6\], got 2 in row 0: fix the data",
+        ),
+        (
+            {"spaces": INDICES, "obs": {"at": np.full((N_ROWS, 2), 2), "room": np.full(N_ROWS, 3)}},
+            r"obs\[at\] must be in \[\[0 0\], \[1 2\]\], got 2 in row 0, index \(0,\)",
+        ),
     ],
 )
 def test_columns_that_cannot_be_learned_from_are_named(change: dict[str, Any], message: str) -> None:
@@ -482,6 +516,23 @@ def test_columns_that_cannot_be_learned_from_are_named(change: dict[str, Any], m
     columns = {"obs": np.zeros((N_ROWS, 2)), "action": np.zeros(N_ROWS, np.int64), "reward": np.zeros(N_ROWS)}
     with pytest.raises(ConfigError, match=rf"ReplayBuffer\.from_arrays[:.] ?{message}"):
         ReplayBuffer.from_arrays(**{**columns, "terminated": flags, **change})
+
+
+def test_columns_in_another_byte_order_are_stored_in_the_native_one() -> None:
+    _, arrays = recording("array", 9, {4: IS_TRUNCATED})
+    swapped = tree.map_tree(lambda column: column.astype(column.dtype.newbyteorder()), arrays)
+    own, other = (ReplayBuffer.from_arrays(**one, seed=1) for one in (arrays, swapped))
+    assert not swapped["obs"].dtype.isnative
+    assert_go_on_alike(own, other)
+
+
+def test_the_shapes_of_stacked_spaces_are_not_those_of_single_frames() -> None:
+    _, arrays = recording("array", 9, {})
+    spaces = Spaces(
+        observation_space=gym.spaces.Box(-1, 1, (3, *arrays["obs"].shape[1:])),
+        action_space=gym.spaces.Box(-1, 1, arrays["action"].shape[1:]),
+    )
+    assert ReplayBuffer.from_arrays(**arrays, stack=3, spaces=spaces).spaces == spaces
 
 
 def test_a_final_observation_that_is_not_finite_is_named_by_its_row() -> None:

@@ -111,6 +111,17 @@ def test_structured_actions_become_flat_rows_and_discrete_ones_count_from_0(tmp_
     assert_array_equal(got.action, [0, 2, 1, 0])
 
 
+@pytest.mark.parametrize("space", [gym.spaces.Discrete(4, start=3), gym.spaces.MultiDiscrete([3, 2])])
+@pytest.mark.parametrize("row", [1, 4])
+def test_an_index_outside_its_space_is_named_with_its_row(row: int, space: Any, tmp_path: Path) -> None:
+    played = episode(4, space)
+    played["observations"][row] = 9
+    folder = write_minari(tmp_path / "made", space, gym.spaces.Discrete(3), [played])
+    name, at = ("obs", row) if row < 4 else ("next_obs", 3)
+    with pytest.raises(CheckpointError, match=rf"{name} must be in \[.*\], got 9 in row {at}.*: fix the data"):
+        from_minari(folder)
+
+
 @pytest.mark.parametrize("is_ragged", [False, True])
 def test_images_stored_as_jpeg_are_those_that_are_in_them(
     is_ragged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, ArraySpec, Obs, RowSpec, is_finite
 from trainkit.core.errors import ConfigError, TrainkitError
-from trainkit.core.spaces import StructuredHybrid, space_bounds
+from trainkit.core.spaces import Spaces, StructuredHybrid, array_specs, leaf_spaces, space_bounds
 
 _BLOCK_BYTES, _MAX_ROWS = 2**20, 2**16
 
@@ -43,16 +43,28 @@ class Block(NamedTuple):
 
 
 class BlockCheck:
-    """Validation of blocks: values are finite, flags are 0 or 1, actions are inside their space.
+    """Validation of blocks: values are finite, flags are 0 or 1, actions and indices are inside their space.
 
     Args:
         source: names the file or function in errors.
+        observation_space: of one frame; None where it is not known. Its Discrete and MultiDiscrete leaves are indices.
         action_space: of the environment, actions of a Discrete one counted from 0; None where it is not known.
         error: the type to raise, with column, row, value and remedy.
     """
 
-    def __init__(self, source: str, action_space: Space[Any] | None, error: type[TrainkitError]) -> None:
+    def __init__(
+        self,
+        source: str,
+        observation_space: Space[Any] | None,
+        action_space: Space[Any] | None,
+        error: type[TrainkitError],
+    ) -> None:
         self._source, self._error = source, error
+        self._obs_bounds = {
+            path: space_bounds(leaf)
+            for path, leaf in tree.named_leaves(leaf_spaces(observation_space))
+            if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete))
+        }
         self._bounds: tuple[Any, Any] | None = None
         if isinstance(action_space, spaces.Discrete):
             self._bounds = 0, int(action_space.n) - 1
@@ -60,17 +72,23 @@ class BlockCheck:
             self._bounds = space_bounds(action_space)
         self._hybrid = action_space if isinstance(action_space, StructuredHybrid) else None
 
-    def kinds(self, columns: Mapping[str, Column]) -> None:
-        """Raise if a column is not numeric; called with headers, before any row is read."""
+    def columns(self, columns: Mapping[str, Column]) -> None:
+        """Raise if a column is not numeric or has masked values; called before any row is read."""
         for name, column in columns.items():
-            if np.dtype(column.dtype).kind not in "biuf":
+            dtype = np.dtype(column.dtype)
+            if dtype.kind not in "biuf" or dtype.itemsize > 8:
                 raise self._error(
-                    f"{self._source}: {name} must hold numbers or bools, got type {column.dtype}: convert it with "
-                    "astype, or leave it out"
+                    f"{self._source}: {name} must hold numbers or bools of at most 64 bits, got type {column.dtype}: "
+                    "convert it with astype, or leave it out"
+                )
+            if np.ma.is_masked(column):
+                raise self._error(
+                    f"{self._source}: {name} must have a value in every row, got a masked array: replace the masked "
+                    "values by filled(value), or leave those episodes out"
                 )
 
-    def finite(self, name: str, rows: NDArray[Any], first: int) -> None:
-        """Raise if a value of rows [K, ...] is nan or infinite; `first` is the index of the first row."""
+    def finite(self, name: str, rows: NDArray[Any], first: Any) -> None:
+        """Raise if a value of rows [K, ...] is nan or infinite; `first` is the index of the first row, or of each."""
         if rows.dtype.kind == "f" and not is_finite(rows):
             self._raise(name, "must be finite", rows, ~np.isfinite(rows), first)
 
@@ -84,28 +102,29 @@ class BlockCheck:
         """Raise if an action [K, ...] is not finite or outside its space."""
         self.finite("action", rows, first)
         if self._bounds is not None:
-            low, high = self._bounds
-            outside = (rows < low) | (rows > high)
-            if outside.any():
-                self._raise("action", f"must be in [{low}, {high}]".replace("\n", ""), rows, outside, first)
+            self._inside("action", rows, self._bounds, first)
         if self._hybrid is not None:
             invalid = self._hybrid.invalid_choices(rows)
             if invalid.any():
                 self._raise("action", f"must be in {self._hybrid}", rows, invalid, first)
 
     def block(self, block: Block, first: int) -> None:
-        """Raise if a value of a block is not finite or an action is outside its space."""
-        for path, leaf in tree.named_leaves(block.obs):
-            self.finite(_joined("obs", path), leaf, first)
-        for path, leaf in tree.named_leaves(block.last_obs):
-            if leaf.dtype.kind == "f" and not is_finite(leaf):
-                self._raise(
-                    _joined("next_obs", path), "must be finite", leaf, ~np.isfinite(leaf), first + block.last_rows
-                )
+        """Raise if a value of a block is not finite, or an action or an index is outside its space."""
+        for name, obs, at in (("obs", block.obs, first), ("next_obs", block.last_obs, first + block.last_rows)):
+            for path, leaf in tree.named_leaves(obs):
+                self.finite(_joined(name, path), leaf, at)
+                if path in self._obs_bounds:
+                    self._inside(_joined(name, path), leaf, self._obs_bounds[path], at)
         self.actions(block.action, first)
         self.finite("reward", block.reward, first)
         for name, rows in block.extras.items():
             self.finite(f"extras[{name!r}]", rows, first)
+
+    def _inside(self, name: str, rows: NDArray[Any], bounds: tuple[Any, Any], first: Any) -> None:
+        low, high = bounds
+        outside = (rows < low) | (rows > high)
+        if outside.any():
+            self._raise(name, f"must be in [{low}, {high}]".replace("\n", ""), rows, outside, first)
 
     def _raise(self, name: str, rule: str, rows: NDArray[Any], bad: NDArray[np.bool_], first: Any) -> None:
         """Raise for the first invalid value; `first` is the index of the first row, or an index per row."""
@@ -139,8 +158,16 @@ class RecordedRows:
 
     An episode also ends where `next_obs` of a row is not `obs` of the row after.
 
+    Args:
+        owner: names the file or function in errors.
+        obs, action, reward, terminated, truncated, next_obs, ends, extras: as in `ReplayBuffer.from_arrays`.
+        stack: frames per observation in the buffer; the columns hold single frames.
+        spaces: of the environment, observations stacked; None where they are not known.
+        error: the type to raise.
+
     Attributes:
         ends: which rows are their episode's last [T].
+        observation_space, action_space: of one frame and one action; None where they are not known.
 
     Raises:
         ConfigError: or `error`, naming the column, row and value that is invalid.
@@ -158,20 +185,25 @@ class RecordedRows:
         next_obs: Obs | None,
         ends: Any | None,
         extras: Mapping[str, Any],
-        action_space: Space[Any] | None = None,
+        stack: int = 1,
+        spaces: Spaces | None = None,
         error: type[TrainkitError] = ConfigError,
     ) -> None:
-        self._owner, self._error = owner, error
+        self._owner, self._error, self._stack = owner, error, stack
         self.obs, self._next_obs = obs, next_obs
         self.action, self.reward = _column(action), _column(reward)
         self.extras = {name: _column(column) for name, column in extras.items()}
         flags = {"terminated": terminated, "truncated": truncated, "ends": ends}
         given = {name: _column(flag) for name, flag in flags.items() if flag is not None}
         n_rows = self._check_shapes(given)
-        self._check = BlockCheck(owner, action_space, error)
+        self.observation_space = None if spaces is None or stack != 1 else spaces.observation_space
+        self.action_space = None if spaces is None else spaces.action_space
+        self._check_rows("obs", self.observation_space)
+        self._check_rows("action", self.action_space)
+        self._check = BlockCheck(owner, self.observation_space, self.action_space, error)
         named = {path: leaf for name in ("obs", "next_obs") for path, leaf in self._named(name)}
         others = {"action": self.action, "reward": self.reward} | {f"extras[{n!r}]": x for n, x in self.extras.items()}
-        self._check.kinds({**named, **others, **given})
+        self._check.columns({**named, **others, **given})
         none = np.zeros(n_rows, np.bool_)
         checked = {name: self._check.flags(name, np.asarray(flag[:])) for name, flag in given.items()}
         self.terminated, self.truncated = checked["terminated"], checked.get("truncated", none)
@@ -190,13 +222,14 @@ class RecordedRows:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def spec(self, stack: int) -> RowSpec:
-        """Return the spec of the rows in a buffer that stacks their frames."""
+    def spec(self) -> RowSpec:
+        """Return the spec of the rows in a buffer that stacks their frames, types in this machine's byte order."""
 
         def spec(column: Column, stack: int = 1) -> ArraySpec:
-            return ArraySpec(shape=tuple(column.shape[1:]), dtype=np.dtype(column.dtype), stack=stack)
+            dtype = np.dtype(column.dtype).newbyteorder("=")
+            return ArraySpec(shape=tuple(column.shape[1:]), dtype=dtype, stack=stack)
 
-        frames = tree.map_tree(lambda column: spec(column, stack), self.obs)
+        frames = tree.map_tree(lambda column: spec(column, self._stack), self.obs)
         if isinstance(frames, dict) and ACTION_MASK in frames:
             frames[ACTION_MASK] = spec(self.obs[ACTION_MASK])  # never stacked
         extras = {name: spec(column) for name, column in self.extras.items()}
@@ -252,7 +285,7 @@ class RecordedRows:
         }.items():
             tree.check_keys(f"{owner}.{name}", given, error)
             leaves = tree.leaves(given)
-            if not leaves or not all(hasattr(leaf, "shape") and len(leaf.shape) > 0 for leaf in leaves):
+            if not leaves or not all(map(_has_rows, leaves)):
                 raise error(f"{owner}.{name} must be an array, or a dict or tuple of arrays, got {given!r:.200}")
         names = {**dict(self._named("obs")), **dict(self._named("next_obs")), "action": self.action}
         names |= {"reward": self.reward, **flags, **self.extras}
@@ -274,9 +307,25 @@ class RecordedRows:
                 raise error(f"{owner}.next_obs must be like obs, {here}, got {after}")
         return n_rows
 
+    def _check_rows(self, name: str, space: Space[Any] | None) -> None:
+        """Raise if the rows of `obs` or `action` do not have the shapes of their space."""
+        columns = dict(tree.named_leaves(getattr(self, name)))
+        for path, spec in () if space is None else tree.named_leaves(array_specs(space)):
+            found = tuple(columns[path].shape[1:]) if path in columns else "no such column"
+            if found != spec.shape:
+                raise self._error(
+                    f"{self._owner}.{_joined(name, path)} must have rows of shape {spec.shape}, as in its space, got "
+                    f"{found}: reshape it, or give the spaces of this data"
+                )
+
 
 def _rows(obs: Obs, begin: int, end: int) -> Obs:
     return tree.map_tree(lambda leaf: np.asarray(leaf[begin:end]), obs)
+
+
+def _has_rows(given: Any) -> bool:
+    """Return whether this is an array [T, ...] or a dataset in a file."""
+    return isinstance(getattr(given, "dtype", None), np.dtype) and len(given.shape) > 0
 
 
 def _column(given: Any) -> Any:

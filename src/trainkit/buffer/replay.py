@@ -569,8 +569,8 @@ class ReplayBuffer(HasSpaces):
         copied block by block, so that memory-mapped ones take no memory in addition to the buffer's.
 
         Raises:
-            ConfigError: columns do not match each other, or one has an invalid value: not a number, not finite, a flag
-                other than 0 and 1, an action outside of `spaces`.
+            ConfigError: columns do not match each other or `spaces`, or one has an invalid value: not a number, not
+                finite, masked, a flag other than 0 and 1, an action or an index outside of `spaces`.
         """
         given = options.get("spaces")
         rows = RecordedRows(
@@ -583,12 +583,11 @@ class ReplayBuffer(HasSpaces):
             next_obs=next_obs,
             ends=ends,
             extras=extras or {},
-            action_space=None if given is None else Spaces.of(given).action_space,
+            stack=options.get("stack", 1),
+            spaces=None if given is None else Spaces.of(given),
         )
         reject_unknown(f"{cls.__name__}.from_arrays", options.keys() & {"n_envs"}, ())  # they are one environment's
-        return cls.from_blocks(
-            rows.spec(options.get("stack", 1)), rows.ends, rows.blocks(), capacity=capacity, **options
-        )
+        return cls.from_blocks(rows.spec(), rows.ends, rows.blocks(), capacity=capacity, **options)
 
     @classmethod
     def from_blocks(

@@ -203,7 +203,7 @@ def _read_episodes(shard: Shard, columns: Mapping[str, Any], first: int, end: in
     last = np.cumsum(length) - 1  # [E]
     ends, terminated, truncated = np.zeros((3, last[-1] + 1), np.bool_)  # [T] each
     ends[last], terminated[last], truncated[last] = True, shard.terminated[first:end], shard.truncated[first:end]
-    check = BlockCheck(str(shard.path), header.action_space, CheckpointError)
+    check = BlockCheck(str(shard.path), header.observation_space, header.action_space, CheckpointError)
     specs = array_specs(header.observation_space)
     for begin, stop in block_ranges(len(ends), _frame_bytes(header.observation_space)):
         ends_here = ends[begin:stop]

@@ -65,8 +65,9 @@ def load_dataset(
     if isinstance(path, str | Path) and (is_minari(path) or is_minari_id(path)):
         with open_minari(path, max_bytes) as episodes:
             check_spaces_of(Path(path), episodes.header, envs)
-            blocks = rewritten(episodes.blocks(), episode_fn, episodes.header.action_space)
-            return _buffer(into, episodes.header, episodes.ends, blocks, options)
+            header = episodes.header
+            blocks = rewritten(episodes.blocks(), episode_fn, header.observation_space, header.action_space)
+            return _buffer(into, header, episodes.ends, blocks, options)
     found = find_files(path)
     if len(found) == 1 and is_tianshou(found[0], max_bytes):
         options = {**({} if envs is None else {"spaces": envs}), **options}
@@ -79,7 +80,8 @@ def load_dataset(
     ends = np.concatenate([shard.ends_of(agents) for shard in shards])
     header = shards[0].header
     read = chain.from_iterable(shard_blocks(shard, shard.ranges_of(agents)) for shard in shards)
-    return _buffer(into, header, ends, rewritten(read, episode_fn, header.action_space), options)
+    blocks = rewritten(read, episode_fn, header.observation_space, header.action_space)
+    return _buffer(into, header, ends, blocks, options)
 
 
 def read_shards(
@@ -217,8 +219,8 @@ def load_tianshou(
             pieces = _pieces(columns, attributes)
             given = {name: _OrderedColumn(columns[f"{_ROWS}{theirs}"], pieces) for name, theirs in _NAMES.items()}
             obs, next_obs = (_tree(columns, f"{_ROWS}{name}", pieces) for name in ("obs", "obs_next"))
-        spaces = options.get("spaces")
-        action_space = None if spaces is None else Spaces.of(spaces).action_space
+        spaces = None if options.get("spaces") is None else Spaces.of(options["spaces"])
+        stack = attributes.get("stack_num", 1) if "stack" not in options else options["stack"]
         rows = RecordedRows(
             str(path),
             obs=obs,
@@ -226,14 +228,14 @@ def load_tianshou(
             **given,
             ends=None,
             extras={},
-            action_space=action_space,
+            stack=stack,
+            spaces=spaces,
             error=CheckpointError,
         )
         ends = np.cumsum([piece.end - piece.begin for piece in pieces])
         rows.ends[ends[[piece.is_newest for piece in pieces]] - 1] = True
-        stack = attributes.get("stack_num", 1) if "stack" not in options else options["stack"]
-        blocks = rewritten(rows.blocks(), episode_fn, action_space)
-        return into.from_blocks(rows.spec(stack), rows.ends, blocks, **{"stack": stack, **options})
+        blocks = rewritten(rows.blocks(), episode_fn, rows.observation_space, rows.action_space)
+        return into.from_blocks(rows.spec(), rows.ends, blocks, **{"stack": stack, **options})
 
 
 class _Piece(NamedTuple):

@@ -83,7 +83,7 @@ class MinariEpisodes:
         flat = flat_actions(action_space)
         self._structure = structure_of(flat)
         self.header = Header(env=env, observation_space=observation_space, action_space=flat, extras={})
-        self._check = BlockCheck(source, flat, CheckpointError)
+        self._check = BlockCheck(source, observation_space, flat, CheckpointError)
         lengths, n_bytes = [], 0
         with decoding(source, "episodes"):
             for one in episodes():

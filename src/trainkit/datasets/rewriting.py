@@ -15,7 +15,10 @@ EpisodeFn = Callable[[RecordedEpisode], RecordedEpisode]
 
 
 def rewritten(
-    blocks: Iterable[Block], episode_fn: EpisodeFn | None, action_space: Space[Any] | None
+    blocks: Iterable[Block],
+    episode_fn: EpisodeFn | None,
+    observation_space: Space[Any] | None,
+    action_space: Space[Any] | None,
 ) -> Iterator[Block]:
     """Yield the blocks, or with `episode_fn` what it returns for each episode in them, validated.
 
@@ -25,7 +28,7 @@ def rewritten(
     if episode_fn is None:
         yield from blocks
         return
-    check = BlockCheck("episode_fn", action_space, ConfigError)
+    check = BlockCheck("episode_fn", observation_space, action_space, ConfigError)
     for episode in _episodes(blocks):
         try:
             changed = episode_fn(episode)

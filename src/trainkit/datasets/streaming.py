@@ -321,8 +321,10 @@ class StreamedDataset(HasSpaces):
         ranges: dict[int, list[tuple[int, int]]] = {}
         for piece in pieces:
             ranges.setdefault(piece.source, []).append((piece.first, piece.end))
-        blocks = chain.from_iterable(self._sources[source].blocks(own) for source, own in ranges.items())
-        self._window.refill(ends, rewritten(blocks, self._episode_fn, self.spaces.action_space))
+        header = self._sources[0].header
+        read = chain.from_iterable(self._sources[source].blocks(own) for source, own in ranges.items())
+        blocks = rewritten(read, self._episode_fn, header.observation_space, header.action_space)
+        self._window.refill(ends, blocks)
         self._in_window = chosen
 
     def _ends_of(self, piece: _Piece) -> NDArray[np.bool_]:
