@@ -40,6 +40,13 @@ def test_flags_are_the_settings_in_their_types() -> None:
     }  # fmt: skip
 
 
+def test_a_value_may_begin_with_a_minus() -> None:
+    flags = "--v-min -1e1 --v-max -.5 --reward -1,1"
+    expected = {"v_min": -10.0, "v_max": -0.5, "reward": (-1, 1)}
+    assert settings_of("dqn", "CartPole-v1", *flags.split()) == expected
+    assert settings_of("dqn", *flags.split(), "CartPole-v1") == expected
+
+
 def test_flags_may_stand_before_the_environment_and_belong_to_the_preset_that_is_no_ones_value() -> None:
     words = ["train", "--name", "ppo", "dqn", "--munchausen", "CartPole-v1", "--quiet"]
     options = build_parser(words).parse_args(words)

@@ -43,7 +43,14 @@ def format_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports a mistake in one line, and names the flag that was meant; `_` in flags is `-`."""
+    """A parser that reports a mistake in one line, and names the flag that was meant; `_` in flags is `-`.
+
+    Words that begin like a negative number, such as `-1e1` and `-1,1`, are values.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # argparse's own takes -1e1 for a flag
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = [*(sys.argv[1:] if args is None else args)]
