@@ -1,4 +1,4 @@
-"""The state of a game as a leaf of observations, in both of PettingZoo's APIs."""
+"""The state of a game as a leaf of observations, in each of the three APIs."""
 
 from typing import Any
 
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.helpers.doubles import Ledger, Still
 from tests.helpers.pairs import LENGTH, Corridors, SeenCorridors
-from tests.helpers.turns import TicTacToe
+from tests.helpers.turns import Meetings, TicTacToe
 
 
 class SeenTicTacToe(TicTacToe):
@@ -58,6 +59,28 @@ def test_turns_are_observed_with_the_state_and_the_mask_stays() -> None:
         for make in (SeenTicTacToe, lambda: tk.envs.ObserveState(SeenTicTacToe()))
     )
     assert seen == plain
+
+
+class SeenMeetings(Meetings):
+    """Meetings whose state is the time."""
+
+    state_space = gym.spaces.Box(0, 6, (1,), np.float32)
+
+    def state(self) -> Any:
+        return np.array([self.time], np.float32)
+
+
+@pytest.mark.parametrize("groups", [{}, {"team": [0, 1, 2]}])
+def test_agents_and_groups_of_a_dict_game_observe_the_state(groups: dict[str, list[int]]) -> None:
+    wrappers: Any = [tk.envs.group_agents(groups)] if groups else []
+    envs, ledger = tk.make_envs(SeenMeetings, wrappers=[*wrappers, tk.envs.ObserveState]), Ledger()
+    policy = Still([0, 0, 0] if groups else 0)
+    tk.Collector(policy, envs, ledger).collect(n_episode=1)
+    rows = ledger.rows()
+    first = rows.env_ids == 0
+    assert rows.obs["state"][first, 0].tolist() == [0, 1, 2, 3, 5]
+    assert rows.next_obs["state"][first, 0].tolist() == [1, 2, 3, 5, 6]
+    assert rows.terminated[first].tolist() == [False] * 4 + [True]
 
 
 def test_a_game_without_a_state_is_rejected() -> None:

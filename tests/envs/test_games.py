@@ -170,9 +170,10 @@ def test_an_agent_that_is_out_ends_first_and_all_others_with_the_game() -> None:
     assert stats.episode_lengths == (8,)
 
 
+@pytest.mark.parametrize("given", [{}, {"action_space": gym.spaces.Discrete(3)}])
 @pytest.mark.parametrize("is_truncated", [False, True])
-def test_rows_of_a_dict_game_run_from_observation_to_observation(is_truncated: bool) -> None:
-    envs, ledger = make_envs(partial(Meetings, is_truncated=is_truncated)), Ledger()
+def test_rows_of_a_dict_game_run_from_observation_to_observation(is_truncated: bool, given: dict[str, Any]) -> None:
+    envs, ledger = make_envs(partial(Meetings, is_truncated=is_truncated), **given), Ledger()
     assert envs.agents == ("0", "1", "2")
     stats = Collector(Still(2), envs, ledger).collect(n_episode=1)
     rows, n_all = ledger.rows(), 111_111.0

@@ -17,7 +17,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.errors import Checks, ConfigError, EnvError, MissingExtraError
 from trainkit.core.extras import import_extra, install_command
 from trainkit.core.spaces import array_specs, check_space, flat_actions, space_bounds, structure_of
-from trainkit.envs.games import is_game, space_of
+from trainkit.envs.games import GameWrapper, is_game, space_of
 
 Space = gym.Space[Any]
 Wrapper = Callable[[Any], Any]  # of an environment or a game
@@ -338,15 +338,13 @@ class _EnvWithSpaces(gym.Wrapper[Any, Any, Any, Any]):
         self.action_space = replaced_action_space(getattr(env, "action_space", None), action_space)
 
 
-class _GameWithSpaces:
+class _GameWithSpaces(GameWrapper):
     """A game whose agents all have given spaces."""
 
     def __init__(self, game: Any, observation_space: Space | None, action_space: Space | None) -> None:
-        self._game, self._observation_space, self._action_space = game, observation_space, action_space
+        super().__init__(game)
+        self._observation_space, self._action_space = observation_space, action_space
         self.unwrapped = getattr(game, "unwrapped", game)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._game, name)
 
     def observation_space(self, agent: Any) -> Any:
         """Return the given space, checked against the agent's own."""

@@ -8,21 +8,21 @@ from gymnasium import spaces
 
 from trainkit.core.errors import ConfigError
 from trainkit.core.signatures import checked
-from trainkit.envs.games import space_of
+from trainkit.envs.games import GameWrapper, space_of
 
 STATE_LEAF = "state"
 _OBS = "obs"  # the name of an observation that is no dict
 
 
 @checked
-class ObserveState:
+class ObserveState(GameWrapper):
     """Wrapper that adds a game's `state()` to the observations of its agents, for `make_envs(wrappers=[ObserveState])`.
 
     An observation that is a dict has the leaf "state", too; any other becomes {"obs": observation, "state": state}.
     `critic_only=["state"]` of on-policy learners hides the leaf from the actor.
 
     Args:
-        game: with PettingZoo's parallel or turn-based API, and its `state` and `state_space`.
+        game: of any API, with PettingZoo's `state` and `state_space`.
 
     Raises:
         ConfigError: the game has no `state_space`, or observations have a leaf "state" already.
@@ -35,12 +35,8 @@ class ObserveState:
                 f"ObserveState needs a game with state() and a state_space, and {game} has state_space "
                 f"{state_space!r}: give it both, or leave the wrapper out"
             )
-        self._game, self._state_space = game, state_space
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"a game whose state is observed has no attribute {name!r}")
-        return getattr(self._game, name)
+        super().__init__(game)
+        self._state_space = state_space
 
     def observation_space(self, agent: Any) -> spaces.Dict:
         """Return an agent's space with the leaf "state"."""

@@ -209,6 +209,18 @@ def by_name(own: dict[Any, Any]) -> dict[str, Any]:
 # ---- which API a game has ----
 
 
+class GameWrapper:
+    """Base of wrappers that give a game other spaces or observations; which API it has, the game itself decides."""
+
+    def __init__(self, game: Any) -> None:
+        self._game = game
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"a wrapped game has no attribute {name!r}")
+        return getattr(self._game, name)
+
+
 def space_of(game: Any, kind: str, agent: Any) -> Any:
     """Return an agent's space, of the kind "observation_space" or "action_space", None if there is none."""
     space = getattr(game, kind, None)
@@ -242,8 +254,11 @@ def _has_spaces_by_agent(env: object) -> bool:
 def driver_of(game: Any) -> ParallelGame | TurnsGame | DictGame:
     """Return a game in the form that runners drive."""
     kind: Callable[[Any], ParallelGame | TurnsGame | DictGame] = DictGame
-    if hasattr(game, "agent_iter") and hasattr(game, "last"):
+    own = game
+    while isinstance(own, GameWrapper):
+        own = own._game
+    if hasattr(own, "agent_iter") and hasattr(own, "last"):
         kind = TurnsGame
-    elif callable(getattr(game, "observation_space", None)):
+    elif callable(getattr(own, "observation_space", None)):
         kind = ParallelGame
     return kind(game)
