@@ -48,6 +48,10 @@ class Counting(gym.Env[NDArray[np.float32], int]):
     def pid(self) -> int:
         return os.getpid()
 
+    def check(self) -> None:
+        if self.fails:
+            raise ValueError("it fails")
+
 
 class Here:
     """An actor's place in this process: messages go through pickle, and it can die."""
@@ -57,6 +61,7 @@ class Here:
     def __init__(self, message: bytes) -> None:
         self._hosted, answer = _host(message)
         self._answers = [answer]
+        self.limits_s: list[float] = []  # of each answer
         self.is_dead = False
         self.made.append(self)
 
@@ -65,6 +70,7 @@ class Here:
             self._answers.append(self._hosted.answer(message))
 
     def receive(self, timeout_s: float | None) -> Any:
+        self.limits_s.append(timeout_s or np.inf)
         if self.is_dead:
             raise EOFError
         return pickle.loads(self._answers.pop(0))  # noqa: S301  # just made
@@ -102,6 +108,8 @@ def test_actors_have_groups_of_nearly_equal_size_and_answer_for_their_environmen
     assert [len(place._hosted.runner.envs) for place in here] == [3, 2]
     with pytest.raises(tk.errors.EnvError, match=r"env 0 raised AttributeError"):
         envs.call("nothing")
+    with pytest.raises(tk.errors.EnvError, match=r"env 1 raised ValueError in check: it fails"):
+        envs.call("check")
     envs.close()
 
 
@@ -133,6 +141,36 @@ def test_an_actor_that_dies_is_restarted_with_all_of_its_environments(here: list
     check_rows(collector)
     here[0].is_dead = True
     assert envs.call("pid", env_ids=np.array([4])) == [os.getpid()], "of the actor that lives"
+
+
+class Licensed(Counting):
+    """Fail in the fifth step; of those made after the first four, some get no license."""
+
+    n_made = 0
+
+    def __init__(self) -> None:
+        super().__init__(fails=True)
+        type(self).n_made += 1
+        if self.n_made in (5, 7, 8):
+            raise OSError("no license is free")
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_constructor_that_raises_in_a_restart_is_called_again(
+    here: list[Here], dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Licensed, "n_made", 0)
+    options: dict[str, Any] = {"on_error": "restart", "restart_delay_s": 0.0, "step_timeout_s": 5.0}
+    envs = tk.make_envs(Licensed, 4, seed=1, backend="process", actors=2, **options)
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
+    collector.collect(n_step=8)
+    here[-1].is_dead = dies
+    stats = collector.collect(n_step=200)
+    assert Licensed.n_made > 8
+    assert stats.n_env_restarts > 3
+    assert len(here) == (6 if dies else 2)
+    assert 50 < max(here[0].limits_s[1:]) < np.inf  # a constructor has a minute, whatever a step has
+    check_rows(collector)
 
 
 def check_rows(collector: tk.Collector) -> None:

@@ -354,13 +354,16 @@ class Actor:
         return [{} for _ in range(self.n)]
 
     def receive_spaces(self) -> list[Spaces]:
-        """Wait for the environments to be made, and return their spaces."""
-        answers = self.receive(self.n, None if self._timeout_s is None else max(self._timeout_s, _MIN_MAKING_S))
+        """Wait for all environments to be made, and return their spaces."""
+        return self._receive_made(self.n, self.first)
+
+    def _receive_made(self, n: int, index: int) -> list[Spaces]:
+        """Wait for n environments to be made, the first of which has this index, and return their spaces."""
+        answers = self.receive(n, None if self._timeout_s is None else max(self._timeout_s, _MIN_MAKING_S))
         for answer in answers:
             if isinstance(answer, _Raised):
                 if isinstance(answer.error, (ConfigError, EnvError)):
                     raise answer.error
-                index = self.first
                 raise EnvError(f"make_envs: env {index} {answer.what}", env_id=index) from answer.error
         return [Spaces(observation_space=observations, action_space=actions) for observations, actions in answers]
 
@@ -374,10 +377,7 @@ class Actor:
             self._fresh.discard(index)
             return self._spaces[index - self.first]
         self.send("rebuild", (index - self.first,))
-        (answer,) = self.receive(1)
-        if isinstance(answer, _Raised):
-            answer.throw(index)
-        return Spaces(observation_space=answer[0], action_space=answer[1])
+        return self._receive_made(1, index)[0]
 
     def restart(self) -> list[Spaces]:
         """Start the actor again with new environments, and return their spaces."""
@@ -386,7 +386,10 @@ class Actor:
         self._is_whole, self._end, self.player = True, "", None
         self._forget()
         self._place = self._start(self._message)
-        self._spaces = self.receive_spaces()
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(self.close)  # one without environments is of no use
+            self._spaces = self.receive_spaces()
+            unfinished.pop_all()
         self._fresh = {*range(self.first, self.first + self.n)}
         return self._spaces
 
@@ -511,24 +514,28 @@ class _Hosted:
             return pickle.dumps((number, [packed_error(error)] * n), pickle.HIGHEST_PROTOCOL)
 
     def _execute(self, request: str, arguments: tuple[Any, ...]) -> list[Any]:
-        assert self.runner is not None, "its owner raised what making it raised"
+        runner = self.runner
+        assert runner is not None, "its owner raised what making it raised"
         if request == "step":
             actions, indices = arguments
-            return _taken(self.runner.step(actions, indices, None)[1], indices)
+            return _taken(runner.step(actions, indices, None)[1], indices)
         if request == "reset":
-            return _taken(self.runner.reset(*arguments), arguments[0])
+            return _taken(runner.reset(*arguments), arguments[0])
+        if request == "call":
+            name, args, indices = arguments
+            return _taken(lambda row, _: runner.call(name, args, indices[row : row + 1])[0], indices)
         if request == "rebuild":
-            made = self.runner.rebuild(*arguments)
+            made = runner.rebuild(*arguments)
             return [(made.observation_space, made.action_space)]
         answers: list[Any]
         if request == "play":
             player, *others = arguments
             if player is not None:
                 self.player = unpacked(player)
-                self.player.join(self.runner)
+                self.player.join(runner)
             answers = self.player.play(*others)
         else:
-            answers = getattr(self.runner, request)(*arguments)
+            answers = getattr(runner, request)(*arguments)
         return answers
 
     def close(self) -> None:
