@@ -4,8 +4,11 @@ import gc
 import multiprocessing
 import os
 import resource
+import signal
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -381,6 +384,32 @@ def test_an_environment_may_start_processes_of_its_own() -> None:
     envs = make_envs(Starting, 2, backend="async", step_timeout_s=10)
     assert envs.call("answer") == [42, 42]
     envs.close()
+
+
+@forks
+def test_an_environment_can_terminate_the_processes_that_it_forked(tmp_path: Path) -> None:
+    def help_for_a_minute(pipe: Any) -> None:
+        pipe.send("ready")
+        time.sleep(60)
+
+    class Helped(ScriptedEnv):
+        def reset(self, **options: Any) -> Any:
+            context = multiprocessing.get_context("fork")
+            pipe, theirs = context.Pipe()
+            self.helper = context.Process(target=help_for_a_minute, args=(theirs,))
+            self.helper.start()
+            assert pipe.recv() == "ready"
+            return super().reset(**options)
+
+        def close(self) -> None:
+            self.helper.terminate()
+            self.helper.join()
+            (tmp_path / "ended").write_text(str(self.helper.exitcode))
+
+    envs = make_envs(Helped, backend="async")
+    envs.reset()
+    envs.close()
+    assert (tmp_path / "ended").read_text() == str(-int(signal.SIGTERM))
 
 
 def test_running_out_of_file_descriptors_is_reported_with_the_limit_to_raise() -> None:

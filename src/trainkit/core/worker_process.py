@@ -221,9 +221,11 @@ def picklable(error: BaseException) -> Exception:
 def ignore_signals() -> None:
     """Ignore Ctrl-C, SIGTERM and SIGUSR1 to the process group: the owner decides when to end or save.
 
-    The handler is an empty function and not SIG_IGN, which programs that are started here would inherit.
+    The handler is an empty function and not SIG_IGN, which programs that are started here would inherit. Forks inherit
+    even a function: a SIGTERM ends them again, so that their own parent can.
     """
     for number in _OWNER_SIGNALS:
         signal.signal(number, lambda number, frame: None)
     if sys.platform != "win32":
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _OWNER_SIGNALS)
