@@ -195,6 +195,33 @@ def test_rows_of_a_dict_game_run_from_observation_to_observation(is_truncated: b
     assert game.actions == [{0: 2, 1: 2, 2: 2}, {0: 2}, {0: 2}, {0: 2, 1: 2}, {}, {0: 2}]
 
 
+class MaskedMeetings(Meetings):
+    """Meetings whose agents may take the action of the time and action 2, by one array that each step changes."""
+
+    legal = np.zeros(4, np.int8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, infos = super().reset(seed=seed, options=options)
+        return obs, {**infos, **self._masks(obs)}
+
+    def step(self, actions: dict[int, Any]) -> Any:
+        obs, *others, infos = super().step(actions)
+        return obs, *others, {**infos, **self._masks(obs)}
+
+    def _masks(self, obs: dict[int, Any]) -> dict[int, Any]:
+        self.legal[:] = [self.time == 0, self.time == 1, True, self.time == 3]
+        return {agent: {"legal": self.legal} for agent in obs}
+
+
+def test_an_agent_that_is_not_observed_at_the_end_keeps_its_last_mask() -> None:
+    envs, ledger = make_envs(MaskedMeetings, mask_key="legal"), Ledger()
+    Collector(Still(2), envs, ledger).collect(n_episode=1)
+    rows = ledger.rows()
+    second = rows.env_ids == 1
+    assert rows.next_obs["obs"][second].tolist() == [[1, 3], [1, 3]]
+    assert rows.next_obs[ACTION_MASK][second].tolist() == [[0, 0, 1, 1]] * 2
+
+
 # ---- resuming, failures ----
 
 

@@ -1,6 +1,7 @@
 """The backend of games of several agents, whatever runs them: a row for each agent of each game."""
 
 import contextlib
+import copy
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,12 +49,14 @@ class GamesBackend:
 
     Args:
         runner: of the games, each in the form of `games.py`; closed if they are rejected.
+        kept_infos: keys whose last values complete a row, as its last observation does, where an agent is not observed
+            at its end.
     """
 
     takes_options = seeds_episodes = True
 
-    def __init__(self, runner: Runner) -> None:
-        self.runner = runner
+    def __init__(self, runner: Runner, kept_infos: Sequence[str] = ()) -> None:
+        self.runner, self._kept_infos = runner, kept_infos
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(runner.close)
             self.agents, self._is_parallel, own = self._spaces_by_agent()
@@ -73,6 +76,7 @@ class GamesBackend:
         self._is_sent = np.zeros(self.n, np.bool_)  # [N], whether its action is in flight
         self._gain = np.zeros(self.n, np.float64)  # [N], the rewards of open rows so far
         self._seen: Obs = self._reader.empty(self.n)  # [N, ...], what it observed last; not in parallel games
+        self._seen_infos: list[dict[str, Any]] = [{}] * self.n  # those of `kept_infos` with it
         self._index = {name: agent for agent, name in enumerate(self.agents)}
         self._has_warned = False  # of a reward for an agent without an open row
 
@@ -204,8 +208,9 @@ class GamesBackend:
         """Complete an open row; without an observation, by the one that its agent saw last."""
         if obs is None:
             self._copy_row(self._seen, env_id, read.next_obs, len(read.env_ids))
+            info = {**self._seen_infos[env_id], **info}
         else:
-            self._write(read.next_obs, len(read.env_ids), env_id, obs)
+            self._write(read.next_obs, len(read.env_ids), env_id, obs, info)
         read.add(env_id, self._gain[env_id], flags, info)
         self._is_open[env_id] = False
 
@@ -315,12 +320,13 @@ class GamesBackend:
             late_rewards=read.late,
         )
 
-    def _write(self, rows: Obs, row: int, env_id: int, obs: Any) -> None:
-        """Copy an observation into its row, and keep it where a later row may need it."""
+    def _write(self, rows: Obs, row: int, env_id: int, obs: Any, info: dict[str, Any]) -> None:
+        """Copy an observation into its row, and keep it and its info where a later row may need them."""
         try:
             self._write_own(rows, row, env_id, obs)
             if not self._is_parallel:
                 self._copy_row(rows, row, self._seen, env_id)
+                self._seen_infos[env_id] = {key: copy.copy(info[key]) for key in self._kept_infos if key in info}
         except MISREAD as error:
             raise Failure(env_id, str(error), BadEnvDataError) from None
 
@@ -356,9 +362,9 @@ class GamesBackend:
     def _begun(self, entries: list[Entry], failures: dict[int, Failure]) -> Begun:
         """Return the first observations of agents; what cannot be read is added to the failures of games."""
         obs: Obs = self._reader.empty(len(entries))
-        for row, (env_id, first, _) in enumerate(entries):
+        for row, (env_id, first, info) in enumerate(entries):
             try:
-                self._write(obs, row, env_id, first)
+                self._write(obs, row, env_id, first, info)
             except Failure as failure:
                 failures[env_id - env_id % len(self.agents)] = failure.without_frames()
         env_ids = np.array([env_id for env_id, _, _ in entries], np.intp)

@@ -83,7 +83,7 @@ def check_game(game: Any, *, n_steps: int, seed: int, mask_key: str | None) -> I
         driver = driver_of(game)
         if isinstance(driver, TurnsGame):
             driver = _WatchedTurns(game)
-        backend = GamesBackend(_OpenRunner([lambda: driver]))
+        backend = GamesBackend(_OpenRunner([lambda: driver]), [] if mask_key is None else [mask_key])
         envs = Envs(backend, mask_key=mask_key, seed=seed, agents=backend.agents)
         yield from _findings_of_actions(envs.action_space)
         first = _play(envs, n_steps, seed)

@@ -416,7 +416,8 @@ class EnvsRecipe:
                 )
             else:
                 made = single.factories(_listed(spec, self.n), self.seed, in_evaluation=self.in_evaluation)
-                backend = _rows_of(self.processes.run([functools.partial(_make_driven, make) for make in made]))
+                runner = self.processes.run([functools.partial(_make_driven, make) for make in made])
+                backend = _rows_of(runner, self.rows)
             unfinished.pop_all()
         return backend
 
@@ -440,9 +441,11 @@ def _make_driven(make: Callable[[], Any]) -> Any:
     return driver_of(env) if is_game(env) else env
 
 
-def _rows_of(runner: Runner) -> SingleBackend | GamesBackend:
+def _rows_of(runner: Runner, rows: RowOptions) -> SingleBackend | GamesBackend:
     """Return the backend that reads the rows of what a runner runs: environments of one agent or games."""
-    return (GamesBackend if isinstance(runner.spaces[0].observation_space, ByAgent) else SingleBackend)(runner)
+    if isinstance(runner.spaces[0].observation_space, ByAgent):
+        return GamesBackend(runner, [key for key in (rows.mask_key, rows.lives_key) if key is not None])
+    return SingleBackend(runner)
 
 
 def _with_variables(variables: Mapping[str, str], make: Callable[[], Any]) -> Any:
