@@ -261,6 +261,17 @@ def test_closed_environments_are_of_no_more_use(way: str, use: Callable[[Envs], 
         use(envs)
 
 
+def test_an_environment_that_raises_when_it_is_closed_is_logged_and_all_others_are_closed(caplog: Any) -> None:
+    def fail() -> None:
+        raise OSError("the socket is gone")
+
+    made = [ScriptedEnv(), ScriptedEnv()]
+    made[0].close = fail  # type: ignore[method-assign]
+    make_envs([lambda env=env: env for env in made]).close()
+    assert made[1].n_closed == 1
+    assert "env 0 raised OSError in close: the socket is gone" in caplog.text
+
+
 def test_a_closed_collector_collects_no_more() -> None:
     collector, ledger = owned()
     collector.close()

@@ -67,10 +67,7 @@ class SyncRunner:
         return indices, take
 
     def rebuild(self, index: int) -> Any:
-        try:
-            self.envs[index].close()
-        except RAISED as error:
-            _log.warning("env %d raised %s in close: %s", index, type(error).__name__, error)
+        self._close_one(index)
         free_environments([self.envs[index]], self)
         self.envs[index] = self._factories[index]()
         claim_environment(self.envs[index], self, index)
@@ -90,11 +87,18 @@ class SyncRunner:
 
     def close(self) -> None:
         self.detach()
-        for env in self.envs:
-            env.close()
+        for index in range(len(self.envs)):
+            self._close_one(index)
 
     def detach(self) -> None:
         free_environments(self.envs, self)
+
+    def _close_one(self, index: int) -> None:
+        """Close an environment; what it raises is logged, so that the others are closed, too."""
+        try:
+            self.envs[index].close()
+        except RAISED as error:
+            _log.warning("env %d raised %s in close: %s", index, type(error).__name__, error)
 
 
 def _raised(method: str, index: int, error: BaseException) -> Failure:
