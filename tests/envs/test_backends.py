@@ -222,6 +222,25 @@ def test_a_vector_environments_reset_is_read_as_strictly(reset: Any, message: st
         make_envs(vector_env).reset()
 
 
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"place": np.zeros((2, 4), np.float32)}, r"returned observation with keys \['place'\], the space says"),
+        ({"place": np.zeros((2, 4), np.float32), "pair": np.zeros(2)}, r"observation\['pair'\] array.* a tuple of 1"),
+        ({"place": np.zeros(2, np.float32), "pair": (np.zeros(2),)}, r"observations\['place'\] of shape \(2,\), the"),
+    ],
+)
+def test_a_part_of_an_observation_that_is_missing_or_of_another_kind_is_named_by_its_path(
+    obs: dict[str, Any], message: str
+) -> None:
+    vector_env = ScriptedVectorEnv(AutoresetMode.NEXT_STEP)
+    place = vector_env.single_observation_space
+    vector_env.single_observation_space = gym.spaces.Dict(place=place, pair=gym.spaces.Tuple([gym.spaces.Discrete(2)]))
+    vector_env.first = obs, {}
+    with pytest.raises(BadEnvDataError, match=message):
+        make_envs(vector_env).reset()
+
+
 def test_flags_of_zeros_and_ones_are_bools() -> None:
     ledger = Ledger()
     answer = {"terminated": np.array([0, 1]), "truncated": np.array([1, 0], np.uint8)}
@@ -283,6 +302,7 @@ def test_an_environment_that_cannot_be_made_in_its_process_is_reported_as_in_thi
 
 # ---- infos ----
 
+COMMON: dict[str, Any] = {"common": 60, "short": np.array([4, 5]), "none": None}  # not one value per environment
 # Two of three environments have a "score"; environment 1 just ended, and its last info lies in "final_info".
 INFOS = {
     "score": np.array([10, 0, 30]),
@@ -290,6 +310,8 @@ INFOS = {
     "nested": {"deep": np.array([1, 2, 3]), "_deep": np.ones(3, np.bool_)},
     "_nested": np.ones(3, np.bool_),
     "dense": np.array([[0], [1], [2]]),
+    "listed": ["a", "b", "c"],
+    **COMMON,
     "final_info": {"score": np.array([0, 20, 0]), "_score": np.array([False, True, False])},
     "_final_info": np.array([False, True, False]),
     "final_obs": np.array([None, 0, None], object),
@@ -297,15 +319,15 @@ INFOS = {
 
 
 def test_a_vectors_info_comes_apart_into_rows() -> None:
-    infos = VectorInfos(INFOS, np.array([0, 1]))
-    assert infos.row(0) == {"score": 10, "nested": {"deep": 1}, "dense": 0}
-    assert infos.row(1) == {"nested": {"deep": 2}, "dense": 1}
+    infos = VectorInfos(INFOS, 3, np.array([0, 1]))
+    assert infos.row(0) == {"score": 10, "nested": {"deep": 1}, "dense": 0, "listed": "a", **COMMON}
+    assert infos.row(1) == {"nested": {"deep": 2}, "dense": 1, "listed": "b", **COMMON}
 
 
 def test_the_info_of_an_episodes_last_step_is_the_final_one() -> None:
-    infos = VectorInfos(INFOS, np.array([1, 2]), ended=np.array([False, True, False]))
+    infos = VectorInfos(INFOS, 3, np.array([1, 2]), ended=np.array([False, True, False]))
     assert infos.row(0) == {"score": 20}
-    assert infos.row(1) == {"score": 30, "nested": {"deep": 3}, "dense": 2}
+    assert infos.row(1) == {"score": 30, "nested": {"deep": 3}, "dense": 2, "listed": "c", **COMMON}
     assert infos.column("score") == [20, 30]
 
 
@@ -316,6 +338,8 @@ def test_the_info_of_an_episodes_last_step_is_the_final_one() -> None:
         ("score", [2, 0], [30, 10]),
         ("score", [0, 1], [10, None]),
         ("nobody", [0, 1], [None, None]),
+        ("common", [0, 2], [60, 60]),
+        ("short", [0, 2], [[4, 5], [4, 5]]),
     ],
 )
 def test_a_column_of_infos_has_one_value_per_row_and_none_where_it_is_missing(
@@ -323,7 +347,7 @@ def test_a_column_of_infos_has_one_value_per_row_and_none_where_it_is_missing(
 ) -> None:
     assert [
         value if value is None else np.asarray(value).tolist()
-        for value in VectorInfos(INFOS, np.array(env_ids)).column(key)
+        for value in VectorInfos(INFOS, 3, np.array(env_ids)).column(key)
     ] == column
-    listed = ListInfos([VectorInfos(INFOS, np.array(env_ids)).row(row) for row in range(2)])
+    listed = ListInfos([VectorInfos(INFOS, 3, np.array(env_ids)).row(row) for row in range(2)])
     assert [value if value is None else np.asarray(value).tolist() for value in listed.column(key)] == column

@@ -169,28 +169,30 @@ class RowReader:
             fits = type(obs) is np.ndarray and obs.shape == specs.shape and obs.dtype == specs.dtype
             rows[row] = obs if fits else self._cast(specs, _shaped(specs, obs, path), path)
         elif isinstance(specs, dict):
-            if not isinstance(obs, dict) or obs.keys() != specs.keys():
-                got = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
-                raise ValueError(f"returned observation{path} with keys {got}, the space says {sorted(specs)}")
+            _check_children(specs, obs, path)
             for key, spec in specs.items():
                 self.write(rows[key], row, obs[key], specs=spec, path=f"{path}[{key!r}]")
         else:
-            if not isinstance(obs, (tuple, list)) or len(obs) != len(specs):
-                raise ValueError(f"returned observation{path} {obs!r}, the space says a tuple of {len(specs)}")
+            _check_children(specs, obs, path)
             for position, spec in enumerate(specs):
                 self.write(rows[position], row, obs[position], specs=spec, path=f"{path}[{position}]")
 
-    def rows(self, obs: Obs, n: int, env_ids: Ids) -> Obs:
+    def rows(self, obs: Obs, n: int, env_ids: Ids, *, specs: Any = None, path: str = "") -> Obs:
         """Copy K of N rows from a vector environment, which may overwrite its arrays at the next step."""
-
-        def copied(spec: ArraySpec, leaf: Any) -> NDArray[Any]:
-            column = np.asarray(leaf)
-            if column.shape != (n, *spec.shape):
-                raise ValueError(f"returned observations of shape {column.shape}, the space says {(n, *spec.shape)}")
-            column = self._cast(spec, column, "")
+        specs = self._specs if specs is None else specs
+        if isinstance(specs, ArraySpec):
+            column, shape = np.asarray(obs), (n, *specs.shape)
+            if column.shape != shape:
+                raise ValueError(f"returned observations{path} of shape {column.shape}, the space says {shape}")
+            column = self._cast(specs, column, path)
             return np.array(column) if len(env_ids) == n else column.take(env_ids, axis=0)
-
-        return tree.map_tree(copied, self._specs, obs)
+        _check_children(specs, obs, path)
+        if isinstance(specs, dict):
+            return {key: self.rows(obs[key], n, env_ids, specs=specs[key], path=f"{path}[{key!r}]") for key in specs}
+        return tuple(
+            self.rows(obs[position], n, env_ids, specs=spec, path=f"{path}[{position}]")
+            for position, spec in enumerate(specs)
+        )
 
     def unpack_step(self, result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Return a step's five values."""
@@ -255,6 +257,16 @@ class RowReader:
         if not (cast == array).all():
             raise ValueError(f"returned observation{path} {array!r}, which does not fit the space's {spec.dtype}")
         return cast
+
+
+def _check_children(specs: Any, obs: Any, path: str) -> None:
+    """Raise a ValueError unless an observation is a dict with the keys of its space, or a tuple of the same length."""
+    if isinstance(specs, dict):
+        if not isinstance(obs, dict) or obs.keys() != specs.keys():
+            got = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
+            raise ValueError(f"returned observation{path} with keys {got}, the space says {sorted(specs)}")
+    elif not isinstance(obs, (tuple, list)) or len(obs) != len(specs):
+        raise ValueError(f"returned observation{path} {obs!r}, the space says a tuple of {len(specs)}")
 
 
 def _shaped(spec: ArraySpec, obs: Any, path: str) -> NDArray[Any]:

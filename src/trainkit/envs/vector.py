@@ -31,10 +31,13 @@ from trainkit.envs.validation import RowReader
 
 
 class VectorInfos:
-    """Rows of gymnasium's dict of arrays, where `_key` marks the environments that have `key`."""
+    """Rows of gymnasium's dict of arrays, where `_key` marks the environments that have `key`.
 
-    def __init__(self, infos: dict[str, Any], env_ids: Ids, ended: NDArray[np.bool_] | None = None) -> None:
-        self._infos = infos
+    A value that is not one for each of the n environments is common to all of them.
+    """
+
+    def __init__(self, infos: dict[str, Any], n: int, env_ids: Ids, ended: NDArray[np.bool_] | None = None) -> None:
+        self._infos, self._n = infos, n
         self._env_ids = env_ids
         self._ended = ended  # [N], whose info is in "final_info" (SAME_STEP)
 
@@ -43,27 +46,38 @@ class VectorInfos:
         infos = self._infos
         if self._ended is not None and self._ended[env_id]:
             infos = infos.get("final_info", {})
-        return _info_of(infos, env_id)
+        return _info_of(infos, self._n, env_id)
 
     def column(self, key: str) -> Column:
         values, marks = self._infos.get(key), self._infos.get(f"_{key}")
-        if self._ended is None and isinstance(values, np.ndarray) and (marks is None or np.all(marks[self._env_ids])):
+        is_whole = self._ended is None and _has_one_each(values, self._n)
+        if is_whole and isinstance(values, np.ndarray) and (marks is None or np.all(marks[self._env_ids])):
             return values[self._env_ids]
         return [self.row(row).get(key) for row in range(len(self._env_ids))]
 
     def rows(self, keep: NDArray[np.bool_]) -> "VectorInfos":
-        return VectorInfos(self._infos, self._env_ids[keep], self._ended)
+        return VectorInfos(self._infos, self._n, self._env_ids[keep], self._ended)
 
 
-def _info_of(infos: dict[str, Any], env_id: int) -> dict[str, Any]:
+def _info_of(infos: dict[str, Any], n: int, env_id: int) -> dict[str, Any]:
     present = {}
     for key, values in infos.items():
         if key.startswith("_") or key in ("final_info", "final_obs"):
             continue
         marks = infos.get(f"_{key}")
         if marks is None or bool(np.asarray(marks)[env_id]):
-            present[key] = _info_of(values, env_id) if isinstance(values, dict) else values[env_id]
+            if isinstance(values, dict):
+                present[key] = _info_of(values, n, env_id)
+            else:
+                present[key] = values[env_id] if _has_one_each(values, n) else values
     return present
+
+
+def _has_one_each(values: Any, n: int) -> bool:
+    """Return whether an info is an array or a list with a value for each of n environments."""
+    if isinstance(values, (list, tuple)):
+        return len(values) == n
+    return tuple(getattr(values, "shape", ())[:1]) == (n,)
 
 
 class VectorBackend:
@@ -150,7 +164,7 @@ class VectorBackend:
             return None
         if self._mode is AutoresetMode.SAME_STEP:
             rows = self._reader.rows(self._last_obs, self.n, env_ids)
-            return Begun(env_ids, rows, VectorInfos(self._last_infos, env_ids))
+            return Begun(env_ids, rows, VectorInfos(self._last_infos, self.n, env_ids))
         return self._reset_rows(env_ids, options)
 
     def rebuild(self, env_id: int) -> None:
@@ -188,17 +202,17 @@ class VectorBackend:
         reward = reader.rewards(reward, n)
         terminated, truncated = reader.flags("terminated", terminated, n), reader.flags("truncated", truncated, n)
         next_obs = reader.rows(obs, n, env_ids)
-        row_infos = VectorInfos(infos, env_ids)
+        row_infos = VectorInfos(infos, n, env_ids)
         begun: Begun | None = None
         if len(self._to_begin):
             ids = self._to_begin
-            begun = Begun(ids, reader.rows(obs, n, ids), VectorInfos(infos, ids))
+            begun = Begun(ids, reader.rows(obs, n, ids), VectorInfos(infos, n, ids))
             self._to_begin = ids[:0]
         self._over = ended = terminated | truncated
         if self._mode is AutoresetMode.SAME_STEP and any_true(ended):
             self._last_obs, self._last_infos = obs, infos
             self._put_final_obs(next_obs, infos, env_ids)
-            row_infos = VectorInfos(infos, env_ids, ended=ended)
+            row_infos = VectorInfos(infos, n, env_ids, ended=ended)
         if len(env_ids) < n:
             reward, terminated, truncated = reward[env_ids], terminated[env_ids], truncated[env_ids]
             ended = ended[env_ids]
@@ -215,7 +229,7 @@ class VectorBackend:
         result = self._call(self.venv.reset, **arguments)
         try:
             obs, infos = self._reader.unpack_reset(result)
-            return Begun(env_ids, self._reader.rows(obs, self.n, env_ids), VectorInfos(infos, env_ids))
+            return Begun(env_ids, self._reader.rows(obs, self.n, env_ids), VectorInfos(infos, self.n, env_ids))
         except MISREAD as error:
             raise Failure(None, str(error), BadEnvDataError) from None
 
