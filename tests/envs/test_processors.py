@@ -33,6 +33,7 @@ from trainkit.envs import (
     PreviousStep,
     Processor,
     TimeFeature,
+    flat_actions,
     make_envs,
 )
 
@@ -387,6 +388,36 @@ def test_a_nested_mismatch_is_named_by_its_path() -> None:
     ]:
         with pytest.raises(EnvError, match=message):
             play(Faulty("observe", does), **parts)
+
+
+MIXED = gym.spaces.Dict(aim=gym.spaces.Box(-1, 1, (1,), np.float32), fire=gym.spaces.Discrete(2))
+
+
+def test_mixed_actions_are_clipped_in_their_boxes_and_choices_that_do_not_exist_are_rejected() -> None:
+    env = ScriptedEnv(action_space=MIXED)
+    envs = make_envs(lambda: env, processors=[MapActions(lambda action: action + np.array([5, 0]), MIXED)])
+    envs.reset()
+    envs.step(np.array([[0.5, 1]], np.float32), envs.all_ids)
+    assert env.actions == [{"aim": [1.0], "fire": 1}]
+    assert MIXED.contains(env.actions[0])
+    envs = make_envs(partial(ScriptedEnv, action_space=MIXED), processors=[Faulty("act", lambda action: action + 0.5)])
+    envs.reset()
+    with pytest.raises(BadEnvDataError, match=r"gave actions array\(\[\[1. , 1.5.*, which flat Dict.* does not have"):
+        envs.step(np.array([[0.5, 1]], np.float32), envs.all_ids)
+
+
+@pytest.mark.parametrize("nested", [gym.spaces.Dict(go=gym.spaces.Discrete(2)), MIXED])
+def test_a_policy_acts_in_flat_rows_of_a_nested_space_that_a_processor_gives(nested: Any) -> None:
+    def last_column(action: Any) -> Any:
+        return action[:, -1].astype(int)
+
+    for processor in (MapActions(last_column, nested), MapActions(last_column, flat_actions(nested))):
+        env = ScriptedEnv()
+        envs = make_envs(lambda env=env: env, processors=[processor])
+        assert envs.action_space == flat_actions(nested)
+        envs.reset()
+        envs.step(np.ones((1, *envs.action_space.shape), envs.action_space.dtype), envs.all_ids)  # type: ignore[misc]
+        assert env.actions == [1]
 
 
 @pytest.mark.parametrize(

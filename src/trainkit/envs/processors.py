@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from trainkit.core.data import ACTION_MASK, Obs
 from trainkit.core.errors import BadEnvDataError, CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import StructuredHybrid, array_specs, check_spaces, space_bounds, zeros_of
+from trainkit.core.spaces import StructuredHybrid, array_specs, check_spaces, flat_actions, space_bounds, zeros_of
 from trainkit.core.stats import Summary, SummaryBuilder, merge_groups
 from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Spent, Work
 
@@ -233,12 +233,12 @@ class MapActions(Processor):
 
     Args:
         fn: from the policy's actions [K, ...] to the environments'; called once with zeros to check it.
-        space: of one action of the policy.
+        space: of one action of the policy; of a Dict or Tuple, `fn` receives `flat_actions` [K, W].
     """
 
     def __init__(self, fn: Callable[[NDArray[Any]], NDArray[Any]], space: Space[Any]) -> None:
         _check_function("MapActions", fn, space)
-        self._fn, self._space = fn, space
+        self._fn, self._space = fn, _flat_if_nested(space)
 
     def bind(self, observation_space: Space[Any], action_space: Space[Any], n: int) -> tuple[Space[Any], Space[Any]]:
         def check(result: Any, n_rows: int) -> None:
@@ -436,6 +436,7 @@ class _Layer:
                 f"make_envs.{name}.bind must return an observation space and an action space, got {self.spaces!r}"
             )
         check_spaces(*self.spaces)
+        self.spaces = self.spaces[0], _flat_if_nested(self.spaces[1])
         self._obs_specs, self._action_space_below = array_specs(self.spaces[0]), below[1]
         self._overridden = {
             method
@@ -476,6 +477,11 @@ class _Layer:
             raise Failure(None, f"{self._name} raised {type(error).__name__} in {method}: {error}") from error
 
 
+def _flat_if_nested(space: Space[Any]) -> Space[Any]:
+    """Return the space of flat rows of a nested action space; any other one is unchanged."""
+    return flat_actions(space) if isinstance(space, (spaces.Dict, spaces.Tuple)) else space
+
+
 # ---- validation ----
 
 
@@ -505,13 +511,15 @@ def _call_with_zeros(
 
 
 def _valid_actions(subject: str, action: NDArray[Any], space: Space[Any], n_rows: int) -> NDArray[Any]:
-    """Return valid actions for the layer below, clipped to the bounds of a Box; raise for other spaces' actions."""
+    """Return valid actions for the layer below, the numbers of a Box clipped to its bounds; raise for any other."""
     shape = (n_rows, *(space.shape or ()))
     if action.shape != shape:
         raise Failure(None, f"{subject} of shape {action.shape}, {space} needs {shape}", BadEnvDataError)
-    if isinstance(space, spaces.Box):
+    if isinstance(space, (spaces.Box, StructuredHybrid)):
         if action.dtype.kind not in "biuf" or not np.isfinite(action).all():
             raise Failure(None, f"{subject} {action!r} for {space}: they must be finite numbers", BadEnvDataError)
+        if isinstance(space, StructuredHybrid) and space.invalid_choices(action).any():
+            raise Failure(None, f"{subject} {action!r}, which {space} does not have", BadEnvDataError)
         clipped: NDArray[Any] = np.clip(action, space.low, space.high).astype(space.dtype, copy=False)
         return clipped
     low, high = space_bounds(space)
