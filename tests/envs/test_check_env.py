@@ -186,6 +186,13 @@ def test_every_mistake_is_found_with_its_remedy(env: Any, level: str, words: str
     assert levels(check_env(env, n_steps=50), words) == [level]
 
 
+def test_a_tuple_may_be_returned_as_a_list_as_for_make_envs() -> None:
+    space = gym.spaces.Tuple([gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)])
+    obs = [np.zeros(3, np.float32), 1]
+    findings = check_env(scripted(answer(obs=obs, terminated=True), resets=[(obs, {})], observation_space=space))
+    assert {finding.level for finding in findings} == {"note"}
+
+
 def test_an_unknown_id_has_its_own_remedy() -> None:
     (finding,) = check_env("CartPol-v1")
     remedy = "import the package that registers it, or give module:id, a class or a function that makes one"

@@ -226,15 +226,15 @@ class _Check:
         yield _Step(obs, 0.0, False, False)
         for _ in range(n_steps):
             action = self._random_action(masked, rng)
-            before = tree.map_tree(np.array, returned)
             start = time.perf_counter()
             with self._raised_in("step"):
                 step_result = env.step(action)
             self._step_seconds += time.perf_counter() - start
             self._n_steps += 1
-            if not _are_equal(returned, before):
-                self.find("note", "it writes into observations it returned before", "copy them; trainkit copies too")
             with self._misread():
+                if not _are_equal(self._row_of(returned), obs):
+                    what = "it writes into observations it returned before"
+                    self.find("note", what, "copy them; trainkit copies too")
                 returned, gain, terminated, truncated, info = self._reader.unpack_step(step_result)
                 obs, reward = self._read_obs(returned), self._read_reward(gain)
                 ends = self._read_flag("terminated", terminated), self._read_flag("truncated", truncated)
@@ -274,8 +274,7 @@ class _Check:
 
     def _read_obs(self, returned: Any) -> Obs:
         """Read one observation into a row [1, ...] and check its values."""
-        rows = self._reader.empty(1)
-        self._reader.write(rows, 0, returned)
+        rows = self._row_of(returned)
         for path, leaf in tree.named_leaves(rows):
             if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                 advice = "fix the environment: training would stop there"
@@ -290,6 +289,12 @@ class _Check:
             self._is_outside = True
             what = self._boxes.describe_outside(dict(tree.named_leaves(rows))) or "an observation is outside its space"
             self.find("warning", what, CORRECT_BOUNDS)
+        return rows
+
+    def _row_of(self, returned: Any) -> Obs:
+        """Copy one observation into a row [1, ...]."""
+        rows = self._reader.empty(1)
+        self._reader.write(rows, 0, returned)
         return rows
 
     def _read_reward(self, gain: Any) -> float:
