@@ -136,6 +136,24 @@ def test_what_a_method_raises_is_reported_with_its_environment() -> None:
         envs.call("nothing")
 
 
+@forks
+@pytest.mark.parametrize("options", [{"backend": "async"}, {"backend": "process", "actors": 1}])
+def test_what_cannot_be_sent_to_another_process_is_rejected_with_the_remedy(
+    options: dict[str, Any], here: list[Any]
+) -> None:
+    envs = make_envs(Seen, 2, **options)
+    envs.reset()
+    with pytest.raises(ConfigError, match=r'the arguments of add cannot be sent to another process: .*backend="sync"'):
+        envs.call("add", 3, lambda: 4)
+    envs.options = {"reward": lambda: 4}
+    with pytest.raises(ConfigError, match="the arguments of reset cannot be sent to another process: "):
+        envs.reset()
+    envs.options = None
+    envs.reset()
+    assert envs.call("add", 3, 4) == [7, 7]
+    envs.close()
+
+
 # ---- render ----
 
 

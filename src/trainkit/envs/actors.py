@@ -23,7 +23,7 @@ from trainkit.core.errors import BusyError, ConfigError, EnvError
 from trainkit.core.extras import connected_ray
 from trainkit.core.spaces import Spaces
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, picklable, unpacked
-from trainkit.envs.backends import RAISED, Failure, Fingerprint, Ids, Options, Seeds, Take, Work
+from trainkit.envs.backends import RAISED, Failure, Fingerprint, Ids, Options, Seeds, Take, Work, packed_request
 from trainkit.envs.ownership import OwnerProcess
 from trainkit.envs.sync import SyncRunner
 
@@ -232,12 +232,14 @@ class Actor:
 
     def send(self, request: str, arguments: tuple[Any, ...]) -> None:
         """Send a request: the name of a method of a runner, and its arguments."""
+        name = arguments[0] if request == "call" else request
+        message = packed_request(name, (self._number + 1, request, arguments))
         self._number += 1
         self._known = None
         self._occasion, self._sent_at = f"in {request}", time.monotonic()
         if self.is_usable and self._place is not None:
             self._is_whole = False
-            self._place.send(pickle.dumps((self._number, request, arguments), pickle.HIGHEST_PROTOCOL))
+            self._place.send(message)
             self._is_whole = True
 
     def receive(self, n: int, timeout_s: float | None = None) -> list[Any]:

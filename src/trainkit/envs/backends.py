@@ -5,6 +5,7 @@ be of an earlier action: an environment in a process may answer later, and an ag
 observed again only when it is to act again. Until then the row is open, and the agent awaits no action.
 """
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -239,6 +240,25 @@ class Backend(Protocol):
     def detach(self) -> None:
         """Leave the environments open; no method is called afterwards."""
         ...
+
+
+def packed_request(name: str, content: Any) -> bytes:
+    """Pickle a request to an environment in another process.
+
+    Args:
+        name: of the method that is called there, for the error.
+        content: to send.
+
+    Raises:
+        ConfigError: it cannot be pickled.
+    """
+    try:
+        return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise ConfigError(
+            f"Envs: the arguments of {name} cannot be sent to another process: {error}: give functions of a module and "
+            'plain data, or use backend="sync"'
+        ) from error
 
 
 def call_or_read(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...]) -> Any:

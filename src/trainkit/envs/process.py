@@ -39,6 +39,7 @@ from trainkit.envs.backends import (
     Take,
     Work,
     call_or_read,
+    packed_request,
 )
 from trainkit.envs.ownership import OwnerProcess
 from trainkit.envs.recovery import fingerprint
@@ -258,10 +259,10 @@ class Worker:
 
     def send(self, request: str, argument: Any = None) -> None:
         """Send a request: "reset", "step", "close", or the name of a method or attribute."""
+        message = packed_request(request, (self._number + 1, request, argument))
         self._number += 1
         self._has_answered = False
         self._occasion, self._sent_at = f"in {request}", time.monotonic()
-        message = pickle.dumps((self._number, request, argument), pickle.HIGHEST_PROTOCOL)
         if self.is_usable:
             self._is_whole = False
             with contextlib.suppress(OSError):  # it is dead, and `receive` reports how it ended
