@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import trainkit as tk
-from trainkit.core.worker_process import WorkerProcess
+from trainkit.core.worker_process import Inbox, WorkerProcess
 from trainkit.envs import actors
 from trainkit.envs.actors import _host
 
@@ -78,8 +78,11 @@ class Here:
     def end(self) -> str:
         return "was killed by the test"
 
-    def close(self) -> None:
+    def request_close(self) -> None:
         self._hosted.close()
+
+    def stop(self, deadline: float) -> None:
+        assert deadline > time.monotonic()
 
 
 def trained(**options: Any) -> dict[str, Any]:
@@ -230,6 +233,23 @@ def is_alive(pid: int) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+def never_ends(inbox: Inbox) -> None:
+    inbox.pipe.send_bytes(pickle.dumps("ready"))
+    time.sleep(60)
+
+
+def test_processes_that_do_not_end_are_killed_at_one_deadline() -> None:
+    processes = [WorkerProcess(never_ends) for _ in range(2)]
+    assert [process.receive() for process in processes] == ["ready"] * 2
+    for process in processes:
+        process.request_close()
+    start = time.monotonic()
+    for process in processes:
+        process.stop(start + 2.0)
+    assert 2.0 <= time.monotonic() - start < 3.5
+    assert not any(is_alive(process.pid) for process in processes)
 
 
 @pytest.mark.slow

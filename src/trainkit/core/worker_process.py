@@ -94,6 +94,16 @@ class WorkerProcess:
         """Close the pipe, which ends the process; after some seconds it is killed."""
         self._stop()
 
+    def request_close(self) -> None:
+        """Close the pipe, which ends the process, without waiting for it."""
+        self.pipe.close()
+
+    def stop(self, deadline: float) -> None:
+        """Wait for the process to end until a time by `time.monotonic`, then kill it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        self.kill()
+
     def end(self) -> str:
         """Release what is left of a process that died, and describe how it ended."""
         code = self._process.wait()

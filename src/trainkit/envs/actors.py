@@ -30,6 +30,7 @@ from trainkit.envs.sync import SyncRunner
 Where = Literal["process", "ray"]
 Factory = Callable[[], Any]
 _MIN_MAKING_S = 60.0  # to make environments, where steps have a time limit
+_CLOSING_S = 3.0  # for environments to close themselves
 _INDICES = {"reset": 0, "step": 1, "call": 2}  # {request: which argument has the environments [K]}
 _AHEAD = (
     "environments in actors have played ahead, up to make_envs(fragment=) vector steps, and cannot be {}: reset all of "
@@ -184,8 +185,12 @@ class Place(Protocol):
         """Release what is left of an actor that died, and describe how it ended."""
         ...
 
-    def close(self) -> None:
-        """End the actor."""
+    def request_close(self) -> None:
+        """Let the environments close themselves and the actor end, without waiting for it."""
+        ...
+
+    def stop(self, deadline: float) -> None:
+        """Wait for the actor to end until a time by `time.monotonic`, then kill it."""
         ...
 
 
@@ -397,14 +402,27 @@ class Actor:
 
     def close(self) -> None:
         """End the actor; a second call has no effect."""
+        _close_all([self])
+
+    def request_close(self) -> None:
+        """Let the actor end, without waiting for it."""
+        if self._place is not None:
+            self._place.request_close()
+
+    def stop(self, deadline: float) -> None:
+        """Wait for the actor to end until a time by `time.monotonic`, then kill it."""
         place, self._place = self._place, None
         if place is not None:
-            place.close()
+            place.stop(deadline)
 
 
 def _close_all(actors: Sequence[Actor]) -> None:
+    """Let actors end, and kill those that have not after some seconds."""
+    deadline = time.monotonic() + _CLOSING_S
     for actor in actors:
-        actor.close()
+        actor.request_close()
+    for actor in actors:
+        actor.stop(deadline)
 
 
 class _InProcess:
@@ -426,8 +444,11 @@ class _InProcess:
     def end(self) -> str:
         return f"{self._process.end()}"
 
-    def close(self) -> None:
-        self._process.close()
+    def request_close(self) -> None:
+        self._process.request_close()
+
+    def stop(self, deadline: float) -> None:
+        self._process.stop(deadline)
 
 
 class _InRay:
@@ -454,7 +475,10 @@ class _InRay:
     def end(self) -> str:
         return "of Ray died"
 
-    def close(self) -> None:
+    def request_close(self) -> None:
+        """Leave it to `stop`, which does not wait."""
+
+    def stop(self, deadline: float) -> None:
         if self._ray.is_initialized():
             self._ray.kill(self._handle)
 
