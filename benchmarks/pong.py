@@ -43,10 +43,10 @@ def write_page() -> None:
     """Write the page and the picture of the runs in `benchmarks/results/pong.jsonl`."""
     runs: dict[tuple[int, str], list[Line]] = {}
     judged: dict[tuple[int, str], Line] = {}
-    commits = set()
+    commits = []
     for line in map(json.loads, (RESULTS / "pong.jsonl").read_text().splitlines()):
         run = line["seed"], line.get("stochasticity", "sticky")
-        commits.add(line["commit"])
+        commits.append(line["commit"])
         if "games" in line:
             judged[run] = line
         else:
@@ -60,7 +60,7 @@ def write_page() -> None:
     text = [
         "# Pong by Rainbow on the CPU",
         "",
-        measured_at(sorted(commits)),
+        measured_at(commits),
         "",
         f"`python -m benchmarks.pong --folder runs/pong --seed 1` on {machine()}, one thread. A step is 4 frames. "
         "Games differ by sticky actions (probability 0.25), or by up to 30 no-ops at their start. An evaluation is 8 "
