@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.helpers.engine import note_numpy_passes
 from tests.helpers.learning import (
@@ -88,6 +89,30 @@ def test_images_are_learned_from_as_by_torch() -> None:
     torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=1e-4, atol=1e-6)
     obs = observations(frames, 3)
     np.testing.assert_allclose(mine.action_values(obs), theirs.action_values(obs), rtol=1e-4, atol=1e-5)
+
+
+class Labels(nn.Module):
+    """Classify actions, where the label -100 is ignored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = small_net((8, 3))
+
+    def forward(self, features: Tensor, rows: TensorBatch) -> Tensor:
+        label = torch.where(rows.reward > 5.0, -100, rows.action)
+        return functional.cross_entropy(self.head(features), label, reduction="none")
+
+
+@pytest.mark.parametrize("steps", [{0, 1}, {5, 6, 8}])
+def test_labels_that_are_ignored_are_left_to_torch(steps: set[int]) -> None:
+    mine, theirs = (made(engine=engine, auxiliary=Labels()) for engine in ("numpy", "torch"))
+    for step in range(12):
+        batch = batch_of(8, seed=step)
+        if step in steps:
+            batch.reward[::2] = 9.0
+        for policy in (mine, theirs):
+            policy.update(batch, step=step)
+        assert_alike(mine, theirs, **CLOSE)
 
 
 # ---- what cannot be recorded, or not for long ----

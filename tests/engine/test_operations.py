@@ -41,6 +41,10 @@ def strided(x: Tensor) -> Tensor:
     return x.new_empty_strided((6, 5), (5, 1))
 
 
+def unlabeled(x: Tensor, label: Tensor, ignored: int) -> Tensor:
+    return functional.cross_entropy(x, label, ignore_index=ignored, reduction="none")
+
+
 def _sizes(x: Tensor, y: Tensor) -> Tensor:
     return (x - y).t() * (y - x).t().abs()
 
@@ -136,6 +140,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], Sequence[Tensor]]] = {
     **{f"mse {r}": (lambda x, y, r=r: functional.mse_loss(x, y, reduction=r), [X, Y]) for r in REDUCTIONS},
     "smooth l1": (functional.smooth_l1_loss, [X, Y]),
     "cross_entropy": (lambda x, i: functional.cross_entropy(x, i.squeeze(1), reduction="none"), [X, INDEX]),
+    "cross_entropy without a label": (lambda x, i: unlabeled(x, i.squeeze(1), 2), [X, INDEX]),
     "cross_entropy mean": (lambda x, i: functional.cross_entropy(x, i.squeeze(1)), [X, INDEX]),
     "bce": (lambda x, m: functional.binary_cross_entropy_with_logits(x, m.float(), reduction="none"), [X, MASK]),
     "bce mean": (lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid()), [X, Y]),
@@ -238,6 +243,9 @@ CASES: dict[str, tuple[Callable[..., Tensor], Sequence[Tensor]]] = {
     "scatter a product": (lambda x, i: torch.ones(6, 5).scatter_(1, i, 3.0, reduce="multiply") * x, [X, INDEX]),
     "index_select": (lambda x, i: x.index_select(0, i), [X, whole(6, 4)]),
     "index": (lambda x, i: x[i], [X, whole(6, 4)]),
+    "index from the end": (lambda x, i: x[i], [X, whole(12, 6, 4) - 6]),
+    "index of int32 from the end": (lambda x, i: x[i.int()], [X, whole(12, 6, 4) - 6]),
+    "index of rows from the end": (lambda x, i: x[i, i - 3], [X, whole(5, 6) - 2]),
     "index of rows": (lambda x, i: x[torch.arange(6), i], [X, whole(5, 6)]),
     "embedding": (lambda x, i: functional.embedding(i, x), [X, whole(6, 4, 2)]),
     "one hot": (lambda i, x: (i == torch.arange(5)).float() * x, [INDEX, X]),
@@ -372,6 +380,13 @@ def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
         index[3] = wrong
         with pytest.raises(IndexError, match=f"must be in 0 ... 4, got {wrong}"):
             derived([index])
+
+
+def test_a_negative_number_is_no_row_where_torch_rejects_it() -> None:
+    p, others = recorded(lambda x, i: x.index_select(0, i), [X, whole(6, 4).int()])
+    derived = derive_program(others, p, [np.zeros((6, 5), np.float32)])
+    with pytest.raises(IndexError, match=r"must be in 0 ... 5, got -1"):
+        derived([np.array([0, 5, -1, 2], np.int32)])
 
 
 def test_what_numpy_lacks_is_computed_by_torch_in_the_same_memory() -> None:

@@ -169,8 +169,8 @@ def embed(out: A, x: A, bounds: Sequence[tuple[Any, Any, Any]]) -> Calls:
 
 
 def check_index(index: A, size: int) -> Calls:
-    """Raise IndexError for an index [M] outside 0 ... size - 1."""
-    return ((partial(_check_index, index.view(np.uint64) if index.dtype == np.int64 else index, size), ()),)
+    """Raise IndexError for an index [M] of int64 outside 0 ... size - 1."""
+    return ((partial(_check_index, index.view(np.uint64), size), ()),)
 
 
 def _check_index(index: A, size: int) -> None:

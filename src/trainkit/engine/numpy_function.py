@@ -104,8 +104,8 @@ class NumpyFunction:
                 gradient_step.zero_gradients()
                 self._wrote = derived
             derived.n_calls += 1
-            results = derived.program(arrays)
-            if derived.n_calls >= derived.next_comparison:
+            results = self._run(derived, arrays)
+            if results is not None and derived.n_calls >= derived.next_comparison:
                 parameters = [] if gradient_step is None else gradient_step.trainable
                 tensors = list(map(as_tensor, arrays))
                 by_torch = torch_pass(lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters)
@@ -165,9 +165,18 @@ class NumpyFunction:
         derived = _Derived(program, None if gradient_step is None else gradient_step.groups)
         self._derived[layout] = self._wrote = derived
         self._drop_oldest()
-        results = derived.program(arrays)
-        self._compare(derived, results, gradient_step, recorded)
+        results = self._run(derived, arrays)
+        if results is not None:
+            self._compare(derived, results, gradient_step, recorded)
         return results
+
+    def _run(self, derived: "_Derived", arrays: Sequence[NDArray[Any]]) -> Results | None:
+        """Return the results of a program, None where an index is out of range, which torch may allow."""
+        try:
+            return derived.program(arrays)
+        except IndexError:  # such as a label that cross_entropy ignores
+            self._wrote = None
+            return None
 
     def _drop_oldest(self) -> None:
         """Drop the oldest programs beyond the limit of memory."""

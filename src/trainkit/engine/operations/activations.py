@@ -170,7 +170,8 @@ def mse_loss_backward(b: Builder, node: Node, grad: Array, x: Array, y: Array, r
 def nll_loss(
     b: Builder, node: Node, log_p: Array, target: Array, weight: Any, reduction: int, ignore_index: int
 ) -> tuple[Array, Array] | None:
-    if weight is not None or log_p.view.ndim != 2 or reduction != 0:
+    """Choose -log p of each label; one that is ignored, by default -100, is out of range, which is left to torch."""
+    if weight is not None or log_p.view.ndim != 2 or reduction != 0 or ignore_index >= 0:
         return None
     chosen = gather(b, node, log_p, 1, b.reshape(target, (*target.shape, 1)))
     assert chosen is not None, "the shapes fit"
@@ -179,9 +180,17 @@ def nll_loss(
 
 
 def nll_loss_backward(
-    b: Builder, node: Node, grad: Array, log_p: Array, target: Array, weight: Any, reduction: int, *_: Any, **__: Any
+    b: Builder,
+    node: Node,
+    grad: Array,
+    log_p: Array,
+    target: Array,
+    weight: Any,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Array,
 ) -> Array | None:
-    if weight is not None or log_p.view.ndim != 2 or reduction != 0:
+    if weight is not None or log_p.view.ndim != 2 or reduction != 0 or ignore_index >= 0:
         return None
     source = apply_like(b, node)(np.negative, grad, shape=grad.shape)
     column = (*target.shape, 1)

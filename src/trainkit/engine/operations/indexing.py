@@ -91,7 +91,7 @@ def _rows(b: Builder, x_shape: tuple[int, ...], dim: int, index: Array) -> tuple
 def _check(b: Builder, index: Array, size: int) -> None:
     """Check an index at every call, unless it is known to be in 0 ... size - 1."""
     if not index.is_index:
-        b.check(kernels.check_index, b.in_order(index), options=(size,))
+        b.check(kernels.check_index, b.in_order(b.cast(index, np.int64)), options=(size,))
 
 
 def index_select(b: Builder, node: Node, x: Array, dim: int, index: Array) -> Array | None:
@@ -104,19 +104,26 @@ def embedding(b: Builder, node: Node, table: Array, index: Array, *_: Any) -> Ar
 
 
 def index(b: Builder, node: Node, x: Array, indices: Sequence[Array | None]) -> Array | None:
-    """Index the first axes by integers of one shape."""
+    """Index the first axes by integers of one shape, of which negative ones count from the end."""
     given = [one for one in indices if one is not None]
     if len(given) < len(indices) or len({one.shape for one in given}) > 1:
         return None
-    flat = given[0]
-    for axis, one in enumerate(given):
-        size = x.shape[axis]
-        _check(b, one, size)
-        if axis > 0:
-            f = partial(apply, b, shape=one.shape, dtype=np.int64)
-            flat = f(np.add, f(np.multiply, flat, size), one)
+    f = partial(apply, b, shape=given[0].shape, dtype=np.int64)
+    flat, *others = (_from_start(b, one, size) for one, size in zip(given, x.shape, strict=False))
+    for one, size in zip(others, x.shape[1:], strict=False):
+        flat = f(np.add, f(np.multiply, flat, size), one)
     n = len(given)
     return _take(b, node, b.reshape(x, (math.prod(x.shape[:n]), *x.shape[n:])), flat)
+
+
+def _from_start(b: Builder, index: Array, size: int) -> Array:
+    """Check an index of -size ... size - 1, and return it as one of 0 ... size - 1."""
+    if index.is_index:
+        return index
+    f = partial(apply, b, shape=index.shape, dtype=np.int64)
+    index = f(np.add, index, f(np.multiply, f(np.less, index, 0, dtype=np.bool_, of=np.int64), size))
+    _check(b, index, size)
+    return index
 
 
 def _take(b: Builder, node: Node, table: Array, index: Array) -> Array:
