@@ -160,6 +160,13 @@ def replace_a_layer(policy: Any) -> Undo:
     return None
 
 
+def add_a_layer(policy: Any) -> Undo:
+    body = body_of(policy)
+    body.layers.append(linear(0.5 * np.eye(8)))
+    body.is_active = [*body.is_active, False]
+    return None
+
+
 def replace_a_parameter(policy: Any) -> Undo:
     first_layer(policy).weight = nn.Parameter(0.5 * first_layer(policy).weight.detach())
     return None
@@ -245,6 +252,7 @@ EVERYWHERE = [
     freeze,
     freeze_a_bias,
     replace_a_layer,
+    add_a_layer,
     replace_a_parameter,
     replace_the_layers,
     replace_the_activation,

@@ -271,6 +271,18 @@ def test_a_layer_that_was_replaced_learns_and_the_others_keep_their_moments() ->
     assert [moment["step"].item() for moment in ours.step.state_dict()["state"].values()] == [6.0] * 4
 
 
+def test_a_layer_that_is_added_learns_and_the_others_keep_their_moments() -> None:
+    ours = Ours(small_net(), Adam(1e-2))
+    ours.train(range(5))
+    new = small_net((3, 3))
+    before = parameters_of(new)
+    ours.net.append(new)
+    ours.train(range(5, 6))
+
+    assert not torch.equal(new[0].weight, before["0.weight"])
+    assert [moment["step"].item() for moment in ours.step.state_dict()["state"].values()] == [6.0] * 4 + [1.0] * 2
+
+
 def test_another_number_of_parameters_takes_no_moments_of_others() -> None:
     ours = Ours(small_net((4, 8, 8, 3)), Adam(1e-2))
     ours.train(range(5))

@@ -271,6 +271,8 @@ class GradientStep:
 
     def _is_current(self) -> bool:
         """Return whether the module has the parameters that were laid out, and all are views of their groups."""
+        if sum(map(len, self._tables)) != len(self._children):
+            return False
         for table, name, child in self._children:
             if table.get(name) is not child:
                 return False
@@ -296,10 +298,10 @@ class GradientStep:
 
     def _look(self) -> None:
         """Remember the module's children and parameters, to notice changes."""
-        tables: list[dict[str, Any]] = [
+        self._tables: list[dict[str, Any]] = [
             table for part in self.module.modules() for table in (part._modules, part._parameters)
         ]
-        self._children = [(table, name, child) for table in tables for name, child in table.items()]
+        self._children = [(table, name, child) for table in self._tables for name, child in table.items()]
         self._requires_grad = [(parameter, parameter.requires_grad) for _, parameter in self._named]
         self._kinds = [(parameter.shape, parameter.dtype, parameter.device) for _, parameter in self._named]
 
