@@ -222,6 +222,76 @@ def test_what_changes_now_and_then_is_recorded_again() -> None:
     assert_alike(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
+class Block(nn.Module):
+    """A part of a network that is not used at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.is_used = small_net((3, 3), seed=1), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x) if self.is_used else x
+
+
+class Growing(Scaled):
+    """A network with settings of its layers, a block, and a list of further modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.block, self.more = self.inner[0], Block(), nn.ModuleList()
+        self.first.gain = 1.0
+        patch(self.first, 1.5)
+
+    def forward(self, features: Tensor) -> Tensor:
+        x: Tensor = self.block(self.first.gain * self.inner(features))
+        for module in self.more:
+            x = module(x)
+        return x
+
+
+def patch(layer: nn.Module, factor: float) -> None:
+    layer.forward = lambda x: factor * functional.linear(x, layer.weight, layer.bias)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda network: setattr(network.block, "is_used", True), id="a block is used"),
+        pytest.param(lambda network: setattr(network.first, "gain", 3.0), id="an attribute of a plain layer is set"),
+        pytest.param(lambda network: patch(network.first, 0.2), id="a plain layer is patched again"),
+        pytest.param(lambda network: network.more.append(nn.Tanh()), id="a module is appended to an empty list"),
+    ],
+)
+def test_a_network_that_changes_is_recorded_again(change: Any) -> None:
+    mine, theirs = scaled(Growing(), "numpy"), scaled(Growing(), "torch")
+    for step in range(7):
+        for policy in (mine, theirs):
+            if step == 5:  # which is not compared
+                change(policy.network.module)
+            policy.update(batch_of(8, seed=step), step=step)
+        assert_alike(mine, theirs, **CLOSE)
+
+
+class Weighted:
+    """An auxiliary loss with a weight that may be set."""
+
+    def __init__(self) -> None:
+        self.weight = 1.0
+
+    def __call__(self, features: Tensor, rows: TensorBatch) -> Tensor:
+        return self.weight * features.square().mean(dim=1)
+
+
+def test_an_auxiliary_loss_that_is_an_object_is_watched() -> None:
+    mine, theirs = (made(engine=engine, auxiliary=Weighted()) for engine in ("numpy", "torch"))
+    for step in range(7):
+        for policy in (mine, theirs):
+            if step == 5:
+                policy.auxiliary.weight = 10.0  # type: ignore[union-attr]
+            policy.update(batch_of(8, seed=step), step=step)
+        assert_alike(mine, theirs, **CLOSE)
+
+
 def test_what_changes_unseen_is_found_by_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = scaled(Hidden()), scaled(Hidden(), "torch")
     for step in range(7):

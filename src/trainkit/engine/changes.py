@@ -22,6 +22,7 @@ _GLOBAL_HOOKS = [
 ]
 _LISTS = nn.ModuleList, nn.ModuleDict  # which are not called: what matters is which modules they have
 _PLAIN = nn.Linear, nn.Sequential, nn.ReLU, nn.Tanh  # without modes and settings
+_OF_PLAIN = _OF_TORCH | {"in_features", "out_features", "inplace"}
 
 _values: Any = dict.values
 _of_parameter = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
@@ -33,7 +34,8 @@ class Changes:
 
     Watched are an owner's modules, its attributes and theirs: which objects they are, where tensors are stored, which
     require gradients, the modes of modules that have modes, the `forward` of every class of modules and the methods of
-    parts. A part is an attribute that is an object with attributes of its own, such as a backup or a penalty.
+    parts. A part is an attribute that is an object with a `__dict__`, such as a backup or a penalty; what its own
+    attributes contain is not watched.
 
     Args:
         owner: the policy.
@@ -50,7 +52,7 @@ class Changes:
         self.look()
 
     def narrow(self, read: Iterable[Tensor]) -> None:
-        """Watch only modules without tensors, and those with tensors that the function has read, now or before."""
+        """Watch only modules of users, those without tensors, and those whose tensors were read, now or before."""
         self._read.update(map(id, read))
         self.look()
 
@@ -76,7 +78,8 @@ class Changes:
         values = list(chain.from_iterable(get(table) for get, table in self._extras))
         parts = {id(part): part for part in values if _is_part(part)}.values()
         lists = [vars(module)["_modules"] for module in everything if type(module) in _LISTS]
-        self._tables = [table for table in (*tables, *lists, *map(vars, parts)) if table]
+        tables += [*lists, *(part.__dict__ for part in parts)]
+        self._tables = [table for table in tables if table]
         self._kinds = {id(vars(part)): type(part).__name__ for part in parts}  # by their tables
         plain = [table for module, table in zip(modules, own, strict=True) if type(module) in _PLAIN]
         in_plain = {id(table[name]) for table in plain for name in _TABLES}
@@ -147,8 +150,9 @@ class Changes:
         )
 
     def _matters(self, module: nn.Module) -> bool:
-        """Return whether the function may use a module."""
-        if not self._read or module is self._owner:
+        """Return whether the function may use a module; one of the user's may decide by an attribute."""
+        is_of_user = not type(module).__module__.startswith(("torch.", "trainkit."))
+        if not self._read or module is self._owner or is_of_user:
             return True
         own = [*module.parameters(), *module.buffers()]
         return not own or any(id(x) in self._read for x in own)
@@ -158,7 +162,7 @@ class Changes:
         if module is self._owner:
             return self._ignored
         if type(module) in _PLAIN:
-            return frozenset(vars(module))
+            return _OF_PLAIN
         return _OF_TORCH if type(module).__module__.startswith("trainkit.") else _OF_TORCH - {"training"}
 
 

@@ -195,8 +195,8 @@ class Policy(nn.Module):
         self.auxiliary = auxiliary
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._precision = LearningPrecision(self, precision, self.device)
-        own = {"_engine", "_ignored", "recipe"}
-        self._ignored = frozenset(vars(self)) | own | self.unwatched  # attributes that no loss reads
+        unread = vars(self).keys() - {"auxiliary"} | {"_engine", "_ignored", "recipe"}
+        self._ignored = frozenset(unread) | self.unwatched  # attributes that no loss reads
         self._use_engine(engine)
 
     # ---- acting ----
