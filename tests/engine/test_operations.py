@@ -41,6 +41,10 @@ def strided(x: Tensor) -> Tensor:
     return x.new_empty_strided((6, 5), (5, 1))
 
 
+def byte(x: Tensor) -> Tensor:
+    return x.to(torch.uint8)
+
+
 def unlabeled(x: Tensor, label: Tensor, ignored: int) -> Tensor:
     return functional.cross_entropy(x, label, ignore_index=ignored, reduction="none")
 
@@ -100,6 +104,9 @@ CASES: dict[str, tuple[Callable[..., Tensor], Sequence[Tensor]]] = {
     "compare integers": (lambda i, x: (i == 2) * x, [INDEX, X]),
     "bitwise": (lambda m, x: ((m | (x > 0)) & ~(x > 1) ^ m) * x, [MASK, X]),
     "logical": (lambda m, x: torch.logical_or(m, torch.logical_and(x > 0, torch.logical_not(m))) * x, [MASK, X]),
+    "compare with a number that uint8 cannot hold": (lambda i, x: byte(i).eq(-1) * x + byte(i).lt(300) * x, [INDEX, X]),
+    "numbers that bytes cannot hold": (lambda i, x: byte(i) * -1 * x + (i.to(torch.int8) + 200) * x, [INDEX, X]),
+    "an axis of a scalar": (lambda x: x.mean().max(0)[0] + x.mean().softmax(0) + x.mean().cumsum(0), [X]),
     "isfinite": (lambda x: x.isfinite() * x + x.isnan(), [X]),
     "isnan": (lambda x: (x.clamp(max=0.0).detach().sqrt() * 0.0).isnan() * x, [X]),
     "relu": (torch.relu, [X]),

@@ -145,7 +145,10 @@ def derive(b: Builder, call: Call, array_of: Callable[[Node], Array]) -> Sequenc
 
     args, kwargs = given(call.args), {name: given(one) for name, one in call.kwargs.items()}
     operation = OPERATIONS.get(call.name)
-    made = None if operation is None else operation(b, call.results[0] if call.results else None, *args, **kwargs)
+    try:
+        made = None if operation is None else operation(b, call.results[0] if call.results else None, *args, **kwargs)
+    except (OverflowError, ZeroDivisionError, IndexError):  # a number that its dtype cannot hold, an axis of a scalar
+        made = None
     if made is None:
         return _by_torch(b, call, args, kwargs)
     results = made if isinstance(made, tuple) else (made,)
