@@ -358,10 +358,16 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "a sparse tensor": (lambda x: torch.sparse.mm(torch.eye(6).to_sparse(), x), "cannot be recorded"),
     "a zero without memory": (lambda x: x * x.sgn(), "cannot be recorded"),
     "a write to a part": (lambda x: _written(x * 2.0), "writes to a part"),
+    "batch norm of an array": (lambda x: functional.batch_norm(x, *running(), training=True), "writes to an argument"),
     "batch norm": (lambda x: functional.batch_norm(x, RUNNING, RUNNING + 1.0, training=True), "neither an argument"),
 }  # fmt: skip
 RUNNING = torch.zeros(5)
 ARRAY = np.zeros(5, np.float32)
+
+
+def running() -> tuple[Tensor, Tensor]:
+    """Return a running mean and variance that share the memory of arrays."""
+    return torch.from_numpy(ARRAY), torch.from_numpy(np.ones(5, np.float32))
 
 
 def _written(x: Tensor) -> Tensor:

@@ -284,6 +284,8 @@ def _map(fn: Callable[[Any], Any], operands: Any) -> Any:
 
 def _written(operation: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """List the tensors that an operation writes in place."""
+    if operation is torch.ops.aten.native_batch_norm.default:  # whose schema lacks its running statistics
+        return [tensor for tensor in args[3:5] if tensor is not None and args[5]]
     arguments = operation._schema.arguments
     is_written = [a.alias_info is not None and a.alias_info.is_write for a in arguments]
     if not any(is_written):
