@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.helpers.learning import assert_same, linear, parameters_of, small_net
-from trainkit import Adam, Clip, ConfigError
+from trainkit import Adam, Clip, ConfigError, TorchOptimizer
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.engine import gradient_step
 from trainkit.engine.device import convolutions_timed
@@ -31,9 +32,11 @@ def square_loss(net: nn.Module, i: int) -> Tensor:
 class Ours:
     """A network and the gradient step under test."""
 
-    def __init__(self, net: nn.Module, adam: Adam, clip: Clip | None = None, **options: Any) -> None:
+    def __init__(
+        self, net: nn.Module, optimizer: Adam | TorchOptimizer, clip: Clip | None = None, **options: Any
+    ) -> None:
         self.net = net
-        self.step = GradientStep(net, adam, clip, **options)
+        self.step = GradientStep(net, optimizer, clip, **options)
 
     def train(self, steps: range, loss: Loss = square_loss) -> list[float]:
         """Take steps and return the gradient's norm of each."""
@@ -163,6 +166,18 @@ def test_parameters_without_gradient_never_move(weight_decay: float) -> None:
 
     assert_close(ours.net.get_parameter("unused.0.weight").detach(), before, rtol=0, atol=0)
     assert_nets_close(ours.net, reference.net)
+
+
+def test_parameters_without_gradient_never_move_by_an_optimizer_with_a_state_from_the_start() -> None:
+    adagrad = TorchOptimizer(partial(torch.optim.Adagrad, lr=1e-2, weight_decay=0.5))
+    ours = Ours(Halves(), adagrad)
+    before = parameters_of(ours.net)
+    ours.train(range(3))
+    ours.step.load_state_dict(saved(ours.step.state_dict()))
+    ours.train(range(3, 6))
+
+    for name, parameter in parameters_of(ours.net).items():
+        assert torch.equal(parameter, before[name]) is name.startswith("unused")
 
 
 def test_frozen_parameters_never_move() -> None:

@@ -59,7 +59,8 @@ class GradientStep:
     A step whose loss or gradient is not finite is not taken: parameters and the optimizer's state stay as they are.
 
     Args:
-        module: whose parameters to move; one that never gets a gradient never moves.
+        module: whose parameters to move; one that never gets a gradient never moves, and after its first gradient a
+            missing one counts as 0.
         optimizer: `Adam`, `TorchOptimizer`, or a factory of a torch optimizer.
         clip: None clips nothing.
         flush_denormals: let numbers below 1e-38 count as 0 within the step on the CPU, where they are slow; this

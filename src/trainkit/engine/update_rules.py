@@ -252,9 +252,9 @@ class TorchRule:
         self.rate.advance()
 
     def state(self) -> dict[int, State]:
-        """Return the optimizer's state of every parameter that has one."""
-        states = self._optimizer.state
-        return {i: states[p] for i, p in enumerate(self._parameters) if states.get(p)}
+        """Return the optimizer's state of every parameter that has one; Adagrad makes one before the first step."""
+        states = [self._optimizer.state.get(parameter) for parameter in self._parameters]
+        return {i: state for i, state in enumerate(states) if state and state.get("step", 1) != 0}
 
     def adopt(self, parameters: list[nn.Parameter], state: Mapping[int, State]) -> None:
         """Continue with these parameters and their states, which are cast to their dtypes and devices.
