@@ -609,6 +609,14 @@ def test_wrong_input_is_refused_by_name_and_rule(make: Any, message: str) -> Non
     assert message in str(refusal.value)
 
 
+def test_a_sparse_gradient_is_refused_by_the_parameters_name() -> None:
+    net = nn.Sequential(nn.Embedding.from_pretrained(torch.ones(5, 3), freeze=False, sparse=True))
+    step = GradientStep(net, Adam(1e-2))
+    message = r"needs dense gradients, but that of 0\.weight is sparse: make its module with sparse=False"
+    with pytest.raises(ConfigError, match=message):
+        step(lambda: net(torch.tensor([1, 3])).sum(), step=0)
+
+
 def test_everything_wrong_with_a_clip_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as refusal:
         Clip(0, by="x")

@@ -90,6 +90,12 @@ class FlatGroup:
         first = self.members[0]
         if any(p.dtype != first.dtype or p.device != first.device for p in self.members):
             raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")
+        for path, parameter in zip(self.layout, self.members, strict=True):
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise ConfigError(
+                    f"GradientStep needs dense gradients, but that of {path} is sparse: make its module with "
+                    "sparse=False"
+                )
         self.parameters = lay_flat(self.members)
         self.gradient = torch.zeros_like(self.parameters)
         self._gradient_array = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
