@@ -402,6 +402,17 @@ def test_a_negative_number_is_no_row_where_torch_rejects_it() -> None:
         derived([np.array([0, 5, -1, 2], np.int32)])
 
 
+def test_an_index_that_is_known_to_fit_a_longer_axis_is_checked() -> None:
+    clamped, others = recorded(lambda x, i: x.gather(1, i.clamp(0, 100)), [X, INDEX])
+    with pytest.raises(IndexError, match=r"must be in 0 ... 4, got 7"):
+        derive_program(others, clamped, [np.zeros((6, 5), np.float32)])([np.full((6, 1), 7)])
+
+    wide = -torch.arange(8).repeat(6, 1)
+    found, others = recorded(lambda x, y: x.gather(1, y.argmax(1, keepdim=True)), [X, wide])
+    with pytest.raises(IndexError, match=r"must be in 0 ... 4, got 7"):
+        derive_program(others, found, [np.zeros((6, 5), np.float32)])([-wide.numpy()])
+
+
 def test_what_numpy_lacks_is_computed_by_torch_in_the_same_memory() -> None:
     p, others = recorded(functional.gelu, [X])
     _, _, derived = run(p, others, shares_memory=True)

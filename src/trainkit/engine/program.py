@@ -39,13 +39,13 @@ class Array:
 
     Attributes:
         view: an array with the shape, dtype and strides that the one of the program will have.
-        is_index: whether every number is known to be a valid index of the axis that it was computed for.
+        index_size: of an axis that every number is known to be an index of, 0 ... index_size - 1; None if of none.
     """
 
-    __slots__ = ("is_index", "memory", "view")
+    __slots__ = ("index_size", "memory", "view")
 
-    def __init__(self, memory: Memory, view: NDArray[Any], *, is_index: bool = False) -> None:
-        self.memory, self.view, self.is_index = memory, view, is_index
+    def __init__(self, memory: Memory, view: NDArray[Any], *, index_size: int | None = None) -> None:
+        self.memory, self.view, self.index_size = memory, view, index_size
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ class Builder:
         view = look(x.view)
         key = id(x.memory), *_layout(view)
         if key not in self._views:
-            self._views[key] = Array(x.memory, view, is_index=x.is_index)
+            self._views[key] = Array(x.memory, view, index_size=x.index_size)
         return self._views[key]
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
@@ -262,7 +262,7 @@ class Builder:
             for function, arguments in kernel(out.view, *(x.view for x in operands), *options):
                 function(*arguments)
         out.view.setflags(write=False)
-        self._known[key] = Array(Memory(out.memory.array, is_constant=True), out.view, is_index=out.is_index)
+        self._known[key] = Array(Memory(out.memory.array, is_constant=True), out.view, index_size=out.index_size)
         return self._known[key]
 
     def _new(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None) -> Array:

@@ -245,8 +245,8 @@ def clamp(b: Builder, node: Node, x: Array, low: Any = None, high: Any = None) -
         if bound is not None:
             full = bound if isinstance(bound, Array) else full_like(b, x, bound, dtype)
             x = apply_like(b, node)(function, x, full)
-    if low is not None and high is not None and dtype.kind == "i" and not isinstance(low, Array):
-        x.is_index = low >= 0
+    if isinstance(low, int) and isinstance(high, int) and dtype.kind == "i" and 0 <= low <= high:
+        x.index_size = high + 1
     return x
 
 

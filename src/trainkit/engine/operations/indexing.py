@@ -90,7 +90,7 @@ def _rows(b: Builder, x_shape: tuple[int, ...], dim: int, index: Array) -> tuple
 
 def _check(b: Builder, index: Array, size: int) -> None:
     """Check an index at every call, unless it is known to be in 0 ... size - 1."""
-    if not index.is_index:
+    if index.index_size is None or index.index_size > size:
         b.check(kernels.check_index, b.in_order(b.cast(index, np.int64)), options=(size,))
 
 
@@ -118,7 +118,7 @@ def index(b: Builder, node: Node, x: Array, indices: Sequence[Array | None]) -> 
 
 def _from_start(b: Builder, index: Array, size: int) -> Array:
     """Check an index of -size ... size - 1, and return it as one of 0 ... size - 1."""
-    if index.is_index:
+    if index.index_size is not None and index.index_size <= size:
         return index
     f = partial(apply, b, shape=index.shape, dtype=np.int64)
     index = f(np.add, index, f(np.multiply, f(np.less, index, 0, dtype=np.bool_, of=np.int64), size))

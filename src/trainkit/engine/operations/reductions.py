@@ -148,7 +148,7 @@ def index_of_extreme(function: np.ufunc) -> Operation:
     def operation(b: Builder, node: Node, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
         x, axis = (b.reshape(x, (x.view.size,)), 0) if dim is None else (x, dim % x.view.ndim)
         index = b.call(_FIND[function], x, shape=_without(x.shape, (axis,)), dtype=np.int64, options=(axis,))
-        index.is_index = True
+        index.index_size = x.shape[axis]
         return b.reshape(index, node.shape)
 
     return operation
@@ -200,5 +200,5 @@ def sort(
         return None
     axis = (dim % x.view.ndim,)
     order = b.call(kernels.sorting_order, x, shape=node.shape, dtype=np.int64, options=axis)
-    order.is_index = True
+    order.index_size = x.shape[axis[0]]
     return b.call(kernels.sort, x, shape=node.shape, dtype=x.dtype, options=axis), order
