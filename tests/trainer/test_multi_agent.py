@@ -234,6 +234,39 @@ def test_ppo_policies_learn_from_their_own_rollouts_as_single_ones_do() -> None:
         assert_same(policy[name].training_state(), single.training_state())
 
 
+def test_an_exception_before_a_policy_learns_has_no_other_learn_twice_from_its_rollout() -> None:
+    def trained(*, fails: bool) -> tk.MultiAgentPolicy:
+        def fail_once(trainer: tk.Trainer, rollout: Any) -> None:
+            if fails and trainer.learning == "rival" and not failed:
+                failed.append(trainer.learning)
+                raise OSError("mine")
+
+        failed: list[str] = []
+        envs = games()
+        policies = {name: tk.PPOPolicy.for_envs(envs, hidden=(8,), seed=1, device="cpu") for name in ("main", "rival")}
+        policy = tk.MultiAgentPolicy(policies, {"left": "main", "right": "rival"})
+        buffer = tk.MultiAgentBuffer({name: tk.RolloutBuffer() for name in policies})
+        options: dict[str, Any] = {"step_per_collect": 48, "verbose": False, "show_progress": False, "seed": 7}
+        trainer = tk.OnpolicyTrainer(
+            policy,
+            tk.Collector(policy, envs, buffer),
+            max_epoch=2,
+            step_per_epoch=96,
+            on_train_batch=fail_once,
+            **options,
+        )
+        if fails:
+            with pytest.raises(OSError, match="mine"):
+                trainer.run()
+        trainer.run()
+        return policy
+
+    undisturbed, disturbed = trained(fails=False), trained(fails=True)
+    for name in ("main", "rival"):
+        assert disturbed[name].n_updates == undisturbed[name].n_updates > 0
+        assert_same(disturbed[name].training_state(), undisturbed[name].training_state())
+
+
 def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() -> None:
     added: list[tuple[int, str]] = []
     trainer = two_policies(

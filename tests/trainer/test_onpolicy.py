@@ -212,6 +212,52 @@ def test_an_exception_of_a_callback_within_an_update_goes_on_to_the_same_bits() 
     assert everything(failing) == everything(straight)
 
 
+class FailsAtSecondBatch(tk.Callback):
+    n = 0
+
+    def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> None:
+        self.n += 1
+        if self.n == 2:
+            raise OSError("mine")
+
+
+def test_an_exception_of_a_callback_before_a_rollout_is_learned_from_loses_no_row() -> None:
+    straight, failing = make_onpolicy_trainer(), make_onpolicy_trainer(callbacks=[FailsAtSecondBatch()])
+    with pytest.raises(OSError, match="mine"):
+        next(failing)
+    straight.run()
+    failing.run()
+    assert everything(failing) == everything(straight)
+
+
+def test_a_run_saved_after_an_exception_before_learning_has_the_rollout(tmp_path: Path) -> None:
+    failing = make_onpolicy_trainer(callbacks=[FailsAtSecondBatch()])
+    with pytest.raises(OSError, match="mine"):
+        next(failing)
+    resumed, straight = make_onpolicy_trainer(resume_from=failing.save(tmp_path / "saved")), make_onpolicy_trainer()
+    resumed.run()
+    straight.run()
+    assert everything(resumed) == everything(straight)
+
+
+def test_a_rollout_is_learned_from_again_when_an_update_raised() -> None:
+    class Fails(tk.PPOPolicy):
+        n = 0
+
+        def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
+            self.n += 1
+            if self.n == 5:
+                raise MemoryError("full")
+            return super().loss_inputs(n_rows, step=step)
+
+    trainer = make_onpolicy_trainer(kind=Fails)
+    with pytest.raises(MemoryError, match="full"):
+        next(trainer)
+    assert trainer.gradient_step == 4
+    trainer.run()
+    assert (trainer.env_step, trainer.gradient_step) == (72, 18 + 1)  # the first batch of the second rollout, twice
+
+
 @pytest.mark.parametrize("per_collect", [{}, {"episode_per_collect": 3}], ids=["steps", "episodes"])
 def test_a_checkpoint_takes_counters_weights_and_generators_along(tmp_path: Path, per_collect: dict[str, int]) -> None:
     first = make_onpolicy_trainer(test=True, **per_collect)

@@ -26,6 +26,8 @@ RolloutLearnerT = TypeVar("RolloutLearnerT", bound=RolloutLearner | HasLearningU
 class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     """Alternate between collecting a rollout and learning from it.
 
+    After an exception in an update the next `next()` learns from the policy's whole rollout again.
+
     Args:
         policy: learns; its `horizon` says what rewards and discount count.
         train_collector: has a `RolloutBuffer`, or is a `TensorCollector`.
@@ -128,14 +130,19 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         with self._metrics.stopwatch.measure("update"):
             while True:
                 self._interrupt.check(is_whole=False)
-                if next(self._updates, None) is None:
+                try:
+                    result = next(self._updates, None)
+                except BaseException:
+                    self._updates = None  # it has ended: the next call reads the rows that are left again
+                    raise
+                if result is None:
                     break
                 self._callbacks.fire("on_update_end", self)
         self._updates, self._has_rollout = None, False
         self.buffer.clear()
 
     def _all_updates(self) -> Iterator[UpdateResult]:
-        """Let every policy that is trained learn from its rows, one after the other."""
+        """Let every policy that is trained learn from its rows and discard them, one after the other."""
         for unit in learning_units(self.policy, self.buffer, self._collector):
             self.learning = unit.name
             if len(unit.buffer):
@@ -143,6 +150,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
                 rollout = self._callbacks.transform(self, rows)
                 options = {"batch_size": self.batch_size, "repeat": self.repeat_per_collect}
                 yield from unit.policy.learn(rollout, step=unit.clock.env_step, **options)
+                unit.buffer.clear()  # only now: an exception must not lose them
 
     def _complete(self) -> None:
         """Learn from the rest of a rollout: a run cannot be resumed in the middle of one."""
