@@ -378,6 +378,25 @@ def test_rules_of_your_own_are_added_and_none_switches_all_off() -> None:
             make_trainer(diagnosis=wrong)
 
 
+def test_an_exception_of_a_rule_keeps_no_callback_from_the_end_of_the_epoch() -> None:
+    def fail_in_epoch_2(trainer: tk.Trainer) -> str | None:
+        if trainer.epoch == 2:
+            raise ValueError("mine")
+        return None
+
+    ended: list[int] = []
+    reported: list[int] = []
+    trainer = make_trainer(
+        diagnosis=[fail_in_epoch_2],
+        on_epoch_end=lambda trainer, result: ended.append(result.epoch),
+        on_epoch_reported=lambda trainer, result: reported.append(result.epoch),
+    )
+    with pytest.raises(ValueError, match="mine"):
+        trainer.run()
+    assert [result.epoch for result in trainer] == [2, 3]
+    assert ended == reported == [1, 2, 3]
+
+
 def test_a_run_without_updates_is_named() -> None:
     result = next(make_trainer(learning_starts=100))
     assert result.stats.warnings["no_updates"].message.startswith(

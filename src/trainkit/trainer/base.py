@@ -59,11 +59,13 @@ class EndedEpoch:
     Attributes:
         result: to be yielded.
         report: its last, until it is written; None afterwards.
+        is_announced: whether `on_epoch_end` was fired.
         is_reported: whether `on_epoch_reported` was fired.
     """
 
     result: EpochResult
     report: EpochStats | None = None
+    is_announced: bool = True
     is_reported: bool = True
 
 
@@ -610,12 +612,11 @@ class Trainer(Generic[TraineeT]):
         report, stats = self._metrics.end_epoch(self.clock, schedule.unreported, schedule.epoch_test)
         schedule.unreported = NO_COLLECT
         self._epochs.is_running = False
-        self._ended = EndedEpoch(EpochResult(self.epoch, stats, self.info), report, is_reported=False)
-        stats = self._reports.diagnosed(self, self._ended.result)
+        result = EpochResult(self.epoch, stats, self.info)
+        self._ended = EndedEpoch(result, report, is_announced=False, is_reported=False)
+        stats = self._reports.diagnosed(self, result)
         self._ended.result = EpochResult(self.epoch, stats, self.info)
         self._reports.progress.advance_to(self._epochs.n_done(self.clock))
-        self._callbacks.fire("on_epoch_end", self, self._ended.result)
-        self._agree_to_stop()
         self._finish_epoch(self._ended)
 
     def _agree_to_stop(self) -> None:
@@ -625,7 +626,11 @@ class Trainer(Generic[TraineeT]):
             self.stop_reason = next((reason for reason in self.ranks.gather(own) if reason is not None), None)
 
     def _finish_epoch(self, ended: EndedEpoch) -> None:
-        """Write the report of an epoch whose `on_epoch_end` was fired, and fire `on_epoch_reported`."""
+        """Fire `on_epoch_end`, write the epoch's report, and fire `on_epoch_reported`, each once."""
+        if not ended.is_announced:
+            ended.is_announced = True
+            self._callbacks.fire("on_epoch_end", self, ended.result)
+            self._agree_to_stop()
         self._write_epoch()
         if not ended.is_reported:
             ended.is_reported = True
