@@ -276,7 +276,9 @@ def test_an_exception_in_a_callback_says_whose_it_was_and_the_trainer_goes_on_as
     assert everything(raising) == everything(quiet)
 
 
-@pytest.mark.parametrize("event", ["on_train_start", "on_collect_end", "on_best", "on_evaluate_end", "on_epoch_end"])
+@pytest.mark.parametrize(
+    "event", ["on_train_start", "on_collect_end", "on_evaluate_start", "on_best", "on_evaluate_end", "on_epoch_end"]
+)
 def test_an_exception_at_any_event_loses_no_epoch_and_the_other_callbacks_hear_it_once(event: str) -> None:
     def fail(self: tk.Callback, *news: Any) -> None:
         if not failed:

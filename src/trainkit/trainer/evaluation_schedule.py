@@ -89,6 +89,7 @@ class EvaluationSchedule:
         """Allow `evaluate` another evaluation in this epoch."""
         if self.evaluation is not None:
             self.evaluation.discard_interrupted()  # of another epoch, or of a run before `reset`
+        self._is_announced = False  # whether `on_evaluate_start` was fired
         self._is_evaluated = self._is_delivered = False  # whether it was played, and all its events were fired
 
     def is_due(self, trainer: "Trainer", *, at_end: bool = False, is_last: bool = False) -> bool:
@@ -104,6 +105,9 @@ class EvaluationSchedule:
 
     def evaluate(self, trainer: "Trainer") -> None:
         """Evaluate, or resume an interrupted evaluation, without repeating completed parts."""
+        if not self._is_announced:
+            self._is_announced = True
+            self._callbacks.fire("on_evaluate_start", trainer)
         if self._is_delivered:
             pass
         elif self._worker is None:
@@ -115,8 +119,6 @@ class EvaluationSchedule:
     def _evaluate(self, trainer: "Trainer") -> None:
         evaluation = self._required()
         if not self._is_evaluated:
-            if not evaluation.is_interrupted:
-                self._callbacks.fire("on_evaluate_start", trainer)
             self.epoch_test = self.unreported = self._run(trainer.clock)
             self.epoch_score = self.score(self.epoch_test)
             self._n_periods = n_periods(trainer, evaluation.unit, evaluation.every)
@@ -145,7 +147,6 @@ class EvaluationSchedule:
     def _request(self, trainer: "Trainer") -> None:
         """Request an evaluation of the current weights, when the last one was delivered."""
         with self._stopwatch.measure("evaluate"):
-            self._callbacks.fire("on_evaluate_start", trainer)
             self._pending = Pending(trainer.epoch, trainer.clock, pickled_policy(trainer.policy))
             self._n_periods = n_periods(trainer, self._required().unit, self._required().every)
             self._is_delivered = True

@@ -26,7 +26,8 @@ The order within an epoch, once each unless said otherwise:
 Episodes of an evaluation fire the same events; `episode.in_evaluation` distinguishes them. An episode that a reset
 cuts has no end. Several callbacks receive one event in the order they were given, the trainer's own `*_fn` first,
 functions given as `on_...=` last. An exception goes through; the callbacks after the one that raised it receive the
-event when the trainer continues. With `callback_errors="log"` it is logged instead.
+event when the trainer continues. Two events are fired again, for all callbacks: `on_train_batch` instead, and
+`on_collect_start` in addition. With `callback_errors="log"` the exception is logged instead.
 """
 
 import inspect
