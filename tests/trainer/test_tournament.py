@@ -1,11 +1,13 @@
 """Tournaments: results on all sides, intervals by Wilson's formula, and ratings by the odds that they say."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import trainkit as tk
 from tests.helpers.matrix_games import MatrixGame
-from trainkit.trainer.tournament import WinRate, elo_ratings
+from trainkit.trainer.tournament import WinRate, elo_ratings, lead_of
 
 
 def always(action: int) -> tk.Policy:
@@ -26,6 +28,28 @@ def test_scissors_lose_to_rock_on_both_sides() -> None:
     assert "rock against scissors: 1.000" in str(table)
     with pytest.raises(tk.ConfigError, match="has no games of 'rock' against 'well'"):
         table.win_rate("rock", "well")
+
+
+def test_four_agents_with_equal_returns_draw() -> None:
+    class Shared(MatrixGame):
+        possible_agents = ("a", "b", "c", "d")  # type: ignore[assignment]  # four
+
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            self.agents = []
+            ends, cuts = dict.fromkeys(actions, True), dict.fromkeys(actions, False)
+            rewards = dict.fromkeys(actions, 0.1)  # the computed mean of three is larger
+            return self._obs(), rewards, ends, cuts, {name: {} for name in actions}
+
+    table = tk.trainer.tournament({"one": always(0), "other": always(1)}, Shared, n_episode=8, seed=0)
+    assert table.win_rate("one", "other") == WinRate(wins=0, draws=8, losses=0)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "sign"),
+    [(0.1 + 0.2, 0.3, 0), (0.1 + 0.2 - 0.3, 0.0, 0), (1.0, 1.0 - 1e-6, 1), (-1e6, 1 - 1e6, -1), (0.0, 1e-6, -1)],
+)
+def test_returns_that_are_equal_up_to_rounding_are_a_draw(own: float, others: float, sign: int) -> None:
+    assert np.sign(lead_of(own, others)) == sign
 
 
 def test_intervals_are_wilsons() -> None:

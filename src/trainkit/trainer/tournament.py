@@ -137,8 +137,9 @@ def tournament(
 ) -> Tournament:
     """Let every two policies play each other on all sides, and return win rates and Elo ratings.
 
-    One policy plays one agent and its opponent all others; the side with the larger mean return wins a game. Policies
-    without exploration repeat the same game where the environment is deterministic: then give `explore=True`.
+    One policy plays one agent and its opponent all others; the side with the larger mean return wins a game, and means
+    that are equal up to rounding are a draw. Policies without exploration repeat the same game where the environment is
+    deterministic: then give `explore=True`.
 
     Args:
         policies: {name: policy}, at least two, which are not changed.
@@ -181,7 +182,7 @@ def _leads(policy: MultiAgentPolicy, envs: Any, side: int, n_episode: int, explo
     def note(returns: NDArray[np.float64]) -> NDArray[np.float64]:
         own = np.nan_to_num(returns[:, side])
         others = np.nan_to_num(np.delete(returns, side, axis=1)).mean(axis=1)
-        found.extend((own - others).tolist())
+        found.extend(map(lead_of, own, others))
         return own
 
     collector = Collector(policy, envs, reward_metric=note)
@@ -190,6 +191,11 @@ def _leads(policy: MultiAgentPolicy, envs: Any, side: int, n_episode: int, explo
     finally:
         collector.release()
     return found
+
+
+def lead_of(own: float, others: float) -> float:
+    """Return by how much one side's mean return exceeds the other's: 0, a draw, if they are equal up to rounding."""
+    return 0.0 if math.isclose(own, others, rel_tol=1e-9, abs_tol=1e-9) else own - others
 
 
 def elo_ratings(

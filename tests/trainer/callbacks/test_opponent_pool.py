@@ -86,6 +86,13 @@ def test_a_copy_is_added_when_the_policy_wins_often_enough() -> None:
     assert not pool._recent
 
 
+def test_four_agents_with_equal_returns_draw() -> None:
+    pool = Pool("main", add_every=30)
+    pool._games[0] = [("main", 0.1), *[("main-30", 0.1)] * 3]  # the computed mean of three is larger
+    pool._count_game(0)
+    assert pool.win_rate("main-30") == 0.5
+
+
 def test_a_run_with_a_pool_continues_with_the_same_bits(tmp_path: Path) -> None:
     whole = run(Pool("main", size=2, add_every=30, draw="hard"))
     for epoch, _, _ in whole:

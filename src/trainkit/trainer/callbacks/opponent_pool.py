@@ -14,6 +14,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.policy import GameEpisode, MultiAgentPolicy
 from trainkit.trainer.callbacks.base import Callback
+from trainkit.trainer.tournament import lead_of
 
 if TYPE_CHECKING:
     from trainkit.collector import Episode
@@ -182,7 +183,7 @@ class OpponentPool(Callback):
             returns.setdefault(name, []).append(total)
         own = returns.pop(self.name, None)
         for name, theirs in returns.items() if own is not None else ():
-            lead = float(np.mean(own or [0.0]) - np.mean(theirs))
+            lead = lead_of(float(np.mean(own or [0.0])), float(np.mean(theirs)))
             result = 0.5 + 0.5 * float(np.sign(lead))
             self._recent.append(result)
             self._results.setdefault(name, deque(maxlen=_N_RECENT)).append(result)
