@@ -4,7 +4,9 @@ import dataclasses
 import logging
 import math
 import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -277,17 +279,22 @@ def test_auto_without_a_checkpoint_is_refused() -> None:
 # ---- when it cannot ----
 
 
-def test_a_full_disk_leaves_the_former_whole_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def fill_disk(monkeypatch: pytest.MonkeyPatch, is_full: Callable[[Path], bool]) -> None:
+    """Let the disk be full for files of these paths."""
     whole = files.write_whole
 
-    def full(path: Path, write: Any, **more: Any) -> None:
-        if trainer.epoch in (2, 3) and path.name.startswith("buffer"):
+    def write_whole(path: Path, write: Any, **more: Any) -> None:
+        if is_full(path):
             raise OSError(28, "No space left on device")
         whole(path, write, **more)
 
-    monkeypatch.setattr(files, "write_whole", full)
+    monkeypatch.setattr(files, "write_whole", write_whole)
+
+
+def test_a_full_disk_leaves_the_former_whole_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    fill_disk(monkeypatch, lambda path: trainer.epoch in (2, 3) and path.name.startswith("buffer"))
     trainer = make_trainer(max_epoch=4, checkpoint=tmp_path)
     epochs = []
     for epoch, _, _ in trainer:
@@ -296,6 +303,29 @@ def test_a_full_disk_leaves_the_former_whole_and_the_run_goes_on(
     assert epochs == [(1, [1]), (2, [1]), (3, [1]), (4, [4])]
     assert caplog.text.count("No space left on device; a former one is whole; the run continues") == 2
     assert saved(tmp_path) == ["save-000002"]
+
+
+def test_the_best_is_the_best_that_could_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Score(tk.Callback):
+        def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
+            trainer.log("own", [5.0, 9.0, 7.0, 6.0, 8.0][trainer.epoch - 1])
+
+    checkpoint = tk.Checkpoint(tmp_path, keep_best="custom/own")
+    trainer = make_trainer(max_epoch=5, step_per_epoch=4, callbacks=[Score(), checkpoint])
+    fill_disk(monkeypatch, lambda path: trainer.epoch == 2 and path.parent.name == "best")
+    assert [progress(tmp_path / "best")[0] for _ in trainer] == [1, 1, 3, 3, 5]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_best_that_cannot_be_saved_does_not_end_the_run(
+    background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    fill_disk(monkeypatch, lambda path: path.parent.name == "best" and not trainer.is_finished)
+    evaluation = tk.Evaluation(background=background)
+    with make_trainer(test=True, evaluation=evaluation, max_epoch=3, checkpoint=tmp_path) as trainer:
+        trainer.run()
+    assert trainer.epoch == 3
+    assert re.search(r"best: .*No space left on device; a former one is whole; the run continues", caplog.text)
 
 
 def test_a_last_save_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ import math
 import shutil
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,7 +43,8 @@ class Checkpoint(Callback):
             two rounds of collecting and learning.
         keep_last: how many are kept; two or more let `resume_from="auto"` take the one before a damaged one.
         keep_best: the tag of an epoch's statistics whose largest value so far has a checkpoint of its own in `best`,
-            without a buffer; None keeps none. Of evaluations in the background `best` has the policy alone.
+            without a buffer; None keeps none. An epoch that could not be saved does not count. Of evaluations in the
+            background `best` has the policy alone.
         with_buffer: whether rows are saved; without, a resumed run has none of those it had.
         at: as in `Trainer.save`.
     """
@@ -100,18 +102,13 @@ class Checkpoint(Callback):
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         """Keep the best policy by evaluations in the background: their epochs have been reported already."""
         policy = trainer.evaluated_policy
-        if policy is trainer.policy or not str(self._keep_best).startswith("test/"):
-            return
-        if self._note_best(EpochStats(train=NO_COLLECT, test=stats, time=NO_TIME)):
-            self.claim.hold()
-            policy.save(self.folder / "best")
+        if policy is not trainer.policy and str(self._keep_best).startswith("test/"):
+            self._keep_if_best(trainer, EpochStats(train=NO_COLLECT, test=stats, time=NO_TIME), policy.save)
 
     def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
-        if self._note_best(result.stats):
-            if trainer.ranks is not None:  # rank 0, which alone evaluates
-                trainer.policy.save(self.folder / "best")
-            else:
-                self._save(trainer, self.folder / "best", ["buffer"])
+        whole = partial(trainer.save, exclude=["buffer"], at=self._at)
+        save = whole if trainer.ranks is None else trainer.policy.save  # by rank 0, which alone evaluates
+        self._keep_if_best(trainer, result.stats, save)
         if trainer.is_finished or (self.unit == "epochs" and self._is_due(trainer)):
             self.save(trainer)
 
@@ -128,7 +125,8 @@ class Checkpoint(Callback):
         if trainer.ranks is not None:
             number = trainer.ranks.gather(number)[0]
         path = self.folder / f"save-{number:06d}"
-        is_written = self._save(trainer, path, [] if self.with_buffer else ["buffer"])
+        exclude = [] if self.with_buffer else ["buffer"]
+        is_written = self._save(trainer, path, partial(trainer.save, exclude=exclude, at=self._at))
         if is_written and (trainer.ranks is None or trainer.ranks.rank == 0):
             self.remove_old(path)
 
@@ -157,22 +155,23 @@ class Checkpoint(Callback):
             return time.monotonic() - self._saved_at >= self._every
         return n_periods(trainer, self.unit, self._every) > self._n_periods
 
-    def _note_best(self, stats: EpochStats) -> bool:
-        """Return whether an epoch is the best so far; ties keep the first, and a missing value is never the best."""
-        value = None if self._keep_best is None else stats[self._keep_best]
-        if value is None or math.isnan(value) or (self._best is not None and value <= self._best):
-            return False
-        self._best = value
-        return True
-
     # ---- files ----
 
-    def _save(self, trainer: "Trainer", path: Path, exclude: Sequence[str]) -> bool:
+    def _keep_if_best(self, trainer: "Trainer", stats: EpochStats, save: Callable[[Path], object]) -> None:
+        """Save an epoch that is the best of those saved; ties keep the first, and a missing value is never the best."""
+        value = None if self._keep_best is None else stats[self._keep_best]
+        if value is None or math.isnan(value) or (self._best is not None and value <= self._best):
+            return
+        former, self._best = self._best, value  # before, for the checkpoint has it
+        if not self._save(trainer, self.folder / "best", save):
+            self._best = former
+
+    def _save(self, trainer: "Trainer", path: Path, write: Callable[[Path], object]) -> bool:
         """Save, and return whether that succeeded; at the end of a run a failure raises."""
         if trainer.ranks is None or trainer.ranks.rank == 0:
             self.claim.hold()
         try:
-            trainer.save(path, exclude=exclude, at=self._at)
+            write(path)
         except CheckpointError as error:
             if trainer.is_finished or not isinstance(error.__cause__, OSError):
                 raise
