@@ -450,6 +450,19 @@ def test_a_logger_that_was_closed_with_its_run_is_rejected(tmp_path: Path, kind:
         make_trainer(logger=logger, max_epoch=1)
 
 
+@pytest.mark.parametrize("kind", [tk.loggers.JsonlLogger, tk.loggers.CsvLogger, tk.loggers.TensorboardLogger])
+@pytest.mark.parametrize("n_epochs", [0, 1])
+def test_a_logger_that_another_run_closed_is_named(tmp_path: Path, kind: Any, n_epochs: int) -> None:
+    logger = kind(tmp_path)
+    first, second = make_trainer(logger=logger), make_trainer(logger=logger)
+    for _ in range(n_epochs):
+        next(second)
+    first.close()
+    with pytest.raises(tk.ConfigError, match=rf"logger is the {kind.__name__} of .*, which was closed with its run"):
+        second.run()
+    second.close()
+
+
 def test_an_evaluation_in_the_background_belongs_to_the_row_of_its_step(tmp_path: Path) -> None:
     logger = tk.JsonlLogger(tmp_path)
     for step, tags in [(100, "train"), (200, "train"), (100, "test"), (300, "test"), (300, "train"), (200, "train")]:

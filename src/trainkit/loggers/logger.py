@@ -141,40 +141,45 @@ class Loggers:
 
     def purge(self, step: int) -> None:
         """Remove what was written after this step from each logger that can."""
-        self._each("purge", step, only=PurgingLogger)
+        self._write("purge", step, only=PurgingLogger)
 
     def write(self, step: int, stats: object) -> None:
         """Write the numbers of a statistics record to each."""
         if self._loggers:
-            self._each("write", step, scalars(stats))
+            self._write("write", step, scalars(stats))
 
     def write_histograms(self, step: int, values: Mapping[str, NDArray[Any]]) -> None:
         """Write to each logger that shows histograms."""
         if values:
-            self._each("write_histograms", step, values, only=HistogramLogger)
+            self._write("write_histograms", step, values, only=HistogramLogger)
 
     def write_episodes(self, step: int, rows: Sequence[Mapping[str, float]]) -> None:
         """Write to each logger that has a table of episodes."""
         if rows:
-            self._each("write_episodes", step, rows, only=EpisodeLogger)
+            self._write("write_episodes", step, rows, only=EpisodeLogger)
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
         """Write to each logger that shows texts."""
         if texts:
-            self._each("write_texts", step, texts, only=TextLogger)
+            self._write("write_texts", step, texts, only=TextLogger)
 
     def write_video(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write to each logger that shows videos."""
-        self._each("write_video", step, tag, frames, fps, only=VideoLogger)
+        self._write("write_video", step, tag, frames, fps, only=VideoLogger)
 
     def describe(self, settings: Callable[[], Mapping[str, Any]]) -> None:
         """Write the settings to each, if there is any."""
         if self._loggers:
-            self._each("describe", settings())
+            self._write("describe", settings())
 
     def close(self) -> None:
         """Close each."""
         self._each("close")
+
+    def _write(self, method: str, *arguments: Any, only: type = object) -> None:
+        for logger in self._loggers:
+            _require_open(logger)
+        self._each(method, *arguments, only=only)
 
     def _each(self, method: str, *arguments: Any, only: type = object) -> None:
         for number, logger in enumerate(self._loggers):
@@ -211,12 +216,7 @@ def _listed(logger: object, former: Sequence[Path]) -> list[Logger]:
         return [one for item in logger for one in _listed(item, former)]
     has_methods = all(callable(getattr(logger, name, None)) for name in ("write", "describe", "close"))
     if has_methods and hasattr(logger, "folder"):
-        if getattr(logger, "is_closed", False):
-            kind = type(logger).__name__
-            raise ConfigError(
-                f"logger is the {kind} of {logger.folder}, which was closed with its run: make one for each run, or "
-                f"{kind}(folder, resume=True) to continue"
-            )
+        _require_open(logger)
         return [logger]  # type: ignore[list-item]  # it has the protocol's members
     if any(kind.__module__.startswith("torch.utils.tensorboard") for kind in type(logger).__mro__):
         return [EventWriter(logger)]
@@ -227,3 +227,13 @@ def _listed(logger: object, former: Sequence[Path]) -> list[Logger]:
     raise ConfigError(
         f"logger must be a folder, a logger with folder, write, describe and close, or a list of them, got {logger!r}"
     )
+
+
+def _require_open(logger: Any) -> None:
+    """Raise a `ConfigError` if a logger was closed."""
+    if getattr(logger, "is_closed", False):
+        kind = type(logger).__name__
+        raise ConfigError(
+            f"logger is the {kind} of {logger.folder}, which was closed with its run: make one for each run, or "
+            f"{kind}(folder, resume=True) to continue"
+        )
