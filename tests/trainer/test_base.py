@@ -124,6 +124,27 @@ def test_run_trains_what_is_left_and_returns_where_the_run_stands() -> None:
     assert info.gradient_step == trainer.policy.n_updates > 0
 
 
+def test_steps_that_are_collected_before_the_first_epoch_are_of_none() -> None:
+    trainer = make_trainer(log_every=24)
+    assert trainer.train_collector is not None
+    trainer.train_collector.collect(n_step=72, random=True)
+    results = list(trainer)
+    assert [(info.env_step, info.gradient_step) for _, _, info in results] == [(96, 12), (120, 24), (144, 36)]
+    assert [stats.train.n_step for _, stats, _ in results] == [24, 24, 24]
+    info = trainer.info
+    assert info.steps_per_second == pytest.approx(72 / info.seconds)
+    assert info.collect_steps_per_second == pytest.approx(72 / info.collect_seconds)
+
+
+def test_a_checkpoint_loaded_without_the_trainer_starts_at_epoch_1_with_all_steps(tmp_path: Path) -> None:
+    trainer = make_trainer()
+    trainer.run()
+    trainer.save(tmp_path)
+    other = make_trainer()
+    other.load(tmp_path, exclude=["trainer"])
+    assert [(epoch, info.env_step) for epoch, _, info in other] == [(1, 96), (2, 120), (3, 144)]
+
+
 def test_reset_counts_epochs_anew_and_keeps_policy_and_buffer() -> None:
     trainer = make_trainer(test=True)
     trainer.run()

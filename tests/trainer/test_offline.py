@@ -78,6 +78,29 @@ def test_an_epoch_is_as_many_updates_as_asked_for_and_no_environment_step() -> N
     assert [result.info.n_episode for result in results] == [0] * 3
 
 
+def test_epochs_count_from_the_updates_that_the_policy_has_when_the_first_begins(tmp_path: Path) -> None:
+    policy = make_offline_trainer().policy
+    trainers = [make_offline_trainer(policy=policy) for _ in range(2)]
+    assert [info.gradient_step for trainer in trainers for _, _, info in trainer] == [6, 12, 18, 24, 30, 36]
+    assert trainers[1]._metrics._epoch.n_updates[""] == 6
+    trainers[0].save(tmp_path, include=["policy"])
+    loaded = make_offline_trainer()
+    loaded.load(tmp_path, include=["policy"])
+    results = list(loaded)
+    assert [info.gradient_step for _, _, info in results] == [42, 48, 54]
+    info = results[-1].info
+    assert info.updates_per_second == pytest.approx(18 / info.update_seconds)
+
+
+def test_a_policy_that_is_loaded_in_the_middle_of_a_run_moves_no_epoch(tmp_path: Path) -> None:
+    trainer = make_offline_trainer()
+    trainer.save(tmp_path, include=["policy"])
+    next(trainer)
+    trainer.load(tmp_path, include=["policy"])
+    assert [(epoch, info.gradient_step) for epoch, _, info in trainer] == [(2, 6), (3, 12)]
+    assert trainer.info.updates_per_second == pytest.approx(18 / trainer.info.update_seconds)
+
+
 def test_schedules_of_policy_and_buffer_read_updates() -> None:
     learner = make_policy(tk.make_envs(Walk, 2), optimizer=tk.Adam([(0, 0.0), (100, 1e-2)]))
     results = list(make_offline_trainer(policy=learner))

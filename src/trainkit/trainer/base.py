@@ -565,9 +565,15 @@ class Trainer(Generic[TraineeT]):
 
     def _start_epoch(self) -> None:
         if not self._epochs.is_running:
+            if self.epoch == 0:  # the user may have collected or updated since
+                self._metrics.skip(*self._counts_since(self._metrics.recent.start, *self._metrics.timed_from))
             self._epochs.start(self.clock, self.seconds)
             self.evaluation_schedule.start_epoch()
             self._metrics.start_epoch(self.clock)
+
+    def _counts_since(self, clock: int, env_step: int, gradient_step: int) -> tuple[int, int, int]:
+        """Return the steps of the clock, environment steps and updates since these counts."""
+        return self.clock - clock, self.env_step - env_step, self.gradient_step - gradient_step
 
     def _fire_collect_start(self) -> None:
         """Fire the events before a collect: of policies that were added since the last one, and of its start."""
@@ -727,16 +733,22 @@ class Trainer(Generic[TraineeT]):
     def load(self, path: str | Path, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> None:
         """Resume from a folder that `save` of the same kind of trainer wrote, or from the newest checkpoint in one.
 
+        Without "trainer" the run keeps its own count of epochs, which the loaded clock does not move.
+
         Episodes that were open are played again from their seeds and actions; where that leads elsewhere, they are cut
         in the buffer and others start. Settings that differ from the saved ones are listed in one warning.
 
         Raises:
             CheckpointError: it is damaged, or of another kind of run.
         """
+        before = self.clock, self.env_step, self.gradient_step
         keeps_buffer = all(checkpoint.with_buffer for checkpoint in self._checkpoints)
         if self.ranks is not None:
             path = self.ranks.part(newest(path))
         loaded = self._checkpoint().read(path, include, exclude, keeps_buffer=keeps_buffer)
+        if loaded.keeps_progress:
+            self._epochs.shift(self.clock - before[0])
+            self._metrics.skip(*self._counts_since(*before))
         if loaded.lacks_buffer:
             self._continue_without_rows()
         self._reports.loggers.former_folders = loaded.logs

@@ -37,15 +37,22 @@ class EpochClock:
         """Start counting epochs from 0."""
         self.number = 0  # of the epoch that runs, or ran last
         self.is_running = False
-        self.origin = clock  # before the first epoch
+        self.origin = clock  # where the first epoch begins
         self.n_skipped = 0  # steps that epochs ended by time did not make, and those that shorter ones did not have
         self.start_clock, self.start_seconds = clock, 0.0  # of the epoch
 
     def start(self, clock: int, seconds: float) -> None:
         """Start the next epoch."""
+        if self.number == 0:
+            self.origin = clock
         self.is_running = True
         self.number += 1
         self.start_clock, self.start_seconds = clock, seconds
+
+    def shift(self, n_steps: int) -> None:
+        """Leave out steps that the clock was moved by."""
+        self.origin += n_steps
+        self.start_clock += n_steps
 
     def n_done(self, clock: int) -> int:
         """Return the steps since the first epoch began, including those skipped."""

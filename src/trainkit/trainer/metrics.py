@@ -235,15 +235,26 @@ class Metrics:
     def restart(self, step: int, env_step: int) -> None:
         """Discard everything gathered."""
         self.timed_from = env_step, self._policy.n_updates
-        self._policy.read_metrics()
         self._losses: dict[str, SmoothedLosses] = {}  # by prefix
-        self._n_updates = {prefix: one.n_updates for prefix, one in learners_of(self._policy).items()}  # reported
+        self._discard_updates()
         self.recent, self._epoch = Interval(step), Interval(step)
         self._ending: list[tuple[Interval, dict[str, float]]] = []  # report and epoch that end, and their `custom`
         self._reduces: dict[str, Reduce] = {}  # how each name is reduced
         self._histograms: dict[str, list[NDArray[np.float64]]] = {}  # what was logged as such since the last report
         self.stopwatch.restart()
         self.start_epoch(step)
+
+    def skip(self, n_steps: int, n_env_steps: int, n_updates: int) -> None:
+        """Leave out steps and updates that no epoch made; means of updates start again."""
+        self.timed_from = self.timed_from[0] + n_env_steps, self.timed_from[1] + n_updates
+        self._discard_updates()
+        for interval in (self.recent, self._epoch):
+            interval.start += n_steps
+
+    def _discard_updates(self) -> None:
+        """Let the next report count and average the updates from here."""
+        self._policy.read_metrics()
+        self._n_updates = {prefix: one.n_updates for prefix, one in learners_of(self._policy).items()}  # reported
 
     def start_epoch(self, step: int) -> None:
         """Start the interval of another epoch; what is not reported yet stays for the next report."""

@@ -36,10 +36,18 @@ _PROGRESS = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A checkpoint that was loaded: its folder, whether it has no buffer, and the folders its loggers wrote to."""
+    """A checkpoint that was loaded.
+
+    Attributes:
+        folder: of it.
+        lacks_buffer: whether it has no buffer.
+        keeps_progress: whether "trainer" was left out, so that the run continues its own epochs.
+        logs: the folders its loggers wrote to.
+    """
 
     folder: Path
     lacks_buffer: bool
+    keeps_progress: bool
     logs: list[str | None]
 
 
@@ -95,7 +103,7 @@ class RunCheckpoint:
                     if name in states:
                         restore(states[name])
         _warn_of_machine(folder, manifest, self.about)
-        return Loaded(folder, bool(missing), manifest.get("logs", []))
+        return Loaded(folder, bool(missing), "trainer" not in names, manifest.get("logs", []))
 
     def _chosen(self, verb: str, include: Collection[str] | None, exclude: Collection[str]) -> list[str]:
         with Checks(f"Trainer.{verb}") as checks:
