@@ -229,6 +229,26 @@ def test_the_remainder_is_carried_over_epochs() -> None:
     assert [result.info.gradient_step for result in trainer] == [1, 3, 4, 6]
 
 
+@pytest.mark.parametrize(("former", "ratio", "n_updates"), [(1.0, 0.1, [2, 4, 7]), (0.1, 1.0, [24, 48, 72])])
+def test_another_ratio_applies_to_the_steps_after_a_resume(
+    former: float, ratio: float, n_updates: list[int], tmp_path: Path
+) -> None:
+    make_trainer(max_epoch=3, update_per_step=former, checkpoint=tmp_path).run()
+    resumed = make_trainer(max_epoch=6, update_per_step=ratio, resume_from=tmp_path)
+    before = resumed.gradient_step
+    assert [info.gradient_step - before for _, _, info in resumed] == n_updates
+
+
+def test_updates_that_are_pending_stay_so_under_another_ratio() -> None:
+    saved, loaded = PendingUpdates(0.5), PendingUpdates(0.25)
+    saved.n_steps, saved.n_updates = 11, 2
+    loaded.load_state_dict(saved.state_dict())
+    assert [loaded.count_after(n_steps) for n_steps in (0, 3, 4)] == [3, 3, 4]
+    older = {name: count for name, count in saved.state_dict().items() if name != "ratio"}
+    loaded.load_state_dict(older)
+    assert (loaded.n_steps, loaded.n_updates) == (11, 2)
+
+
 def test_training_intensity_is_rows_replayed_per_row_collected() -> None:
     trainer = make_trainer(n_envs=1, step_per_epoch=103, max_epoch=1, update_per_step=None, training_intensity=2.4)
     info = trainer.run()
@@ -263,6 +283,17 @@ def test_the_first_update_comes_when_learning_starts_is_reached_and_no_burst_fol
     clock = Clock()
     make_trainer(n_envs=2, learning_starts=20, update_per_step=1, callbacks=[clock], max_epoch=1).run()
     assert clock.updates == [20, 20, 22, 22, 24, 24]
+
+
+@pytest.mark.parametrize(("former", "learning_starts", "first"), [(30, 60, 60), (60, 30, 30), (10, 60, 26)])
+def test_another_learning_starts_applies_after_a_resume_unless_updates_have_begun(
+    former: int, learning_starts: int, first: int, tmp_path: Path
+) -> None:
+    make_trainer(max_epoch=1, learning_starts=former, update_per_step=1, checkpoint=tmp_path).run()
+    clock = Clock()
+    own = {"learning_starts": learning_starts, "update_per_step": 1, "callbacks": [clock]}
+    make_trainer(max_epoch=3, resume_from=tmp_path, **own).run()
+    assert clock.updates[0] == first
 
 
 def test_learning_waits_for_one_batch_of_rows() -> None:

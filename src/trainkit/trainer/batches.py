@@ -28,7 +28,7 @@ class PendingUpdates:
 
     Attributes:
         n_steps: environment steps that call for updates.
-        n_updates: updates that were performed, or canceled.
+        n_updates: updates that were performed, or canceled; less than 0 by those pending from another ratio.
     """
 
     def __init__(self, ratio: float | Fraction) -> None:
@@ -46,13 +46,19 @@ class PendingUpdates:
         """Return the number of complete pending updates after further steps."""
         return (self.n_steps + n_steps) * self._numerator // self._denominator - self.n_updates
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the counts."""
-        return {"n_steps": self.n_steps, "n_paid": self.n_updates}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the ratio and the counts."""
+        ratio = [self._numerator, self._denominator]
+        return {"n_steps": self.n_steps, "n_paid": self.n_updates, "ratio": ratio}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restore saved counts."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore saved counts; those of another ratio leave the updates that are pending."""
         self.n_steps, self.n_updates = state["n_steps"], state["n_paid"]
+        own = self._numerator, self._denominator
+        numerator, denominator = state.get("ratio", own)  # older checkpoints have none
+        if (numerator, denominator) != own:
+            n_pending = self.n_steps * numerator // denominator - self.n_updates
+            self.n_steps, self.n_updates = 0, -n_pending
 
 
 class Replay:
@@ -75,7 +81,7 @@ class Replay:
         self.pending = PendingUpdates(ratio)
         self.batches: deque[Batch] = deque()
         self.unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []
-        self._n_per_round = n_per_round
+        self._learning_starts, self._n_per_round = learns_from, n_per_round
         self._collect_start = unit.clock.env_step
 
     def start_collect(self) -> None:
@@ -136,6 +142,7 @@ class Replay:
             "credit": self.pending.state_dict(),
             "updates": {"drawn": [batch_to_plain(batch) for batch in self.batches], "learnt": unwritten},
             "learns_from": self.learns_from,
+            "learning_starts": self._learning_starts,
             "collect_start": self._collect_start,
         }
 
@@ -145,6 +152,8 @@ class Replay:
         self.batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
         self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
         self.learns_from = state["learns_from"]
+        if self.unit.clock.env_step < self.learns_from:  # not learning yet: another `learning_starts` applies
+            self.learns_from += self._learning_starts - state.get("learning_starts", self._learning_starts)
         self._collect_start = state.get("collect_start", self.unit.clock.env_step)  # older checkpoints have none
 
 
