@@ -282,6 +282,19 @@ def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.
     assert re.search(r"^ppo +4 +1 +\[1, 1\] +\+1 +\[1, 1\] +favors ppo", overall, re.MULTILINE)
 
 
+def test_the_scale_of_a_task_is_that_of_all_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {("dqn", "A"): (40, 40), ("dqn", "B"): (0, 0), ("ppo", "A"): (60, 60), ("ppo", "B"): (1, 1)}
+    for (preset, task), own in (scores | {("bc", "A"): (0, 100)}).items():  # which has no run in B
+        for seed, score in enumerate(own):
+            row = {"step": 1, "test/returns/mean": float(score)}
+            make_run(tmp_path / preset / task / f"seed{seed}", row, preset=preset, env=task, settings={}, seed=seed)
+    assert main(["compare", str(tmp_path)]) == 0
+    *_, overall = capsys.readouterr().out.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
+    assert re.search(r"^dqn +4 +0\.2 ", overall, re.MULTILINE)
+    assert re.search(r"^ppo +4 +0\.8 ", overall, re.MULTILINE)
+    assert "bc" not in overall
+
+
 def test_compare_says_when_runs_did_not_train_equally_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed, step in ((1, 1_000), (2, 2_000)):
         row = {"step": step, "test/returns/mean": 1.0}

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -57,6 +58,20 @@ def test_an_episode_shows_the_expected_return_bands_and_received_returns(value: 
     assert_allclose(expected, rows.q, rtol=1e-4, atol=1e-5)
     slow = [sum(0.5**k * x for k, x in enumerate(rows.reward[t:])) for t in range(len(rows.reward))]
     assert_allclose(came, slow)
+
+
+def test_an_episode_of_joint_actions_shows_the_value_of_the_joint_action() -> None:
+    class TwoChoices(gym.Wrapper[Any, Any, Any, Any]):
+        action_space = gym.spaces.MultiDiscrete([2, 3])
+
+        def step(self, action: Any) -> Any:
+            return super().step(action[0])
+
+    policy = make_policy(tk.make_envs(lambda: TwoChoices(Walk()), 1), seed=1)
+    figure = tk.plot.episode_values(policy, lambda: TwoChoices(Walk()), seed=3)
+    expected = figure.axes[0].lines[0].get_ydata()
+    obs, _ = Walk().reset(seed=3)
+    assert_allclose(expected[0], policy.action_values(obs[None])[0].max(), rtol=1e-4)
 
 
 def test_an_expected_value_has_no_bands_and_shaped_rewards_no_line_of_what_came() -> None:

@@ -290,6 +290,23 @@ def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() ->
     assert stats["update/new/loss"] is not None
 
 
+def test_an_evaluation_against_random_actions_repeats_and_does_not_change_training() -> None:
+    def trained(evaluates: bool) -> Any:
+        envs = games()
+        rival = tk.RandomPolicy(Alone.action_space, seed=3)
+        policy = tk.MultiAgentPolicy({"main": dqn(envs, seed=1), "rival": rival}, {"left": "main", "right": "rival"})
+        test = {"test_collector": tk.Collector(policy, games()), "episode_per_test": 4} if evaluates else {}
+        trainer = off_policy(policy, envs, tk.MultiAgentBuffer({"main": replay()}), **test)
+        trainer.run()
+        return trainer
+
+    alone, evaluated = trained(evaluates=False), trained(evaluates=True)
+    assert_same(alone.policy["main"].training_state(), evaluated.policy["main"].training_state())
+    assert_same(alone.policy["rival"].streams_state(), evaluated.policy["rival"].streams_state())
+    plays = [tk.Evaluation(tk.Collector(evaluated.policy, games()), seed=5).run(0).returns.mean for _ in range(2)]
+    assert plays[0] == plays[1]
+
+
 @pytest.mark.parametrize("goal", [[5, 6], [[5, 6]] * 42], ids=["one row for all", "a row each"])
 def test_columns_of_all_policies_are_rewritten_by_one_call(goal: Any) -> None:
     envs = games()

@@ -61,10 +61,11 @@ def run_compare(options: argparse.Namespace) -> int:
         first, last = min(own_ends), max(own_ends)
         span = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}, not the same"
         print_line(f"{task}: {options.tag}, the last, of {span}\n{report(of_task)}\n")
-    in_all_tasks = {label: own for label, own in scores.items() if len(own) == len(ends)}
+    in_all_tasks = [label for label, own in scores.items() if len(own) == len(ends)]
     if len(ends) > 1 and in_all_tasks:
         print_line(f"over {len(ends)} tasks, 0 the lowest score of each and 1 the highest")
-        print_line(f"{report(on_one_scale(in_all_tasks))}\n")
+        scaled = on_one_scale(scores)
+        print_line(f"{report({label: scaled[label] for label in in_all_tasks})}\n")
     n_least = min(len(seeds) for own in scores.values() for seeds in own.values())
     if n_least < _FEW:
         alone = "" if n_least > 1 else ", and of one there is none"

@@ -79,7 +79,7 @@ class _EpisodeRecorder:
 
     def add(self, transition: Transition) -> None:
         """Record a step."""
-        action = int(transition.action[0])
+        action = int(self._policy.action_numbers(transition.action)[0])
         returns, probability = self._policy.return_distribution(transition.obs, self._state)
         self.returns.append(returns[0, action])
         self.probability.append(probability[0, action])

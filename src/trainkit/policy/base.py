@@ -138,6 +138,8 @@ class Policy(nn.Module):
             `Collector(extra_columns=)`, or of those every buffer has, such as "t" (see `ReplayBuffer.sample`). They
             arrive in `batch.extras`, and on the device in `rows.extras`.
         sequences: the sequences that a recurrent policy learns from; None for a policy that learns from rows.
+        is_random: whether actions are random without exploration, too; evaluations then have random streams of their
+            own.
         unwatched: names of attributes that change while the policy acts and learns and that no loss reads: the engine
             records a function again when any other attribute changes.
         recipe: class and arguments of the `for_envs` that made the policy; None otherwise.
@@ -152,6 +154,7 @@ class Policy(nn.Module):
     columns: Sequence[str] = ()
     sequences: Sequences | None = None
     unwatched: frozenset[str] = frozenset()
+    is_random = False
     _state_size = 0  # of the recurrent state
     recipe: Mapping[str, Any] | None = None
 

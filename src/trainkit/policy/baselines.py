@@ -26,6 +26,8 @@ class RandomPolicy(Policy):
         store_action_prob: store the probability of each action, as `action_prob`; not for a Box.
     """
 
+    is_random = True
+
     def __init__(self, action_space: Space[Any], *, seed: int | None = None, store_action_prob: bool = False) -> None:
         super().__init__(action_space=action_space, device="cpu", seed=seed)
         if store_action_prob:

@@ -413,6 +413,10 @@ class DQNPolicy(Policy):
                 probability = torch.ones_like(returns)
         return returns.cpu().numpy(), probability.cpu().numpy()
 
+    def action_numbers(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Return the columns [K] of `action_values` that actions [K, ...] have."""
+        return action if self._joint is None else self._joint.numbers(action)
+
     def start_streams(self, root: int) -> None:
         """Restart the random streams from a root seed, and nothing else."""
         super().start_streams(root)
@@ -464,7 +468,7 @@ class DQNPolicy(Policy):
         if self._joint is not None:
             shape = batch.reward.shape
             rows = batch.action.reshape(batch.reward.size, *batch.action.shape[len(shape) :])
-            batch = replace(batch, action=self._joint.numbers(rows).reshape(shape))
+            batch = replace(batch, action=self.action_numbers(rows).reshape(shape))
         support = self._support
         if support is not None and self.n_updates == 0 and not support.is_fitted:
             support.fit(float(np.min(batch.reward)), float(np.max(batch.reward)))

@@ -459,6 +459,11 @@ class MultiAgentPolicy:
             if isinstance(policy, Seedable) and not policy.is_seeded:
                 policy.seed(seeding.derive(root, "policies", name))
 
+    @property
+    def is_random(self) -> bool:
+        """Whether the actions of any policy are random without exploration, too."""
+        return any(getattr(policy, "is_random", False) for policy in self._policies.values())
+
     def start_streams(self, root: int) -> None:
         """Restart the random streams of every policy, and nothing else."""
         for name, policy in self._policies.items():

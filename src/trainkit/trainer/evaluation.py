@@ -261,11 +261,12 @@ class Evaluation:
 
     @contextmanager
     def _own_streams(self, seed: int) -> Iterator[None]:
-        """Use the evaluation's own random streams for exploration, so that evaluation does not change training."""
-        if not self._explore and self._fn is None:  # `play` may explore
+        """Use the evaluation's own random streams for random actions, so that evaluation does not change training."""
+        policy = self.collector.policy
+        is_random = self._explore or self._fn is not None or getattr(policy, "is_random", False)  # `play` may explore
+        if not is_random:
             yield
             return
-        policy = self.collector.policy
         training_streams = policy.streams_state()
         if self.is_interrupted:
             policy.load_streams_state(self._streams)
