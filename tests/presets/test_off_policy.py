@@ -197,16 +197,3 @@ def test_linear_is_stretched_over_the_run() -> None:
 def test_an_unknown_override_is_refused_with_the_nearest() -> None:
     with pytest.raises(tk.ConfigError, match=r"presets\.sac: unknown option 'temprature', did you mean 'temperature'"):
         tiny(temprature=0.9)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"alpha": 0.9}, "presets.sac.alpha has no effect: prioritized is False, and alpha needs True"),
-        ({"beta": 0.9}, "presets.sac.beta has no effect: prioritized is False"),
-        ({"temperature": 0.2, "initial_temperature": 3.0}, "initial_temperature has no effect: temperature is 0.2"),
-    ],
-)
-def test_settings_without_an_effect_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(tk.ConfigError, match=message):
-        presets.sac("Pendulum-v1", seed=1, **settings)

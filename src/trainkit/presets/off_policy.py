@@ -14,7 +14,6 @@ from trainkit.policy import Noise, SACPolicy
 from trainkit.presets.base import (
     EnvPreset,
     EnvSettings,
-    Needs,
     P,
     memory_options,
     network_options,
@@ -73,9 +72,6 @@ class OffpolicySettings(EnvSettings):
 
 OffpolicySettingsT = TypeVar("OffpolicySettingsT", bound=OffpolicySettings)
 LearnerT = TypeVar("LearnerT", bound=Learner)
-
-
-REPLAY_NEEDS: dict[str, Needs] = {"alpha": ("prioritized", (True,)), "beta": ("prioritized", (True,))}
 
 
 class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[LearnerT]]):
@@ -146,8 +142,6 @@ class SACSettings(OffpolicySettings):
 
 class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
     """A preset of SAC, for actions in a bounded Box."""
-
-    needs = REPLAY_NEEDS | {"initial_temperature": ("temperature", ("auto",))}
 
     def _domain_of(self, spaces: EnvSpaces) -> str:
         return "continuous"
