@@ -62,8 +62,8 @@ class ActionValidator:
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self._first = int(space.start) if isinstance(space, gym.spaces.Discrete) else 0
-        self.space: gym.Space[Any] = flat_actions(space)
-        space = self.space
+        space = flat_actions(space)
+        self.space: gym.Space[Any] = space
         self._shape = space.shape or ()
         self._hybrid = space if isinstance(space, StructuredHybrid) else None
         self._box = space if isinstance(space, gym.spaces.Box) else self._hybrid  # has floats, and bounds for each
