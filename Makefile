@@ -106,6 +106,14 @@ bench-spread: $(READY) .peers/benchmarl@1.5.2/.ready  ## learn simple_spread by 
 bench-engine: $(READY)  ## measure the numpy engine beside torch and the hand-written numpy it replaced (15 minutes)
 	@$(BIN)/python -m benchmarks.engine_speed
 
+learning-guard: $(READY)  ## train six presets briefly, and fail where one learns worse than recorded (1 hour)
+	@$(BIN)/python $(PIP) --no-deps minatar
+	@$(BIN)/python -m benchmarks.learning_guard
+
+runs-next: $(READY)  ## make the runs that benchmarks/results/RUNS.md plans, one after the other, until stopped
+	@$(BIN)/python $(PIP) -c constraints.txt 'gymnasium[mujoco]' 'box2d>=2.3.10' pygame-ce && $(BIN)/python $(PIP) --no-deps minatar
+	@$(BIN)/python -m benchmarks.runs_next
+
 bench-offline: $(READY)  ## learn from data that play badly, without an environment (15 minutes)
 	@$(BIN)/python -m benchmarks.offline --out benchmarks/results/offline_cartpole.md --plot docs/images
 
@@ -149,4 +157,4 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help demo test coverage test-slow test-torch test-gpu test-accelerator gpu-day check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
-	bench-same bench-race faults-peers bench-mujoco bench-spread bench-engine bench-offline results-check docs docs-code build clean
+	bench-same bench-race faults-peers bench-mujoco bench-spread bench-engine bench-offline learning-guard runs-next results-check docs docs-code build clean

@@ -26,6 +26,7 @@ import torch
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 
 OUT = Path("benchmarks/results/background_evaluation.md")
 
@@ -99,6 +100,7 @@ def page(pairs: list[tuple[dict[str, Any], dict[str, Any]]], command: str, cores
     return "\n".join([*lines, ""])
 
 
+@quiet_machine()
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

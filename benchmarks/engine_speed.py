@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.engine_side import LOOPS, WARM_UP
 from benchmarks.provenance import ROOT, measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.running import Live, machine
 
 SIZES = "64-64", "128-128", "128-128-128", "256-256"
@@ -110,6 +111,7 @@ def _summary(times: Times, against: str) -> Iterator[str]:
         )
 
 
+@quiet_machine()
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -25,6 +25,7 @@ from gymnasium.vector.utils import batch_space
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.running import machine, run
 
 N_ENVS, STEPS, BLOCKS = 10, 2_000, 7  # vector steps per block
@@ -112,6 +113,7 @@ def atari_bytes() -> float:
     return buffer.nbytes / buffer.capacity
 
 
+@quiet_machine()
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -26,6 +26,7 @@ import torch
 
 from benchmarks import side
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.running import machine
 from benchmarks.side_trainkit import Ours
 from benchmarks.work import ATOMS, COLLECT, WORKS, Work, make_env
@@ -226,6 +227,7 @@ def rows(name: str, work: Work, speeds: Speeds) -> Iterator[str]:
         )
 
 
+@quiet_machine()
 def main() -> None:
     """Measure, print and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -21,6 +21,7 @@ import torch
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 
 OUT = Path("benchmarks/results/overlap.md")
 STEP_MS = (0.5, 1.0, 2.0, 4.0)
@@ -73,6 +74,7 @@ def measured(step_ms: float, n_steps: int, *, overlap: bool) -> tuple[float, flo
     return n_steps / seconds, 1e3 * stats.time.update * stats.time.seconds / n_steps
 
 
+@quiet_machine()
 def main() -> None:
     """Measure in turn and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

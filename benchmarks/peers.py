@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import code_commit, measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.running import Live, machine
 from benchmarks.side import BLOCK, CALLS
 from benchmarks.work import COLLECT, LOOP, PLAIN, PLAIN_FAST, RLLIB, SB3, TIANSHOU, TIANSHOU2, WORKS, Work
@@ -280,6 +281,7 @@ def kept(file: Path) -> list[Row]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@quiet_machine()
 def main() -> None:
     """Measure, and write the page after every workload."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

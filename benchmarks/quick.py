@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.quiet import quiet_machine
 from benchmarks.side import measure
 from benchmarks.side_trainkit import Ours
 from benchmarks.work import WORKS, Work
@@ -63,6 +64,7 @@ def rate(work: Work) -> tuple[float, float]:
     return reached, 2 * reached / (before + calibration())
 
 
+@quiet_machine()
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

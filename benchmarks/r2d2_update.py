@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.running import machine
 from trainkit.buffer import SequenceBatch
 
@@ -233,6 +234,7 @@ def report(rounds: dict[str, list[float]], sampling: float, engine: str) -> str:
     )
 
 
+@quiet_machine()
 def main() -> None:
     """Measure, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.recurrent_work import BATCH, BLOCK, EPOCHS, N_ENVS, PARAMETERS, ROLLOUT, WORK
 from benchmarks.running import Live, machine
 
@@ -71,6 +72,7 @@ def report(rounds: list[dict[str, float]], versions: dict[str, str]) -> str:
     )
 
 
+@quiet_machine()
 def main() -> None:
     """Measure, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks import replay_work as work
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.replay_work import ADDS, IN_ROUNDS, OWN, UNIFORM
 from benchmarks.running import Live, machine
 
@@ -66,6 +67,7 @@ def compared(rounds: Sequence[Times], n_rows: int, batch: int | None, n_step: in
     return lines
 
 
+@quiet_machine()
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

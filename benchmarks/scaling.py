@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 import trainkit as tk
 from benchmarks.provenance import code_commit, measured_at
+from benchmarks.quiet import quiet_machine
 from trainkit.core.files import load_state
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess
 from trainkit.engine.ranks import Ranks
@@ -338,6 +339,7 @@ On {os.cpu_count()} cores that did nothing else, Python {platform.python_version
     )
 
 
+@quiet_machine()
 def main() -> None:
     """Measure, print the rows, and store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -20,6 +20,7 @@ import torch
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 
 OUT = Path("benchmarks/results/simulators.md")
 N_SIMULATED = 4_096
@@ -100,6 +101,7 @@ def solve(make: MakeCollector, settings: Settings, seed: int) -> tuple[float, in
                 return seconds, trainer.env_step
 
 
+@quiet_machine()
 def main() -> None:
     """Measure in turn and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -18,6 +18,7 @@ import trainkit as tk
 from benchmarks import time_to_475_work as work
 from benchmarks.cache import Cache
 from benchmarks.provenance import listed, measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.running import machine, printed
 from trainkit.plot.comparing import can_vary, difference
 
@@ -117,6 +118,7 @@ def _verdict(runs: Runs) -> Iterator[str]:
     )
 
 
+@quiet_machine()
 def main() -> None:
     """Run what is not in the cache and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 import trainkit as tk
+from benchmarks.quiet import quiet_machine
 
 N_ENVS = 8
 
@@ -54,6 +55,7 @@ def measured(slow_ms: float, n_steps: int, wait_num: int | None) -> tuple[float,
     return rate, float(np.mean(env_ids == 0))
 
 
+@quiet_machine()
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

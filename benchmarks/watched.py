@@ -21,6 +21,7 @@ import torch
 
 import trainkit as tk
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 
 TASKS = {"MountainCar-v0": 0.1, "CartPole-v1": 1.0}  # with the share of random actions
 STEPS = 20_000  # of an epoch, in 10 environments, an update of 64 rows per vector step
@@ -124,6 +125,7 @@ def measure(task: str, n_runs: int) -> Iterator[str]:
         yield f"| {task} | {side} | {statistics.median(told):.3f} | {ratio:.3f} |"
 
 
+@quiet_machine()
 def main() -> None:
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.provenance import measured_at
+from benchmarks.quiet import quiet_machine
 from benchmarks.workers_side import PATIENCE_S
 from tests.faults.faulty import FAULTS
 
@@ -130,6 +131,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@quiet_machine()
 def main() -> None:
     """Run all sides on all faults, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
