@@ -46,6 +46,12 @@ class Live:
 
     def ask(self, word: str, wanted: Mapping[str, Any], may_miss: Mapping[str, int] | None = None) -> dict[str, Any]:
         """Have a block of work done and return what was answered; see `check`."""
+        answer = self.query(word)
+        check(self._command, answer, wanted, may_miss)
+        return answer
+
+    def query(self, word: str) -> dict[str, Any]:
+        """Send a word and return the answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):  # of one that has ended the answer is missing, too
@@ -53,7 +59,6 @@ class Live:
         for line in self._process.stdout:
             if line.startswith('{"'):  # libraries print what they like
                 answer: dict[str, Any] = json.loads(line)
-                check(self._command, answer, wanted, may_miss)
                 return answer
         code = self._process.wait()
         self._errors.seek(0)

@@ -62,8 +62,6 @@ class Ours:
     """trainkit with a workload."""
 
     def __init__(self, work: Work, **options: Any) -> None:
-        if not Path(tk.__file__).is_relative_to(Path(__file__).parents[1]):
-            raise SystemExit(f"{tk.__file__} is not of the tree that these benchmarks are of: set PYTHONPATH=src")
         self.work = work
         ids = [lambda: make_env(work)] * work.n_envs if work.env == IMAGES else work.env
         self._envs = tk.make_envs(ids, seed=1) if work.env == IMAGES else tk.make_envs(ids, work.n_envs, seed=1)
@@ -134,5 +132,7 @@ class Ours:
 
 if __name__ == "__main__":
     side.options().parse_args()
+    if not Path(tk.__file__).is_relative_to(Path(__file__).parents[1]):
+        raise SystemExit(f"{tk.__file__} is not of the tree that these benchmarks are of: set PYTHONPATH=src")
     torch.set_num_threads(1)
     side.serve(Ours, tk.__version__)

@@ -1,0 +1,136 @@
+"""Measure whole loops beside another commit of trainkit, in alternating blocks on one core.
+
+    python -m benchmarks.loops --against COMMIT [--loops DQN PPO ...] [--starts 8] [--pairs 3] [--core 0]
+                              [--out FILE]
+
+The other commit is checked out into a folder of its own; both sides run this tree's workloads by their own `src`. Each
+pair of blocks has the sides in the other order; the first pair warms up. A process can be slower than another of the
+same code by some percent for all its life, so both are started several times. The ratio is the other commit's CPU
+seconds by ours (above 1: this tree is faster), the median over all pairs; its 95 % interval is the percentile
+bootstrap's over starts. Leave the machine alone.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.loops_side import LOOPS
+from benchmarks.provenance import ROOT, code_commit
+from benchmarks.quiet import quiet_machine
+from benchmarks.running import Live, machine
+
+Starts = Sequence[Sequence[float]]  # the ratios of the pairs of each start
+
+COLLECTING = [name for name in LOOPS if name.startswith("collecting")]
+
+
+@contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """Check out a commit into a temporary folder."""
+    git = ["git", "-C", str(ROOT), "worktree"]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+@contextmanager
+def side(tree: Path, core: int) -> Iterator[Live]:
+    """Run a side with the package of a tree, and this tree's workloads."""
+    path = os.pathsep.join([str(tree / "src"), str(ROOT)])
+    command = ["/usr/bin/env", f"PYTHONPATH={path}", sys.executable, "-m", "benchmarks.loops_side"]
+    with Live(command, core) as live:
+        yield live
+
+
+def measure(name: str, ours: Live, theirs: Live, n_pairs: int) -> list[float]:
+    """Return their seconds by ours, pair by pair; both must have done the same work."""
+    ratios = []
+    for number in range(n_pairs + 1):
+        order = (ours, theirs) if number % 2 else (theirs, ours)
+        answers = {id(live): live.query(name) for live in order}
+        own, other = answers[id(ours)], answers[id(theirs)]
+        if own["done"] != other["done"]:
+            raise SystemExit(f"{name}: this tree did {own['done']}, the other {other['done']}")
+        if number:
+            ratios.append(other["seconds"] / own["seconds"])
+    return ratios
+
+
+def interval(ratios: Starts) -> tuple[float, float, float]:
+    """Return the median of the ratios of all starts, and the 95 % interval of the bootstrap that resamples starts."""
+    by_start = np.asarray(ratios, np.float64)  # [S, P]
+    drawn = np.random.default_rng(0).integers(len(by_start), size=(10_000, len(by_start)))
+    medians = np.median(by_start[drawn].reshape(len(drawn), -1), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return float(np.median(by_start)), float(low), float(high)
+
+
+def report(measured: Mapping[str, Starts], against: str) -> str:
+    """Return the page, in markdown."""
+    rows = {name: interval(ratios) for name, ratios in measured.items()}
+    medians = [median for name, (median, _, _) in rows.items() if name not in COLLECTING]
+    lines = [
+        "# Whole loops beside another commit",
+        "",
+        f"Measured at commit `{code_commit()}`, beside `{against}`.",
+        "",
+        f"`python -m benchmarks.loops --against {against}` on {machine()}; one core, one thread each, in alternating "
+        "blocks. Ratios of CPU seconds, the other commit's by ours: above 1 this code is faster. Medians with the 95 % "
+        "bootstrap interval over starts.",
+        "",
+        "| loop | ratio | 95 % interval | starts x pairs |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {median:.3f} | {low:.3f} to {high:.3f} | {len(measured[name])} x {len(measured[name][0])} |"
+            for name, (median, low, high) in rows.items()
+        ),
+        "",
+    ]
+    if medians:
+        lines += [f"Median over the training loops: {statistics.median(medians):.3f}.", ""]
+    return "\n".join(lines)
+
+
+@quiet_machine()
+def main() -> None:
+    """Measure the loops, and print the page, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", required=True, metavar="COMMIT")
+    parser.add_argument("--loops", nargs="+", choices=list(LOOPS), default=list(LOOPS))
+    parser.add_argument("--starts", type=int, default=8, help="times that both sides are started, for each loop")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of blocks of each start")
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="default: the terminal")
+    given = parser.parse_args()
+    measured: dict[str, Starts] = {}
+    with ExitStack() as stack:
+        tree = stack.enter_context(checkout(given.against))
+        for name in given.loops:
+            starts = []
+            for _ in range(given.starts):
+                with side(ROOT, given.core) as ours, side(tree, given.core) as theirs:
+                    starts.append(measure(name, ours, theirs, given.pairs))
+            measured[name] = starts
+            median, low, high = interval(measured[name])
+            print(f"{name}: {median:.3f} [{low:.3f}, {high:.3f}]", file=sys.stderr, flush=True)
+    page = report(measured, given.against)
+    if given.out is None:
+        print(page)
+    else:
+        given.out.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
