@@ -4,8 +4,9 @@
 
 The rows are the finished runs of trainkit under `benchmarks/results/*.jsonl`. Each is trained again by the code that is
 checked out, and reproduces when every evaluation has the same mean to the last bit. A row that was measured at an older
-commit and differs is outdated: its page names the commit, and the command that remakes it is printed. A row that was
-measured at today's code and differs is an error, and so is the exit status. Other processors may round otherwise.
+commit and differs is outdated: the command that remakes its page is printed, and the mean of its evaluations must lie
+where another seed's is expected, in the 99 % prediction interval of the published seeds. A row outside of it is an
+error, and so is one that was measured at today's code and differs. Other processors may round otherwise.
 
 First, the numbers of README and docs are compared with the results pages that their paragraph links to: a number that
 is on none of them is an error, too.
@@ -13,8 +14,10 @@ is on none of them is an error, too.
 
 import argparse
 import json
+import math
 import random
 import re
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +39,7 @@ BLOCK = re.compile(r"\n\s*\n|\n(?=\s*[-|] ?)")  # between paragraphs, list items
 ADDRESS = re.compile(r"\]\([^)\s]*\)")  # of a link
 LINK = re.compile(r"\]\(([^)#\s]*benchmarks/results/\w+\.md)\)")
 ON_PAGE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)  # quantiles of Student's t, from 1 degree on
 NUMBER = re.compile(r"(?<![\w.`])\d+\.\d+(?![\w.`])")  # with a decimal point, and no version such as 1.2.0
 
 
@@ -50,6 +54,16 @@ class Row:
     has_todays_settings: bool
     rerun: Callable[[], Sequence[float]]
     remake: str  # the command that makes its page
+
+    @property
+    def group(self) -> str:
+        """Its name without the seed: what all seeds have in common."""
+        return self.name.rpartition(", seed ")[0]
+
+    @property
+    def score(self) -> float:
+        """The mean of its evaluations."""
+        return statistics.fmean(self.returns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +229,24 @@ def sampled(of: Sequence[Row], minutes: float, rng: random.Random) -> list[Row]:
     return chosen
 
 
-def verdict(row: Row, today: str) -> Verdict:
-    """Train a row again and say whether it reproduces."""
+def expected(scores: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 99 % prediction interval of another seed's score, None where a single seed was published."""
+    degrees = len(scores) - 1
+    if degrees < 1:
+        return None
+    deviation = statistics.stdev(scores) * math.sqrt(1 + 1 / len(scores))
+    half = T_995[min(degrees, len(T_995)) - 1] * deviation
+    return statistics.fmean(scores) - half, statistics.fmean(scores) + half
+
+
+def verdict(row: Row, today: str, scores: Sequence[float] = ()) -> Verdict:
+    """Train a row again and say whether it reproduces.
+
+    Args:
+        row: to train again.
+        today: the commit of the code.
+        scores: those of all published seeds of its group.
+    """
     is_todays = row.commit == today and not today.endswith("+")
     behind = commits_since(row.commit)
     age = "today's code" if is_todays else f"commit {row.commit}, {'?' if behind is None else behind} commits behind"
@@ -237,7 +267,16 @@ def verdict(row: Row, today: str) -> Verdict:
     what = f"evaluation {first + 1} of {len(row.returns)} was {published}, is {found}"
     if is_todays or row.commit == UNKNOWN:
         return Verdict(text=f"DOES NOT REPRODUCE: {what} ({age})", is_error=True)
-    return Verdict(text=f"outdated: {what} ({age}); remake it: {row.remake}")
+    outdated = f"outdated: {what} ({age}); remake it: {row.remake}"
+    bounds = expected(scores)
+    if bounds is None or not returns:
+        return Verdict(text=outdated)
+    low, high = bounds
+    score, is_expected = statistics.fmean(returns), low <= statistics.fmean(returns) <= high
+    where = (
+        f"its mean {score:.4g} is {'' if is_expected else 'NOT '}between {low:.4g} and {high:.4g}, as of other seeds"
+    )
+    return Verdict(text=f"{outdated}; {where}", is_error=not is_expected)
 
 
 def main() -> None:
@@ -254,7 +293,8 @@ def main() -> None:
             raise SystemExit(f"{document}: {', '.join(missing)} are on none of the pages that it links to there")
     torch.set_num_threads(1)
     today = code_commit()
-    found = [row for row in rows(options.core) if options.only in row.name]
+    every = list(rows(options.core))
+    found = [row for row in every if options.only in row.name]
     if not found:
         parser.error(f"no row has {options.only!r} in its name: --list prints them all")
     if options.list:
@@ -265,7 +305,8 @@ def main() -> None:
     print(f"{len(chosen)} of {len(found)} published rows, at {today}:", flush=True)
     verdicts = []
     for row in chosen:
-        verdicts.append(verdict(row, today))
+        scores = [other.score for other in every if other.group == row.group]
+        verdicts.append(verdict(row, today, scores))
         print(f"{row.name}: {verdicts[-1].text}", flush=True)
     raise SystemExit(any(own.is_error for own in verdicts))
 

@@ -161,6 +161,21 @@ def test_an_older_row_that_differs_is_outdated_and_names_what_remakes_it() -> No
     assert "make bench" in told.text
 
 
+@pytest.mark.parametrize(("score", "is_error"), [(1.0, False), (2.4, False), (0.4, True), (2.6, True)])
+def test_an_older_row_must_lie_where_another_seed_is_expected(score: float, is_error: bool) -> None:
+    low, high = results_check.expected([1.0, 1.5, 2.0]) or (0.0, 0.0)
+    assert (low, high) == pytest.approx((1.5 - 9.925 * 0.5 * (4 / 3) ** 0.5, 1.5 + 9.925 * 0.5 * (4 / 3) ** 0.5))
+    spread = 0.5 / 9.925 / (4 / 3) ** 0.5  # so that the interval is 1.5 +- 1
+    told = verdict(row((score,)), "1111111", [1.5 - 2 * spread, 1.5, 1.5 + 2 * spread])
+    assert told.is_error == is_error
+    assert ("NOT between 0.5 and 2.5" in told.text) == is_error
+
+
+def test_a_single_published_seed_says_nothing_of_others() -> None:
+    assert results_check.expected([1.0]) is None
+    assert not verdict(row((1e9,)), "1111111", [1.75]).is_error
+
+
 def test_a_row_of_other_settings_is_not_run() -> None:
     told = verdict(row((), has_todays_settings=False), today="0000000")
     assert not told.is_error
