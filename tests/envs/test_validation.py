@@ -217,7 +217,7 @@ def test_every_thousandth_look_is_one(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_leaf_is_named_by_its_path(caplog: pytest.LogCaptureFixture) -> None:
-    obs = {"a": (rows(7, 0), np.array([0, 2])), "mask": np.array([[1, 1], [5, 5]])}
+    obs = {"a": (rows(7, 0), np.array([0, 2])), "mask": np.array([[1, 1], [0, 1]])}
     (message,) = messages(validator(TREE), obs, caplog=caplog)
     assert message.startswith("observation[a.0] is 7.0 at index (0,)")
 
@@ -227,6 +227,7 @@ def test_a_leaf_is_named_by_its_path(caplog: pytest.LogCaptureFixture) -> None:
 DISCRETE = {
     "Discrete": (gym.spaces.Discrete(4, start=2), [2, 5], [1, 6]),
     "MultiDiscrete": (gym.spaces.MultiDiscrete([3, 2]), [[0, 0], [2, 1]], [[0, 2], [3, 0], [-1, 0]]),
+    "MultiBinary": (gym.spaces.MultiBinary(2), [[0, 0], [1, 0]], [[0, 5], [-1, 0]]),
 }
 
 

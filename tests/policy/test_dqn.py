@@ -152,8 +152,9 @@ class TestValuesThatAreNotFinite:
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
     def test_come_with_the_observation(self, bad: float) -> None:
+        obs = np.array([[0, 0, 0, 0], [bad, -bad, bad, 1e10]], np.float32)
         with pytest.raises(DivergedError, match=r"gives values .* for env 1 at step 5"):
-            made().act(np.array([[0, 0, 0, 0], [bad, -bad, bad, 1e10]], np.float32), step=5)
+            made().act(obs, step=5, env_ids=np.arange(2))
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
     def test_come_with_the_weights(self, bad: float) -> None:

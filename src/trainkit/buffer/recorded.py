@@ -63,7 +63,7 @@ class BlockCheck:
         self._obs_bounds = {
             path: space_bounds(leaf)
             for path, leaf in tree.named_leaves(leaf_spaces(observation_space))
-            if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete))
+            if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
         }
         self._bounds: tuple[Any, Any] | None = None
         if isinstance(action_space, spaces.Discrete):

@@ -37,6 +37,7 @@ from trainkit.core.data import (
 )
 from trainkit.core.errors import ConfigError
 from trainkit.core.files import copy_into, decoding
+from trainkit.core.observations import exact_cast
 
 Gather = Callable[[NDArray[Any], Rows], Any]  # (column, rows) -> these rows, or a `Lookup` that stands for them
 
@@ -647,7 +648,7 @@ def row_spec(step: Transition, n_envs: int | None, stack: int) -> RowSpec:
 
 
 def _check_rows(name: str, column: NDArray[Any], rows: Any, n_axes: int = 1) -> None:
-    """Raise `ConfigError` for rows [K, ...] of another shape than a column's, and for floats in one of integers.
+    """Raise `ConfigError` for rows [K, ...] of another shape than a column's, or with numbers that it cannot hold.
 
     Args:
         name: of the column.
@@ -660,6 +661,11 @@ def _check_rows(name: str, column: NDArray[Any], rows: Any, n_axes: int = 1) -> 
         raise ConfigError(
             f"ReplayBuffer.add: {name} is {array.dtype} {list(array.shape[n_axes:])}, and the first rows were "
             f"{column.dtype} {list(column.shape[1:])}: give all of them in one type and shape"
+        )
+    if array.dtype != column.dtype and exact_cast(array, column.dtype) is None:
+        raise ConfigError(
+            f"ReplayBuffer.add: {name} has {array.dtype} numbers that the first rows' {column.dtype} does not have: "
+            "give all of them in one type"
         )
 
 

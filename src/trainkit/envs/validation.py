@@ -323,7 +323,7 @@ class Ranges:
         return None
 
 
-DISCRETE = gym.spaces.Discrete, gym.spaces.MultiDiscrete  # whose values become indices
+DISCRETE = gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary  # of which each value is checked
 
 
 class StepValidator:

@@ -65,6 +65,7 @@ class ActorPolicy(Policy):
         with neither `env_ids` nor `starts`, as by `predict`, draws independent noise.
         """
         check_flag(self, "act(explore=)", explore)
+        obs = self._rows_to_act_on(obs, env_ids)
         checked_legal(obs, env_ids)
         self.enter(training=False)
         n_rows = len(tree.first_leaf(obs))
@@ -193,18 +194,21 @@ class ActorPolicy(Policy):
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode.
 
-        A recurrent network takes observations for the first of their episodes.
+        Of one observation it is [A]. A recurrent network takes observations for the first of their episodes.
         """
         check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.distribution, Categorical):
             return super().action_probability(obs)
-        checked_legal(obs)
+        rows, is_one = self._read("action_probability", obs)
+        checked_legal(rows)
         self.enter(training=False)
         with torch.no_grad():
-            on_device = to_device(obs, self.device)
+            on_device = to_device(rows, self.device)
             outputs, _ = self._actor(self.preprocess(on_device))
             probability = self.distribution.probability(outputs.double(), legal_mask(on_device)).cpu().numpy()
-        return probability if explore else one_hot(probability.argmax(axis=1), probability.shape[1])
+        if not explore:
+            probability = one_hot(probability.argmax(axis=1), probability.shape[1])
+        return probability[0] if is_one else probability
 
     def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
         """Return the modes [B, ...] for raw observations on the device, and what they were chosen by.

@@ -32,6 +32,7 @@ from trainkit.core.data import (
 from trainkit.core.described import Plain
 from trainkit.core.errors import Checks, ConfigError, all_made
 from trainkit.core.former_names import check_overrides, former_members
+from trainkit.core.observations import ObservationReader
 from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
@@ -48,7 +49,7 @@ from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import WithoutMask
 from trainkit.nets.weights import seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, takes_features_and_rows
-from trainkit.policy.checks import check_same_spaces, read_observations
+from trainkit.policy.checks import check_same_spaces
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.learning import Learning
 from trainkit.policy.persistence import (
@@ -181,6 +182,7 @@ class Policy(nn.Module):
                 tree.check_keys(f"{name}.observation_space", leaf_spaces(observation_space))
         super().__init__()
         self.observation_space = observation_space
+        self._observations = ObservationReader(observation_space)
         self.action_space = None if action_space is None else flat_actions(action_space)
         self.action_scale: ActionScale | None = None
         self.preprocess = WithoutMask() if preprocess is None else preprocess
@@ -217,7 +219,7 @@ class Policy(nn.Module):
         """Choose actions [K, ...] for observations [K, ...].
 
         Args:
-            obs: raw observations, as the environments returned them.
+            obs: raw observations [K, ...], as the environments returned them; `predict` takes one, too.
             step: the environment step, for schedules.
             explore: whether to explore; if not, nothing random is sampled.
             state: what the last call returned, None at first.
@@ -225,6 +227,13 @@ class Policy(nn.Module):
             env_ids: [K], the environment of each row.
         """
         raise TypeError(f"{type(self).__name__} must define act")
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Raise a ConfigError: a policy is not called as a network is."""
+        raise ConfigError(
+            f"{type(self).__name__} is not called itself: use predict(obs) for actions of one observation or of K, "
+            "act(obs) for K rows as a collector has them, or a network of it, such as policy.network"
+        )
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A], in `act` with these arguments; raise if it is unknown."""
@@ -275,9 +284,7 @@ class Policy(nn.Module):
         self._check_predict(state, return_extra=return_extra)
         if self.observation_space is None:
             raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")
-        rows, is_one = read_observations(f"{type(self).__name__}.predict", obs, self.observation_space)
-        if is_one:
-            rows = tree.map_tree(lambda leaf: leaf[None], rows)
+        rows, is_one = self._read("predict", obs)
         output = self.act(rows, step=self.last_step, explore=explore, state=state)
         structure = structure_of(self.action_space)
         action = output.action[0] if is_one else output.action
@@ -288,6 +295,36 @@ class Policy(nn.Module):
             return action
         extra = {**self._greedy_outputs(rows), **output.extras, **self._action_prob(rows, output.action, explore)}
         return action, {name: np.asarray(column)[0] if is_one else np.asarray(column) for name, column in extra.items()}
+
+    def _read(self, method: str, obs: Any) -> tuple[Obs, bool]:
+        """Return one observation or K of them as rows [K, ...], checked in full, and whether it was one.
+
+        Without an observation space they are rows as they are given.
+
+        Raises:
+            SpaceMismatchError: they are not of the observation space.
+        """
+        reader = self._reader
+        if reader.space is None:
+            return obs if isinstance(obs, (dict, tuple)) or hasattr(obs, "dtype") else np.asarray(obs), False
+        rows, is_one = reader.read(f"{type(self).__name__}.{method}", obs)
+        return (tree.map_tree(lambda leaf: leaf[None], rows) if is_one else rows), is_one
+
+    def _rows_to_act_on(self, obs: Obs, env_ids: NDArray[np.intp] | None) -> Obs:
+        """Return the rows [K, ...] of a call of `act`: those of environments as they are, others checked in full.
+
+        Raises:
+            SpaceMismatchError: they are one observation, or not of the observation space.
+        """
+        reader = self._reader
+        return obs if env_ids is not None and reader.fits(obs) else reader.rows(f"{type(self).__name__}.act", obs)
+
+    @property
+    def _reader(self) -> ObservationReader:
+        """The reader of the observation space, which may be set at any time."""
+        if self._observations.space is not self.observation_space:
+            self._observations = ObservationReader(self.observation_space)
+        return self._observations
 
     def _check_predict(self, state: Any, *, return_extra: bool) -> None:
         """Raise for a state of a policy that has none, and for extra results of one that has."""

@@ -45,6 +45,7 @@ class RandomPolicy(Policy):
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
         check_flag(self, "act(explore=)", explore)
+        obs = self._rows_to_act_on(obs, env_ids)
         assert self.action_space is not None
         n_rows = len(tree.first_leaf(obs))
         action = random_actions(self.action_space, obs, n_rows, self.rng, env_ids)
@@ -56,11 +57,12 @@ class RandomPolicy(Policy):
         check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.action_space, spaces.Discrete):
             return super().action_probability(obs)
-        legal = checked_legal(obs)
+        rows, is_one = self._read("action_probability", obs)
+        legal = checked_legal(rows)
         if legal is None:
-            legal = np.ones((len(tree.first_leaf(obs)), int(self.action_space.n)), np.bool_)
+            legal = np.ones((len(tree.first_leaf(rows)), int(self.action_space.n)), np.bool_)
         share: NDArray[np.float64] = legal / legal.sum(axis=1, keepdims=True)
-        return share
+        return share[0] if is_one else share
 
 
 @checked
@@ -95,6 +97,7 @@ class ScriptedPolicy(Policy):
         starts: NDArray[np.bool_] | None = None,
         env_ids: NDArray[np.intp] | None = None,
     ) -> ActOutput:
+        obs = self._rows_to_act_on(obs, env_ids)
         action, n_rows = np.asarray(self.fn(obs)), len(tree.first_leaf(obs))
         if action.shape[:1] != (n_rows,):
             raise ConfigError(f"ScriptedPolicy.fn must give {n_rows} actions [K, ...], got shape {action.shape}")

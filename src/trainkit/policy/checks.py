@@ -1,6 +1,5 @@
 """Checks of observations, of the networks' outputs and of losses, common to all policies."""
 
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +10,9 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainkit.core import tree
-from trainkit.core.data import ArraySpec, is_finite
+from trainkit.core.data import ArraySpec
 from trainkit.core.errors import ConfigError, SpaceMismatchError
-from trainkit.core.spaces import array_specs, count_actions, flat_actions
+from trainkit.core.spaces import count_actions, flat_actions
 from trainkit.engine.loss import Loss
 from trainkit.nets.networks import Prediction
 from trainkit.policy.values import DrawnFractions, Value
@@ -47,26 +45,6 @@ def forward_on(networks: str, observation_space: Space[Any]) -> Iterator[None]:
             yield
     except _MISMATCHES as error:
         raise SpaceMismatchError(f"{networks} cannot take an observation of {observation_space}: {error}") from error
-
-
-def read_observations(caller: str, obs: Any, observation_space: Space[Any]) -> tuple[Any, bool]:
-    """Return one observation or K of them as arrays, and whether it was one; raise for anything else."""
-    specs = array_specs(observation_space)
-    needed = tree.map_tree(lambda spec: spec.shape, specs)
-    rule = f"{caller} needs one observation of shape {needed}, or K of them with K in front of each shape"
-    try:
-        rows = tree.map_tree(lambda spec, leaf: np.asarray(leaf, spec.dtype), specs, obs)
-    except (*_MISMATCHES, OverflowError) as error:
-        raise SpaceMismatchError(f"{rule}, got {reprlib.repr(obs)} ({error}): give it as in the space") from error
-    pairs = list(zip(tree.leaves(specs), tree.leaves(rows), strict=True))
-    if not all(is_finite(leaf) for _, leaf in pairs if leaf.dtype.kind == "f"):
-        raise SpaceMismatchError(f"{caller} needs finite observations, got {reprlib.repr(obs)}: correct them")
-    if all(leaf.shape == spec.shape for spec, leaf in pairs):
-        return rows, True
-    first = pairs[0][1]
-    if first.ndim == 0 or any(leaf.shape != (len(first), *spec.shape) for spec, leaf in pairs):
-        raise SpaceMismatchError(f"{rule}, got {tree.map_tree(lambda leaf: leaf.shape, rows)}: reshape it")
-    return rows, False
 
 
 def check_prediction(subject: str, prediction: Prediction, action_space: Space[Any], value: Value) -> None:

@@ -161,8 +161,9 @@ class DQNPolicy(Policy):
             self.value = copy.deepcopy(self.value)  # whose bounds this policy changes
             self._support = AutomaticSupport(name, self.value, [self.network, self.target_network])
             self._learning.watched = self._support.clipped
-        is_ours = all(getattr(type(self), name) is getattr(DQNPolicy, name) for name in ("action_values", "_q_values"))
-        self._cpu_copy = CpuCopy.wanted(name, act_on, self.device, can_copy=is_ours)
+        self._is_ours = type(self).action_values is DQNPolicy.action_values  # else `act` follows the subclass's
+        can_copy = self._is_ours and type(self)._q_values is DQNPolicy._q_values
+        self._cpu_copy = CpuCopy.wanted(name, act_on, self.device, can_copy=can_copy)
         self.eval()
 
     @classmethod
@@ -242,11 +243,13 @@ class DQNPolicy(Policy):
         The network is called with all rows, also those whose action is random; its noise is sampled per row.
         """
         check_flag(self, "act(explore=)", explore)
+        obs = self._rows_to_act_on(obs, env_ids)
         exploration = self.exploration if explore else Greedy()
         legal = checked_legal(obs, env_ids)  # [K, A]
         carried: CarriedState | None = None
         if self.sequences is None:
-            values = self.action_values(obs, explore=explore)  # [K, A]
+            of_rows = self._values if self._is_ours else self.action_values
+            values = of_rows(obs, explore=explore)  # [K, A]
         else:
             carried = CarriedState(state, self._state_size, len(tree.first_leaf(obs)), starts, env_ids)
             values, after = self._recurrent_values(obs, carried.rows, explore=explore)
@@ -291,11 +294,22 @@ class DQNPolicy(Policy):
     ) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, also illegal ones, for raw observations [K, ...].
 
-        A recurrent network takes the states before them, [K, S]; without, they are the first of their episodes.
+        Of one observation it is [A]. A recurrent network takes the states before them, [K, S]; without, they are the
+        first of their episodes.
+
+        Raises:
+            SpaceMismatchError: they are not of the observation space.
         """
         check_flag(self, "action_values(explore=)", explore)
-        if state is not None:
-            return self._recurrent_values(obs, checked_state(self, state, obs), explore=explore)[0]
+        rows, is_one = self._read("action_values", obs)
+        if state is None:
+            values = self._values(rows, explore=explore)
+        else:
+            values, _ = self._recurrent_values(rows, checked_state(self, state, rows), explore=explore)
+        return values[0] if is_one else values
+
+    def _values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
+        """Return the expected returns [K, A] of rows [K, ...] that were checked, at the start of their episodes."""
         self.enter(training=False)
         draw = self._acting_noise(obs, explore=explore)
         if self._cpu_copy is not None and self._cpu_copy.supports(self._acting_parts):
@@ -323,28 +337,34 @@ class DQNPolicy(Policy):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the value [K] of the best legal action for raw observations [K, ...], and its gap [K] to the second.
 
-        The gap is infinite where no second action is allowed. `state` is as in `action_values`.
+        Of one observation they are two numbers. The gap is infinite where no second action is allowed. `state` is as in
+        `action_values`.
         """
-        values, legal = self.action_values(obs, state=state), legal_actions(obs)
+        rows, is_one = self._read("greedy_values", obs)
+        values, legal = self.action_values(rows, state=state), legal_actions(rows)
         values = values if legal is None else np.where(legal, values, -np.inf)
         below = np.full((len(values), 1), -np.inf, np.float32)  # so that there are two columns
         second, best = np.partition(np.concatenate([below, values], axis=1), -2, axis=1)[:, -2:].T
         with np.errstate(invalid="ignore"):  # where nothing is allowed
-            return best, best - second
+            gap = best - second
+        return (best[0], gap[0]) if is_one else (best, gap)
 
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A]: by `exploration` if exploring, else of the greedy action.
 
-        A recurrent network takes observations for the first of their episodes.
+        Of one observation it is [A]. A recurrent network takes observations for the first of their episodes.
         """
         check_flag(self, "action_probability(explore=)", explore)
-        name, legal = type(self).__name__, checked_legal(obs)
+        rows, is_one = self._read("action_probability", obs)
+        name, legal = type(self).__name__, checked_legal(rows)
         noise_size = self.network.noise_size
         exploration = require_probability(name, self.exploration, noise_size) if explore else Greedy()
-        values = self.action_values(obs)
+        values = self.action_values(rows)
         if not is_finite(values):
             raise non_finite_values(name, values, step)
-        return exploration.probability(values if legal is None else np.where(legal, values, -np.inf), legal, step=step)
+        q = values if legal is None else np.where(legal, values, -np.inf)
+        probability = exploration.probability(q, legal, step=step)
+        return probability[0] if is_one else probability
 
     @property
     def _acting_parts(self) -> Parts:
@@ -396,21 +416,24 @@ class DQNPolicy(Policy):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the returns [K, A, W] and their probabilities [K, A, W] for raw observations [K, ...], without noise.
 
-        Quantiles are sorted and have equal probabilities. A value without a `distribution` has one return, the expected
-        one, with probability 1. `state` is as in `action_values`.
+        Of one observation they are [A, W]. Quantiles are sorted and have equal probabilities. A value without a
+        `distribution` has one return, the expected one, with probability 1. `state` is as in `action_values`.
         """
+        rows, is_one = self._read("return_distribution", obs)
         self.enter(training=False)
         with torch.no_grad():
             if state is None:
-                outputs = self._predict(to_device(obs, self.device)).outputs
+                outputs = self._predict(to_device(rows, self.device)).outputs
             else:
-                given = to_device((obs, checked_state(self, state, obs)), self.device)
+                given = to_device((rows, checked_state(self, state, rows)), self.device)
                 outputs = self._recurrent_predict(*given)[0].outputs
             if isinstance(self.value, Distributional):
                 returns, probability = self.value.distribution(outputs)
             else:
                 returns = self.value.mean(outputs).unsqueeze(-1)
                 probability = torch.ones_like(returns)
+        if is_one:
+            returns, probability = returns[0], probability[0]
         return returns.cpu().numpy(), probability.cpu().numpy()
 
     def action_numbers(self, action: NDArray[Any]) -> NDArray[Any]:

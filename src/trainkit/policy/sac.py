@@ -213,24 +213,27 @@ class SACPolicy(ActorPolicy):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the value [K] of the greedy action for raw observations [K, ...], and an infinite gap [K].
 
-        The value is the critics' minimum; it includes the entropy bonuses of the future. `state` [K, S] is that of a
-        memory before the observations; without, they are the first of their episodes.
+        Of one observation they are two numbers. The value is the critics' minimum; it includes the entropy bonuses of
+        the future. `state` [K, S] is that of a memory before the observations; without, they are the first of their
+        episodes.
         """
+        rows, is_one = self._read("greedy_values", obs)
         self.enter(training=False)
         actor: Any = self.actor
         critics: Any = self.critics
         with torch.no_grad():
-            features = self.features(obs)
+            features = self.features(rows)
             of_actor = of_critics = features
             if state is not None:
                 of_actor, of_critics, _ = self._unrolled(
-                    features, to_device(checked_state(self, state, obs), self.device)
+                    features, to_device(checked_state(self, state, rows), self.device)
                 )
                 actor, critics = actor.predict, critics.predict
             mode = self.distribution.mode(actor(of_actor), None)
             unit = mode.reshape(len(mode), -1)
             best: NDArray[np.float32] = critics(of_critics, unit).amin(dim=1).cpu().numpy()
-        return best, np.full_like(best, np.inf)
+        gap = np.full_like(best, np.inf)
+        return (best[0], gap[0]) if is_one else (best, gap)
 
     # ---- learning ----
 
