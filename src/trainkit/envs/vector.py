@@ -1,5 +1,7 @@
 """Driving a gymnasium vector environment, whatever autoreset it has."""
 
+import copy
+import logging
 import operator
 import sys
 from collections.abc import Callable
@@ -7,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from trainkit.core import tree
@@ -28,6 +30,13 @@ from trainkit.envs.backends import (
 )
 from trainkit.envs.ownership import OwnerProcess, claim_environment, free_environments
 from trainkit.envs.validation import RowReader
+
+_log = logging.getLogger(__name__)
+_REMEDY_OF_JOINING = (
+    ": where it joins what its environments returned, a reward that is no number or an info that contains itself: "
+    "check_env finds which, and make_envs of the environments' factories names the environment"
+)
+_SUSPICIOUS = 3  # episodes whose final observation was the next one's first, from which on it is no coincidence
 
 
 class VectorInfos:
@@ -117,12 +126,16 @@ class VectorBackend:
         self._unused_action: NDArray[Any] = zeros_of(self.action_space, self.n)  # of environments not stepped
         self._process = OwnerProcess()
         self._claimed = [venv, *getattr(venv.unwrapped, "envs", ())]  # and what a SyncVectorEnv steps one by one
+        self._finals = _FinalObservations(type(venv.unwrapped).__name__)
         try:
             for env_id, env in enumerate(self._claimed, -1):
                 claim_environment(env, self, None if env_id < 0 else env_id)
         except ConfigError:
             self.detach()
             raise
+        if isinstance(venv.unwrapped, SyncVectorEnv):
+            own = venv.unwrapped.envs
+            own[:] = [_Inner(env, env_id, self._reader) for env_id, env in enumerate(own)]
 
     @property
     def in_flight(self) -> Ids:
@@ -195,6 +208,9 @@ class VectorBackend:
 
     def detach(self) -> None:
         free_environments(self._claimed, self)
+        if isinstance(self.venv.unwrapped, SyncVectorEnv):
+            envs = self.venv.unwrapped.envs
+            envs[:] = [env.env if isinstance(env, _Inner) else env for env in envs]
 
     def _read_step(self, result: Any, env_ids: Ids) -> RawStep:
         reader, n = self._reader, self.n
@@ -211,8 +227,9 @@ class VectorBackend:
         self._over = ended = terminated | truncated
         if self._mode is AutoresetMode.SAME_STEP and any_true(ended):
             self._last_obs, self._last_infos = obs, infos
-            self._put_final_obs(next_obs, infos, env_ids)
+            self._put_final_obs(next_obs, obs, infos, env_ids)
             row_infos = VectorInfos(infos, n, env_ids, ended=ended)
+        self._finals.follow(next_obs, is_all=len(env_ids) == n)
         if len(env_ids) < n:
             reward, terminated, truncated = reward[env_ids], terminated[env_ids], truncated[env_ids]
             ended = ended[env_ids]
@@ -237,17 +254,123 @@ class VectorBackend:
         self._process.check()
         try:
             return method(*args, **arguments)
+        except Failure:
+            raise
         except Exception as error:
-            raise Failure(None, f"raised {type(error).__name__} in {method.__name__}: {error}") from error
+            remedy = (
+                _REMEDY_OF_JOINING if isinstance(self.venv.unwrapped, AsyncVectorEnv) and _is_of_joining(error) else ""
+            )
+            raise Failure(None, f"raised {type(error).__name__} in {method.__name__}: {error}{remedy}") from error
 
-    def _put_final_obs(self, next_obs: Obs, infos: dict[str, Any], env_ids: Ids) -> None:
+    def _put_final_obs(self, next_obs: Obs, obs: Obs, infos: dict[str, Any], env_ids: Ids) -> None:
         """Overwrite the first observations of new episodes with the true last ones, in `infos` in SAME_STEP mode."""
         if "final_obs" not in infos:
             raise ValueError("ended an episode in SAME_STEP mode without infos['final_obs']")
         final = infos["final_obs"]
         for row in np.flatnonzero(self._over[env_ids]).tolist():
             one = tree.map_tree(operator.itemgetter(env_ids[row]), final)
+            first = _row_of(next_obs, row)
             self._reader.write(next_obs, row, one)
+            self._finals.check(int(env_ids[row]), first, _row_of(next_obs, row), one, obs)
+
+
+class _Inner(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment of a SyncVectorEnv, whose results are read before it joins or overwrites them.
+
+    In SAME_STEP mode it resets an environment before it copies the final observation; rewards that are arrays, and
+    infos that contain themselves, it rejects without the environment's index.
+
+    Args:
+        env: as given.
+        env_id: its index.
+        reader: of its results.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], env_id: int, reader: RowReader) -> None:
+        super().__init__(env)
+        self._env_id, self._reader = env_id, reader
+
+    def step(self, action: Any) -> Any:
+        """Step the environment; its final observation is a copy, its reward a float."""
+        result = self.env.step(action)
+        try:
+            obs, gain, terminated, truncated, info = self._reader.unpack_step(result)
+            reward = gain if type(gain) is float else self._reader.reward(gain)
+            _check_nesting(info)
+        except MISREAD as error:
+            raise Failure(self._env_id, str(error), BadEnvDataError) from None
+        if terminated or truncated:
+            obs = copy.deepcopy(obs)
+        return obs, reward, terminated, truncated, info
+
+
+def _check_nesting(info: dict[str, Any], outer: tuple[dict[str, Any], ...] = ()) -> None:
+    """Raise a ValueError for an info that contains itself."""
+    for key, value in info.items():
+        if isinstance(value, dict):
+            if value is info or any(value is one for one in outer):
+                raise ValueError(f"returned an info whose {key!r} contains itself: leave it out")
+            _check_nesting(value, (*outer, info))
+
+
+def _is_of_joining(error: Exception) -> bool:
+    """Return whether a vector environment fails to join what its environments returned."""
+    return isinstance(error, (TypeError, ValueError, RecursionError))
+
+
+class _FinalObservations:
+    """Detects final observations that an environment's reset has overwritten in SAME_STEP mode.
+
+    Args:
+        kind: of the vector environment.
+
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._n_same: int | None = 0  # episodes with equal observations; None once that was no rule, or reported
+        self._before: Obs | None = None  # observations [N, ...] of the step before
+
+    def follow(self, next_obs: Obs, *, is_all: bool) -> None:
+        """Keep the observations of a step, if it was one of all environments, until the next step."""
+        self._before = next_obs if is_all and self._n_same is not None else None
+
+    def check(self, env_id: int, first: list[Any], final: list[Any], given: Obs, obs: Obs) -> None:
+        """Compare a final observation with the first one of the next episode, leaf by leaf.
+
+        Raises:
+            ValueError: the final observation is a view of the vector environment's observations.
+        """
+        if any(map(_is_view, tree.leaves(given), tree.leaves(obs))):
+            raise ValueError(
+                "returned infos['final_obs'] that shares memory with the observations, which the reset has "
+                "overwritten: copy it before the reset"
+            )
+        if self._n_same is None or self._before is None:
+            return
+        before = _row_of(self._before, env_id)
+        if not all(map(np.array_equal, first, final)):
+            self._n_same = None
+        elif not all(map(np.array_equal, before, final)):  # else nothing is to be seen: it may never change
+            self._n_same += 1
+        if self._n_same == _SUSPICIOUS:
+            self._n_same = None
+            _log.warning(
+                "%s in SAME_STEP mode: the final observations of the first %d episodes are the first ones of the next. "
+                "An environment that writes into observations it returned before has overwritten them, and training "
+                "would learn from wrong ones: copy observations in its step and reset, or let make_envs make the "
+                "environments, or use AutoresetMode.NEXT_STEP. Ignore this if its episodes end where they start",
+                *(self._kind, _SUSPICIOUS),
+            )
+
+
+def _row_of(rows: Obs, row: int) -> list[NDArray[Any]]:
+    """Copy one row of observations, leaf by leaf."""
+    return [leaf[row].copy() for leaf in tree.leaves(rows)]
+
+
+def _is_view(one: Any, rows: Any) -> bool:
+    return isinstance(one, np.ndarray) and isinstance(rows, np.ndarray) and bool(np.may_share_memory(one, rows))
 
 
 def _halves_of(venv: VectorEnv[Any, Any, Any]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
