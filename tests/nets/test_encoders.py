@@ -100,7 +100,7 @@ class TestMinAtarCNN:
         assert type(Encoder((2, size, size), (8,), encoder="minatar").images[0]) is MinAtarCNN
 
     def test_smaller_inputs_than_a_convolution_needs_are_rejected(self) -> None:
-        with pytest.raises(ConfigError, match=r"NatureCNN needs at least 36 x 36 pixels, got \(4, 10, 10\): choose"):
+        with pytest.raises(ConfigError, match=r"NatureCNN needs at least 36 x 36 pixels, got \(4, 10, 10\): use enc"):
             Encoder((4, 10, 10), (8,), encoder="nature")
         with pytest.raises(ConfigError, match="MinAtarCNN needs at least 3 x 3 pixels"):
             MinAtarCNN((1, 2, 9))

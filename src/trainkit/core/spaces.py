@@ -265,6 +265,35 @@ def leaf_spaces(space: Space[Any] | None) -> Any:
     return tuple(map(leaf_spaces, space.spaces)) if isinstance(space, spaces.Tuple) else space
 
 
+SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
+UNSCALED_REMEDY = (
+    "return float32 from 0 to 1, or enlarge an image to 22 pixels a side, or give normalize_obs=True; if they are "
+    "codes, say their largest value in the space"
+)
+_SMALLEST_OF_BYTES = 22  # pixels per side of uint8 from 0 to 255; below, such numbers may be codes, as MiniGrid's
+
+
+def image_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
+    """Return (channel axes, height, width) of a uint8 image, stacked or not; None for any other space."""
+    shape = space.shape
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or shape is None or len(shape) not in (2, 3, 4):
+        return None
+    for smallest in (SMALLEST_IMAGE, _SMALLEST_OF_BYTES):
+        sides = [axis for axis, size in enumerate(shape) if size >= smallest]
+        if len(sides) == 2 and (smallest == SMALLEST_IMAGE or _holds_bytes(space)):
+            return [axis for axis in range(len(shape)) if axis not in sides], sides[0], sides[1]
+    return None
+
+
+def is_unscaled(space: Space[Any]) -> bool:
+    """Return whether a leaf holds numbers from 0 to 255 that `Preprocess` does not scale, since it is no image."""
+    return isinstance(space, spaces.Box) and _holds_bytes(space) and image_axes(space) is None
+
+
+def _holds_bytes(space: spaces.Box) -> bool:
+    return space.dtype == np.uint8 and bool((space.low == 0).all() and (space.high == 255).all())
+
+
 def random_probability(space: Space[Any], obs: Obs, n_rows: int) -> NDArray[np.float64]:
     """Return the probability [K] of actions that `random_actions` sampled; raise for a Box."""
     if isinstance(space, spaces.Discrete):

@@ -14,7 +14,15 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, Obs
 from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import check_spaces, legal_actions, masked_space, random_actions
+from trainkit.core.spaces import (
+    UNSCALED_REMEDY,
+    check_spaces,
+    is_unscaled,
+    leaf_spaces,
+    legal_actions,
+    masked_space,
+    random_actions,
+)
 from trainkit.envs.backends import MISREAD
 from trainkit.envs.check_game import CORRECT_BOUNDS, advice_on_processes, check_game
 from trainkit.envs.factories import (
@@ -181,6 +189,10 @@ class _Check:
             self._stop(str(error), f"gymnasium.wrappers.{wrapper}, or a wrapper of your own")
         if isinstance(action_space, gym.spaces.Box) and not action_space.is_bounded():
             self.find("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
+        for path, leaf in tree.named_leaves(leaf_spaces(space)):
+            if is_unscaled(leaf):
+                what = f"{_observation(path)} is uint8 {leaf.shape} from 0 to 255, no image, so that it is not scaled"
+                self.find("warning", what, UNSCALED_REMEDY)
         self._space, self._discrete, self._boxes = space, Ranges(space, *DISCRETE), Ranges(space, gym.spaces.Box)
         self._reader, self._actions = RowReader(space, warn=self._find_cast), ActionValidator(action_space)
         return env

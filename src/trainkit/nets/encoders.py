@@ -24,6 +24,10 @@ from trainkit.nets.recurrent import Recurrent, make_memory
 from trainkit.nets.weights import SeededModule, new_conv2d, seeded_parts
 
 _LARGEST_SEED = 2**63 - 1
+_WHAT_IS_FLAT = (
+    " (images [C, H, W] are uint8 Boxes with two axes of 36 pixels or more, or of 22 with bounds 0 and 255; grids are "
+    "Boxes from 0 to 1 of 5 to 21 cells a side; everything else is flat)"
+)
 
 Factory = Callable[[Any], nn.Module]  # features' shapes -> module that maps features to [B, F]
 # A name, a module or a factory for all features; or a mapping of these by the keys of a Dict observation.
@@ -38,7 +42,9 @@ def _check_shape(name: str, shape: Sequence[int], smallest: int = 1) -> None:
             checks.integer("shape", size, low=1)
         checks.done()
         fits = min(shape[1:]) >= smallest
-        checks.require(fits, f" needs at least {smallest} x {smallest} pixels, got {shape!r}: choose another encoder")
+        smaller = "encoder='minatar' or 'impala'" if smallest > 3 else "encoder='mlp'"
+        remedy = f"use {smaller}, or enlarge the images in a wrapper"
+        checks.require(fits, f" needs at least {smallest} x {smallest} pixels, got {shape!r}: {remedy}")
 
 
 class ImageCNN(SeededModule):
@@ -401,6 +407,7 @@ def _made(factory: Factory, shapes: Any) -> nn.Module:
     except Exception as error:
         raise ConfigError(
             f"encoder {name} cannot be called with the features' shapes, {shapes}: {type(error).__name__}: {error}"
+            f"{_WHAT_IS_FLAT}"
         ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"encoder {name} must return a torch module, got {module!r}")
@@ -417,7 +424,7 @@ def _n_outputs(module: nn.Module, shapes: Any) -> int:
             outputs = module.eval()(blank)
     except Exception as error:
         raise ConfigError(
-            f"encoder {name} cannot take features of shapes {shapes}: {type(error).__name__}: {error}"
+            f"encoder {name} cannot take features of shapes {shapes}: {type(error).__name__}: {error}{_WHAT_IS_FLAT}"
         ) from error
     finally:
         module.train(was_training)
@@ -464,7 +471,7 @@ def _named_inputs(
     if name in _OF_IMAGES and all(len(shape) != 3 for _, shape in found):
         raise ConfigError(
             f"encoder {name!r} is for images and grids, and the features' shapes, {shapes}, have none: leave it out, "
-            "or give a module of yours"
+            f"or give a module of yours{_WHAT_IS_FLAT}"
         )
     for own_path, shape in found:
         if len(shape) != 3:

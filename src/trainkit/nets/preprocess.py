@@ -12,8 +12,8 @@ from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
+from trainkit.core.spaces import SMALLEST_IMAGE, image_axes, is_unscaled, leaf_spaces
 
-SMALLEST_IMAGE = 36  # pixels per side that NatureCNN needs
 _GRID_SIDES = range(5, 22)  # cells
 
 
@@ -51,11 +51,12 @@ class MergeableStatistics(RunningStatistics, Protocol):
 class Preprocess(nn.Module):
     """Map observations of one space to float32 features, leaf by leaf.
 
-    Discrete and MultiDiscrete leaves become one-hot [B, F]. uint8 images of at least 36 x 36 pixels become [B, C, H, W]
-    in 0..1, wherever their channel and stack axes are. Small grids, which are boolean or a Box from 0 to 1, [H, W, C]
-    or [C, H, W] with H and W from 5 to 21, become [B, C, H, W], too; where both orders are possible, it is the one with
-    H = W, else the one with fewer channels, else [H, W, C]. All other leaves are flattened to [B, F]. The action mask
-    is removed; a dict with only "obs" besides becomes that leaf.
+    Discrete and MultiDiscrete leaves become one-hot [B, F]. uint8 images become [B, C, H, W] in 0..1, wherever their
+    channel and stack axes are: Boxes with two axes of at least 36 pixels or, with bounds 0 and 255, of at least 22.
+    Other numbers up to 255 are not scaled, since they may be codes: `unscaled` lists their leaves. Small grids, which
+    are boolean or a Box from 0 to 1, [H, W, C] or [C, H, W] with H and W from 5 to 21, become [B, C, H, W], too; where
+    both orders are possible, it is the one with H = W, else the one with fewer channels, else [H, W, C]. All other
+    leaves are flattened to [B, F]. The action mask is removed; a dict with only "obs" besides becomes that leaf.
 
     Args:
         space: of one observation.
@@ -65,7 +66,9 @@ class Preprocess(nn.Module):
 
     Attributes:
         shapes: a tree of features' shapes.
-        sees_images, sees_grids: whether leaves are images; whether leaves are grids and none is an image.
+        sees_images, sees_grids: whether leaves are images of at least 36 x 36; whether other leaves are small images or
+            grids, and none is such an image.
+        unscaled: paths of leaves of uint8 up to 255 that are no images.
     """
 
     def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = 10.0) -> None:
@@ -74,6 +77,8 @@ class Preprocess(nn.Module):
         super().__init__()
         self._space = _unmasked(space)
         self.shapes: Any = _map_space(_feature_shape, self._space)
+        named = tree.named_leaves(leaf_spaces(self._space))
+        self.unscaled = [path for path, leaf in named if is_unscaled(leaf) and not normalize]
         self.is_identity = not normalize and isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
         planes = [size for size in feature_sizes(self.shapes) if len(size) == 3]
         self.sees_images = any(is_image_size(size) for size in planes)
@@ -270,7 +275,7 @@ def _features(space: Space[Any], obs: Tensor) -> Tensor:
     channels, height, width = order
     moved = obs.permute(0, *(axis + 1 for axis in (*channels, height, width)))
     planes = moved.reshape(obs.shape[0], -1, *moved.shape[-2:]).float()
-    return planes / 255.0 if is_image_size(planes.shape) else planes
+    return planes if image_axes(space) is None else planes / 255.0
 
 
 def _one_hot(index: Tensor, size: int) -> Tensor:
@@ -296,13 +301,13 @@ def _feature_shape(space: Space[Any]) -> tuple[int, ...]:
 
 
 def is_image_size(size: Sequence[int]) -> bool:
-    """Return whether a size [..., H, W] is an image's, not a grid's."""
+    """Return whether a size [..., H, W] is that of an image for `NatureCNN`, not a small image or a grid."""
     return min(size[-2:]) >= SMALLEST_IMAGE
 
 
 def _axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
     """Return (channel axes, height, width) of an image or a grid; None for any other space."""
-    return _image_axes(space) or _grid_axes(space)
+    return image_axes(space) or _grid_axes(space)
 
 
 def _grid_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
@@ -315,17 +320,6 @@ def _grid_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
     orders = [([2], 0, 1), ([0], 1, 2)]
     fitting = [order for order in orders if all(shape[side] in _GRID_SIDES for side in order[1:])]
     return min(fitting, key=lambda order: (shape[order[1]] != shape[order[2]], shape[order[0][0]]), default=None)
-
-
-def _image_axes(space: Space[Any]) -> tuple[Sequence[int], int, int] | None:
-    """Return (channel axes, height, width) of a uint8 image, stacked or not; None for any other space."""
-    shape = space.shape
-    if not isinstance(space, spaces.Box) or space.dtype != "uint8" or shape is None or len(shape) not in (2, 3, 4):
-        return None
-    large = [axis for axis, size in enumerate(shape) if size >= SMALLEST_IMAGE]
-    if len(large) != 2:
-        return None
-    return [axis for axis in range(len(shape)) if axis not in large], large[0], large[1]
 
 
 def feature_paths(shapes: Any) -> list[tuple[tuple[Any, ...], tuple[int, ...]]]:

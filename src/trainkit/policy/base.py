@@ -1,5 +1,6 @@
 """`Policy`, the base class of policies, and the specification of what a custom policy provides."""
 
+import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +36,7 @@ from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.observations import ObservationReader
 from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import flat_actions, leaf_spaces, structure_of
+from trainkit.core.spaces import UNSCALED_REMEDY, flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
 from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device
 from trainkit.engine.device_frames import frame_indices, frames_of, gathered
@@ -46,7 +47,7 @@ from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision
 from trainkit.engine.ranks import Ranks
 from trainkit.nets.action_scale import ActionScale
-from trainkit.nets.preprocess import WithoutMask
+from trainkit.nets.preprocess import Preprocess, WithoutMask
 from trainkit.nets.weights import seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, takes_features_and_rows
 from trainkit.policy.checks import check_same_spaces
@@ -70,6 +71,8 @@ from trainkit.policy.update_result import OnNan, UpdateResult
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 _MODELESS = {nn.Linear, nn.Conv2d, nn.ModuleList, nn.Flatten, nn.LayerNorm, nn.RMSNorm}  # which have no modes
 
 
@@ -90,6 +93,9 @@ def parts_for(
     envs: EnvSpaces, preprocess: nn.Module, *, max_grad_norm: float | None, **made: Callable[[], object]
 ) -> dict[str, Any]:
     """Return the arguments that every `for_envs` makes of its options; errors are reported together."""
+    if isinstance(preprocess, Preprocess) and preprocess.unscaled:
+        leaves = ", ".join(f"observation[{path}]" if path else "observation" for path in preprocess.unscaled)
+        _log.warning("%s: uint8 from 0 to 255, no image, so its numbers are not scaled: %s", leaves, UNSCALED_REMEDY)
     return {
         **all_made(clip=lambda: None if max_grad_norm is None else Clip(max_grad_norm), **made),
         "observation_space": envs.observation_space,
