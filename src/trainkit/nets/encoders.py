@@ -18,8 +18,9 @@ from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
+from trainkit.core.spaces import SMALLEST_IMAGE
 from trainkit.nets.layers import MLP, Activation, ChannelNorm, Norm, activation_function
-from trainkit.nets.preprocess import SMALLEST_IMAGE, Preprocess, blank_features, feature_paths, is_image_size
+from trainkit.nets.preprocess import Preprocess, blank_features, feature_paths, is_image_size
 from trainkit.nets.recurrent import Recurrent, make_memory
 from trainkit.nets.weights import SeededModule, new_conv2d, seeded_parts
 
