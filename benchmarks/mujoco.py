@@ -125,8 +125,8 @@ def report(runs: Sequence[Run], command: str) -> str:
         f"After each tenth of a run the mean action plays {work.EPISODES} episodes on environments of its own, the "
         "same episodes for both sides; returns are the environment's. A run's score is the mean of the evaluations in "
         "the second half. Below are the interquartile means (IQM) of the scores, their difference, trainkit's less "
-        "the peer's, with a 95 % percentile bootstrap interval (10,000 resamples), and the median environment steps "
-        "per second of CPU of a run without its evaluations.",
+        "the peer's, with a 95 % percentile bootstrap interval (10,000 resamples), the verdict of a permutation test "
+        "of the means, and the median environment steps per second of CPU of a run without its evaluations.",
         "",
         "| algorithm | task | steps | seeds | IQM of peer | IQM of trainkit | difference | 95 % interval | verdict "
         "| peer's steps/s | ours | measured at |",

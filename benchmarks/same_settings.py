@@ -159,8 +159,8 @@ def report(runs: Sequence[Run], command: str, fresh: Sequence[Run] = (), longer:
         f"At each evaluation the greedy policy plays {work.EPISODES} episodes on environments of its own, the same "
         "episodes for both sides of a pairing. A run's score is the mean of the evaluations in the second half. "
         "Below are the interquartile means (IQM) of the scores over the seeds, their difference, trainkit's less "
-        "the peer's, with a 95 % percentile bootstrap interval (10,000 resamples). Each such interval misses by luck "
-        "alone once in twenty times.",
+        "the peer's, with a 95 % percentile bootstrap interval (10,000 resamples), and the verdict of a permutation "
+        "test of the means, which names a winner among equals once in twenty times.",
         "",
         *_settings(),
         "",

@@ -114,7 +114,7 @@ def _verdict(runs: Runs) -> Iterator[str]:
     yield f"The bar, {BAR} times the peer's seconds by ours: {'stands' if ratio >= BAR else '**falls**'}."
     yield (
         f"Steps to the end (IQM), ours less the peer's: {found.estimate:+,.0f}, 95 % bootstrap interval "
-        f"{found.low:+,.0f} to {found.high:+,.0f}: {'contains 0' if found.low <= 0 <= found.high else 'they differ'}."
+        f"{found.low:+,.0f} to {found.high:+,.0f}: {found.verdict('the peer', 'us')}."
     )
 
 

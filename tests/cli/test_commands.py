@@ -273,13 +273,14 @@ def test_compare_puts_several_tasks_on_one_scale(tmp_path: Path, capsys: pytest.
     for preset, a, b in (("dqn", 0.0, 100.0), ("ppo", 10.0, 200.0)):
         for task, score in (("A", a), ("B", b)):
             row = {"step": 1, "test/returns/mean": score}
-            for seed in (1, 2):
+            for seed in (1, 2, 3):
                 make_run(tmp_path / preset / task / f"seed{seed}", row, preset=preset, env=task, settings={}, seed=seed)
     assert main(["compare", str(tmp_path)]) == 0
     output = capsys.readouterr().out
     *_, overall = output.split("over 2 tasks, 0 the lowest score of each and 1 the highest\n")
-    assert re.search(r"^dqn +4 +0 +\[0, 0\]", overall, re.MULTILINE)
-    assert re.search(r"^ppo +4 +1 +\[1, 1\] +\+1 +\[1, 1\] +favors ppo", overall, re.MULTILINE)
+    assert re.search(r"^dqn +6 +0 +\[0, 0\]", overall, re.MULTILINE)
+    verdict = r"favors ppo \(p 0.005, 6 and 6 seeds\)"
+    assert re.search(rf"^ppo +6 +1 +\[1, 1\] +\+1 +\[1, 1\] +{verdict}$", overall, re.MULTILINE)
 
 
 def test_the_scale_of_a_task_is_that_of_all_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

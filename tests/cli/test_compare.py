@@ -135,15 +135,30 @@ def test_a_picture_counts_a_seed_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ">dqn (2 seeds)<" in Path("curves.svg").read_text()
 
 
-def test_one_seed_has_neither_interval_nor_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_seed_has_no_interval_and_few_seeds_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for preset, numbers in (("dqn", (1.0, 3.0)), ("ppo", (5.0,)), ("sac", (7.0, 9.0))):
         for seed, number in enumerate(numbers):
             score(tmp_path / preset / str(seed), number, seed=seed, preset=preset)
     assert main(["compare", str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert re.search(r"^dqn +2 +2 +\[1, 3\]$", output, re.MULTILINE)
-    assert re.search(r"^ppo +1 +5 +\+3$", output, re.MULTILINE)
-    assert re.search(r"^sac +2 +8 +\[7, 9\] +\+6 +\[4, 8\] +favors sac$", output, re.MULTILINE)
+    assert re.search(r"^ppo +1 +5 +\+3 +too few seeds to tell \(1 and 2 seeds\)$", output, re.MULTILINE)
+    assert re.search(
+        r"^sac +2 +8 +\[7, 9\] +\+6 +\[4, 8\] +too few seeds to tell \(2 and 2 seeds\)$", output, re.MULTILINE
+    )
     assert "1 seed says little: below 5 an interval is too narrow, and of one there is none\n" in output
     assert main(["compare", str(tmp_path / "ppo"), str(tmp_path / "dqn")]) == 0
     assert "favors" not in capsys.readouterr().out
+
+
+def test_groups_stand_in_the_order_in_which_they_were_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for preset in ("dqn", "sac"):
+        for seed in range(5):
+            score(tmp_path / preset / str(seed), seed + (10.0 if preset == "sac" else 0.0), seed=seed, preset=preset)
+    folders = [str(tmp_path / preset) for preset in ("sac", "dqn")]
+    assert main(["compare", *folders]) == 0
+    output = capsys.readouterr().out
+    assert "minus sac" in output
+    assert re.search(r"^dqn .*favors sac \(p 0.0079, 5 and 5 seeds\)$", output, re.MULTILINE)
+    assert main(["compare", *folders[::-1]]) == 0
+    assert "minus dqn" in capsys.readouterr().out

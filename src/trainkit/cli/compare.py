@@ -21,8 +21,10 @@ _COMPARE_EXAMPLES = """\
 
 A run's score is the last number of the tag. Shown is the interquartile mean over seeds (Agarwal et al., 2021) with a
 95 % interval: seeds are resampled 10,000 times, those of each task apart. Over several tasks scores are put on one
-scale first, 0 the lowest and 1 the highest of all runs in that task. Fewer than 5 seeds say little; a task's only seed
-has no interval. A seed that was run again counts once, by its newest run."""
+scale first, 0 the lowest and 1 the highest of all runs in that task. Groups stand in the order in which their runs were
+given, and are compared with the first. The verdict is of a permutation test with its p; with fewer than 4 seeds on both
+sides no difference can be shown. A task's only seed has no interval. A seed that was run again counts once, by its
+newest run."""
 
 _PLOT_EXAMPLES = """\
   trainkit plot runs
@@ -133,7 +135,7 @@ def on_one_scale(scores: Scores) -> Scores:
 def report(scores: Scores) -> str:
     """Return a table with mean, interval and difference to the first label, for each label.
 
-    Where a task has one seed there is neither interval nor verdict.
+    Where a task has one seed there is no interval.
     """
     (first, reference), *_ = scores.items()
     is_short = all(len(label) <= _SHORT for label in scores)  # else verdicts would make the table too wide
@@ -147,7 +149,7 @@ def report(scores: Scores) -> str:
             gap = difference_over_tasks(ours, theirs)
             is_known = can_vary(ours) and can_vary(theirs)
             verdict = gap.verdict(ours_is or label, theirs_is)
-            row += [format_number(gap.estimate, "+"), *((_bounds(gap), verdict) if is_known else ("", ""))]
+            row += [format_number(gap.estimate, "+"), _bounds(gap) if is_known else "", verdict]
         row += [""] * (len(rows[0]) - len(row))
         rows.append(row)
     return format_table(rows)
