@@ -24,6 +24,7 @@ behavior's probabilities are right, whatever q is, and of small variance where q
 after a truncation v of the last observation: both estimate the return without the time limit.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -38,7 +39,10 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
 
+_log = logging.getLogger(__name__)
+
 _LOG_PROB = "log_prob"
+_LEAST_SAMPLE_SIZE = 1.5  # effective episodes: a single one has no spread, and an error of about 0
 _ROUNDING = 1e-6  # by which a probability of float32 may exceed 1
 
 
@@ -68,8 +72,9 @@ class Estimate:
     Attributes:
         behavior: the mean discounted return of the episodes as they were played.
         value: the estimate for the target policy.
-        std_error: of `value`, None of a single episode; of the weighted one by linearization (the delta method). None
-            of the direct method, which cannot know the error of its action values.
+        std_error: of `value`; of the weighted one by linearization (the delta method). None where the episodes cannot
+            tell it: of a single one, of an effective sample size below 1.5, and of the direct method, which cannot
+            know the error of its action values.
         per_episode: [E], each episode's contribution; `value` is their mean.
         effective_sample_size: (sum of rho)**2 / sum of rho**2, by the ratio of each whole episode: the number of
             the target's own episodes that the E are worth, 0 where none could be its own. None of the direct method,
@@ -185,14 +190,13 @@ def doubly_robust(
             per_episode[number], log_rho[number] = after, np.log(ratio).sum()
     if not np.isfinite(per_episode).all():
         raise _unbounded("doubly_robust")
-    n_episodes = len(episodes)
     return Estimate(
         behavior=_mean_return(episodes, gamma),
         value=float(per_episode.mean()),
-        std_error=float(per_episode.std(ddof=1) / np.sqrt(n_episodes)) if n_episodes > 1 else None,
+        std_error=_std_error("doubly_robust", per_episode, log_rho),
         per_episode=per_episode,
         effective_sample_size=_effective_sample_size(log_rho),
-        n_episodes=n_episodes,
+        n_episodes=len(episodes),
         n_skipped=n_skipped,
     )
 
@@ -226,14 +230,15 @@ def per_decision(
             influence = per_episode = (np.exp(log_rho) * reward) @ discount
         if not np.isfinite(per_episode).all():
             raise _unbounded("importance_sampling")
-    n_episodes = len(length)
+    whole = log_rho[:, -1]  # beyond an episode's end ratios are 1
+    name = "weighted_importance_sampling" if is_weighted else "importance_sampling"
     return Estimate(
         behavior=float((reward @ discount).mean()),
         value=float(per_episode.mean()),
-        std_error=float(influence.std(ddof=1) / np.sqrt(n_episodes)) if n_episodes > 1 else None,
+        std_error=_std_error(name, influence, whole),
         per_episode=per_episode,
-        effective_sample_size=_effective_sample_size(log_rho[:, -1]),  # beyond an episode's end ratios are 1
-        n_episodes=n_episodes,
+        effective_sample_size=_effective_sample_size(whole),
+        n_episodes=len(length),
         n_skipped=n_skipped,
     )
 
@@ -309,6 +314,22 @@ def _effective_sample_size(log_rho: NDArray[np.float64]) -> float:
     rho = np.exp(log_rho - (top if np.isfinite(top) else 0.0))
     squares = float(np.square(rho).sum())
     return float(rho.sum()) ** 2 / squares if squares > 0.0 else 0.0
+
+
+def _std_error(name: str, influence: NDArray[np.float64], log_rho: NDArray[np.float64]) -> float | None:
+    """Return the standard error of the mean of [E] values; None, with a warning, where the episodes have no spread."""
+    n_episodes, size = len(influence), _effective_sample_size(log_rho)
+    if size < min(_LEAST_SAMPLE_SIZE, n_episodes):
+        none = "none of them could be the target policy's from start to end"
+        few = f"they are worth {size:.2g} of the target policy's own"
+        _log.warning(
+            "%s: %d episodes, and %s: the value rests on the actions that both policies take, and has no standard "
+            "error. Evaluate a policy that explores (explore=True), record one that takes the target's actions more "
+            "often, or use fitted_q_evaluation",
+            *(name, n_episodes, none if size == 0.0 else few),
+        )
+        return None
+    return float(influence.std(ddof=1) / np.sqrt(n_episodes)) if n_episodes > 1 else None
 
 
 def _unbounded(name: str) -> ConfigError:

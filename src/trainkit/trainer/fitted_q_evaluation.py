@@ -1,5 +1,6 @@
 """Fitted Q evaluation: the action values of a policy, fitted to recorded rows without its environment."""
 
+import logging
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +23,9 @@ from trainkit.policy.values import Value
 
 _TARGET_PROBABILITY = "target_probability"  # column [B, A], of the target's actions in the next observation
 _UPDATES_PER_LOSS = 100
+_RISE = 1.05  # of the mean loss, from one quarter of the updates to the next, above which it still rises
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,7 @@ class FittedQ:
 
     Attributes:
         estimate: of its return, by the direct method, from the same rows.
-        losses: mean losses of 100 updates each; they should have stopped falling.
+        losses: mean losses of 100 updates each; they should neither rise nor fall any more. A warning names a rise.
         model: the Q-network with its preprocessing and optimizer.
     """
 
@@ -104,7 +108,19 @@ def fitted_q_evaluation(
         raise ConfigError(
             f"fitted_q_evaluation diverged, its estimate is {estimate.value}: lower lr, or scale the rewards"
         )
+    if _rises(losses):
+        _log.warning(
+            "fitted_q_evaluation: the loss still rises, to %.3g: the values have not reached the rewards further away "
+            "yet, or diverge. Raise n_updates (%d); where the loss then rises too, lower gamma or scale the rewards",
+            *(losses[-1], n_updates),
+        )
     return FittedQ(estimate=estimate, losses=np.array(losses), model=model)
+
+
+def _rises(losses: list[float]) -> bool:
+    """Return whether the loss of the last quarter of the updates is above that of the quarter before."""
+    n = len(losses) // 4
+    return n > 0 and float(np.mean(losses[-n:])) > _RISE * float(np.mean(losses[-2 * n : -n]))
 
 
 def _batch_of(
