@@ -19,7 +19,7 @@ TOP = """
     MaxBackup DoubleBackup MunchausenBackup VDNBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise
     SoftQ Target Adam Clip Linear TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
-    evaluate run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
+    compare evaluate run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
     trainer zoo
 """.split()
@@ -74,8 +74,8 @@ NAMESPACES = {
         Callback Checkpoint CollectStats Curriculum DIAGNOSIS_RULES DatasetWriter EpochResult EpochStats Evaluation
         FittedQ Histograms History Learner LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainer OnpolicyTrainer
         PlayerStats RecordVideo RolloutLearner RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee
-        Trainer Tournament WinRate tournament
-        evaluate fitted_q_evaluation inspect_checkpoint run run_with_restart scalars RunResult
+        Trainer PairedComparison Tournament WinRate tournament
+        compare evaluate fitted_q_evaluation inspect_checkpoint run run_with_restart scalars RunResult
     """,
     "zoo": "ZooEntry ZooResult entry list load train",
 }

@@ -23,16 +23,17 @@ from trainkit.trainer.fitted_q_evaluation import FittedQ, fitted_q_evaluation
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
+from trainkit.trainer.paired_comparison import PairedComparison, compare
 from trainkit.trainer.parallel.many_runs import RunResult, run
 from trainkit.trainer.restarting import run_with_restart
 from trainkit.trainer.tournament import Tournament, WinRate, tournament
 
 __all__ = [
-    "DIAGNOSIS_RULES",
     "Callback",
     "Checkpoint",
     "CollectStats",
     "Curriculum",
+    "DIAGNOSIS_RULES",
     "DatasetWriter",
     "EpochResult",
     "EpochStats",
@@ -46,6 +47,7 @@ __all__ = [
     "OfflineTrainer",
     "OffpolicyTrainer",
     "OnpolicyTrainer",
+    "PairedComparison",
     "PlayerStats",
     "RecordVideo",
     "RolloutLearner",
@@ -61,6 +63,7 @@ __all__ = [
     "Trainee",
     "Trainer",
     "WinRate",
+    "compare",
     "evaluate",
     "fitted_q_evaluation",
     "inspect_checkpoint",
