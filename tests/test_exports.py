@@ -45,7 +45,7 @@ NAMESPACES = {
     """,
     "errors": """
         TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
-        MissingRowError EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError
+        MissingRowError EmptyBufferError PriorityError DivergedError CheckpointError DeviceError BusyError RankError
     """,
     "loggers": """
         CsvLogger HistogramLogger JsonlLogger Logger MlflowLogger PurgingLogger RunFolder TensorboardLogger TextLogger

@@ -23,6 +23,7 @@ KINDS = {
     "DivergedError": ArithmeticError,
     "CheckpointError": RuntimeError,
     "DeviceError": RuntimeError,
+    "RankError": RuntimeError,
     "BusyError": RuntimeError,
 }
 

@@ -13,6 +13,7 @@
      +-- DivergedError (ArithmeticError)     nan or infinity in a value, a loss or a gradient
      +-- CheckpointError (RuntimeError)      a checkpoint that is missing, damaged or of another run
      +-- DeviceError (RuntimeError)          a device that is not there, or lacks what is needed
+     +-- RankError (RuntimeError)            another process of a run under torchrun has ended
      +-- BusyError (RuntimeError)            an iterator entered twice
 
 Every message names its subject, the rule, what came, and what to do.
@@ -86,6 +87,10 @@ class CheckpointError(TrainkitError, RuntimeError):
 
 class DeviceError(TrainkitError, RuntimeError):
     """A device that is not available, has too little memory, or does not have the images of a batch."""
+
+
+class RankError(TrainkitError, RuntimeError):
+    """A process of several that learn together, while another of them has ended."""
 
 
 class BusyError(TrainkitError, RuntimeError):

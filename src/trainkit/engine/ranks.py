@@ -6,7 +6,10 @@ weights stay equal to the bit.
 
 import atexit
 import os
-from collections.abc import Sequence
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainkit.core.errors import RankError
+
 _LONGEST = timedelta(hours=12)  # that ranks wait for rank 0, which evaluates
+_END_S = 3.0  # that a process whose connections are closed may take to end
 
 
 class Ranks:
@@ -27,6 +33,8 @@ class Ranks:
 
     def __init__(self, rank: int, n: int) -> None:
         self.rank, self.n = rank, n
+        self._processes: list[tuple[str, int]] = []  # node and process of each rank, to name one that has ended
+        self._processes = self.gather((platform.node(), os.getpid()))
 
     @classmethod
     def launched(cls) -> "Ranks | None":
@@ -57,7 +65,8 @@ class Ranks:
         """
         for gradient in gradients:
             gradient[:1].add_(loss * 0.0)  # nan and infinity times 0 are nan
-            torch.distributed.all_reduce(gradient)
+            with self._together():
+                torch.distributed.all_reduce(gradient)
             gradient.div_(self.n)
 
     # ---- what all ranks must have the same of ----
@@ -70,18 +79,64 @@ class Ranks:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor by that of rank 0, and return it."""
-        torch.distributed.broadcast(tensor, 0)
+        with self._together():
+            torch.distributed.broadcast(tensor, 0)
         return tensor
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks in their order; values can be pickled."""
         values: list[Any] = [None] * self.n
-        torch.distributed.all_gather_object(values, value)
+        with self._together():
+            torch.distributed.all_gather_object(values, value)
         return values
 
     def mean(self, number: float) -> float:
         """Return the mean of a number over all ranks."""
         return sum(map(float, self.gather(number))) / self.n
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Do what all ranks do together; where it fails, name the rank that has ended.
+
+        Raises:
+            RankError: a rank does not take part.
+        """
+        try:
+            yield
+        except RuntimeError as error:  # of torch: the connection was closed
+            ended = self._ended()
+            names = (
+                f"rank{'s' * (len(ended) > 1)} {', '.join(map(str, ended))} ended" if ended else "another rank ended"
+            )
+            raise RankError(
+                f"rank {self.rank} of {self.n} cannot continue, since {names}: the reason is in that rank's own output "
+                "(torchrun --log-dir FOLDER --tee 3 keeps all); start all ranks again, from a checkpoint by "
+                "resume_from"
+            ) from error
+
+    def _ended(self) -> list[int]:
+        """Return the ranks on this machine whose processes have ended; wait a moment for one that is ending."""
+        here, deadline = platform.node(), time.monotonic() + _END_S
+        while True:
+            ended = [rank for rank, (node, pid) in enumerate(self._processes) if node == here and not _is_running(pid)]
+            if ended or time.monotonic() > deadline:
+                return ended
+            time.sleep(0.05)
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process of this machine exists and has not ended, even if its parent has not noticed yet."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # another system
+        return True
+    return state not in ("Z", "X")
 
 
 def _leave() -> None:

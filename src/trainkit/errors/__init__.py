@@ -13,6 +13,7 @@ from trainkit.core.errors import (
     MissingRowError,
     NoLegalActionError,
     PriorityError,
+    RankError,
     SpaceMismatchError,
     TrainkitError,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "MissingRowError",
     "NoLegalActionError",
     "PriorityError",
+    "RankError",
     "SpaceMismatchError",
     "TrainkitError",
 ]

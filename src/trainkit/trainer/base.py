@@ -39,6 +39,7 @@ from trainkit.trainer.parallel.ranked import (
     callbacks_of_rank,
     check_even,
     check_ranks,
+    check_same,
     join_ranks,
     options_of_rank,
     write_parts,
@@ -131,12 +132,14 @@ class Trainer(Generic[TraineeT]):
         self._prepare_parts()
         parts: dict[str, Seedable | None] = {"policy": policy, "train": train_collector, "test": self.test_collector}
         parts |= {"evaluation": evaluation, "buffer": buffer if isinstance(buffer, Seedable) else None}
+        self._epochs = EpochClock(max_epoch, step_per_epoch, options.max_epoch_seconds)
         if self.ranks is not None:
-            join_ranks(self.ranks, self.seed, parts, learning_units(policy, buffer, self))
+            units = learning_units(policy, buffer, self)
+            check_same(type(self).__name__, self.ranks, self.settings(), units)
+            join_ranks(self.ranks, self.seed, parts, units)
         else:
             fill_seeds(self.seed, parts)
 
-        self._epochs = EpochClock(max_epoch, step_per_epoch, options.max_epoch_seconds)
         self._reports = Reports(options, self._epochs.n_steps, self.unit)
         callbacks = [self.history, *options.all_callbacks()]
         if self.ranks is not None:

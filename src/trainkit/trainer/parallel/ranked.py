@@ -8,6 +8,7 @@ depend on a rank's own time or rows are rejected.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trainkit.collector import Collector
 from trainkit.core import seeding
@@ -50,6 +51,26 @@ def check_even(trainer: str, collector: Collector | TensorCollector | None, n_st
             f"{trainer} under torchrun: {_UNEVEN}, got {n_step} rows of {collector.envs.n} environments: give "
             "make_envs no wait_num, and no vector environment that resets in steps of its own"
         )
+
+
+def check_same(trainer: str, ranks: Ranks, settings: Mapping[str, Any], units: Sequence[LearningUnit]) -> None:
+    """Raise a `ConfigError` on every rank where settings of the run, or shapes of weights, differ between ranks.
+
+    Ranks that differ would wait for each other for ever, or exchange weights of other sizes.
+    """
+    own = {name: repr(value) for name, value in settings.items() if name != "seed"}
+    for unit in units:
+        weights = unit.policy.get_weights()
+        own |= {f"the shape of {unit.prefix}{name}": repr(tuple(array.shape)) for name, array in weights.items()}
+    all_settings = ranks.gather(own)
+    names = dict.fromkeys(name for settings in all_settings for name in settings)
+    with Checks(f"{trainer} under torchrun") as checks:
+        for name in names:
+            values = [settings.get(name, "none") for settings in all_settings]
+            if len({*values}) > 1:
+                shown = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+                checks.require(False, f": {name} is {shown}: start all ranks with the same settings")
+                return  # the others follow from it, mostly
 
 
 def options_of_rank(ranks: Ranks, options: Options) -> Options:
