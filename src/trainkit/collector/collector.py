@@ -22,6 +22,7 @@ from trainkit.collector.policy_actor import PolicyActor
 from trainkit.core import seeding, tree
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
+from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import Actor, PlaysGames, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
@@ -139,6 +140,7 @@ class Collector:
         self._extra_columns = ExtraColumns("Collector", extra_columns, policy.extras_spec) if extra_columns else None
         policy.check_spaces(envs.observation_space, envs.action_space)
         self.policy = policy
+        self._policy_use = PolicyUse(policy)
         self._actor = _actor_of(policy, envs, in_evaluation=buffer is None)
         self.envs = envs
         envs.ownership.claim(self)
@@ -376,7 +378,8 @@ class Collector:
 
         Raises:
             EnvError: an environment failed; what was stored is whole, and the next collect begins with a reset.
-            BusyError: another thread, or a callback of this collect, is collecting.
+            BusyError: another thread, or a callback of this collect, is collecting; or another thread trains or plays
+                with the policy.
         """
         if explore is None:
             explore = self.buffer is not None or len(self.recorders) > 0
@@ -384,8 +387,9 @@ class Collector:
         use = Use(self)
         try:
             self.envs.ownership.enter(use)
-            self._start(n_step, n_episode, options)
-            return self._run()
+            with self._policy_use.by_this_thread():
+                self._start(n_step, n_episode, options)
+                return self._run()
         finally:
             self.envs.ownership.leave(use)
 
@@ -430,7 +434,8 @@ class Collector:
         use = Use(self)
         try:
             self.envs.ownership.enter(use)
-            return self._run()
+            with self._policy_use.by_this_thread():
+                return self._run()
         finally:
             self.envs.ownership.leave(use)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from trainkit.collector.episodes import RewardMetric, Tally
 from trainkit.core import seeding, tree
 from trainkit.core.errors import BadEnvDataError, Checks, ConfigError, DivergedError
+from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats, Summary, html_table
@@ -84,6 +85,7 @@ class TensorCollector:
             envs.release()
             raise
         self.policy = policy
+        self._policy_use = PolicyUse(policy)
         self.buffer = TensorRolloutBuffer(envs, policy.extras_spec)
         self.env_step = self.n_episode = 0
         self.between_steps: Callable[[], None] | None = None
@@ -163,6 +165,11 @@ class TensorCollector:
         """Continue a collect that an exception interrupted; the statistics cover all of it."""
         started = time.perf_counter()
         self.buffer.reserve(max(0, -(-self._n_left // self.envs.n)))
+        with self._policy_use.by_this_thread():
+            return self._resumed(started)
+
+    def _resumed(self, started: float) -> CollectStats:
+        """Make the steps that are left, and return the statistics of the whole collect."""
         try:
             while self._n_left > 0:
                 if self.between_steps is not None:

@@ -19,6 +19,7 @@ from trainkit.core.described import Plain
 from trainkit.core.errors import BusyError, Checks, ConfigError, reject_unknown
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
+from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
@@ -157,6 +158,7 @@ class Trainer(Generic[TraineeT]):
             evaluation, options.compute_score_fn, self._callbacks, self._metrics.stopwatch, self._interrupt.check
         )
         self._is_running = False
+        self._policy_use = PolicyUse(policy)
         self.reset()
         self._callbacks.check(self)
         try:
@@ -235,7 +237,12 @@ class Trainer(Generic[TraineeT]):
         try:
             if self._phase == "new" and not self.is_finished:
                 self._reports.loggers.describe(self.describe)  # before time is measured
-            with self._interrupt, self._metrics.stopwatch.running(), self._torch_threads():
+            with (
+                self._policy_use.by_this_thread(),
+                self._interrupt,
+                self._metrics.stopwatch.running(),
+                self._torch_threads(),
+            ):
                 try:
                     self._interrupt.check(is_whole=not self._epochs.is_running)  # signals between two next()
                     self._callbacks.deliver_rest()
