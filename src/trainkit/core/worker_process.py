@@ -1,10 +1,12 @@
 """Worker processes: a new Python, not a fork, that answers the messages of its owner on one thread.
 
 A new Python shares no memory, lock or device with its owner, and needs no `if __name__ == "__main__"` in a script. It
-ends when the pipe to it closes, whatever ends its owner, and ignores signals that are for the owner.
+ends when the pipe to it closes, ignores signals that are for the owner, and on Linux ends at once with an owner that is
+killed, whatever it is doing.
 """
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import pickle
@@ -29,7 +31,23 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 _CLOSING_S = 3.0  # for a process to end by itself
 _OWNER_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}  # Windows has no SIGUSR1
 
+_PARENT_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
+
 Serve = Callable[["Inbox"], None]
+
+
+def can_die_with_parent() -> bool:
+    """Return whether a child of this thread may: Linux ends it with the thread that started it."""
+    return sys.platform == "linux" and threading.current_thread() is threading.main_thread()
+
+
+def die_with_parent() -> None:
+    """Have Linux kill this process where its parent ends."""
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+# The same before anything is imported, which takes seconds; a parent that has ended by then sends no signal.
+_DIE_WITH = "import ctypes, os; ctypes.CDLL(None).prctl({signal}, {kill}); os.getppid() == {owner} or os._exit(1); "
 
 
 class WorkerProcess:
@@ -38,17 +56,22 @@ class WorkerProcess:
     Args:
         serve: a function of a module.
         output: a file that its standard streams are appended to; None: those of this process.
+        saves: whether its work has to be saved where the owner is killed, by `Inbox.terminate_with_owner`; otherwise it
+            is killed, too.
 
     Attributes:
         pipe: readable when it has answered, or has died.
         pid: of the process.
     """
 
-    def __init__(self, serve: Serve, *, output: Path | None = None) -> None:
+    def __init__(self, serve: Serve, *, output: Path | None = None, saves: bool = False) -> None:
         if os.name != "posix":
             raise ConfigError("a worker process needs a POSIX system: use one process")
         self.pipe, theirs = multiprocessing.Pipe()
-        code = f"import sys; sys.path[:] = {sys.path!r}; from trainkit.core.worker_process import Inbox; "
+        is_killed = can_die_with_parent() and not saves
+        end = {"signal": _PARENT_DEATH_SIGNAL, "kill": int(signal.SIGKILL), "owner": os.getpid()}
+        code = _DIE_WITH.format(**end) if is_killed else ""
+        code += f"import sys; sys.path[:] = {sys.path!r}; from trainkit.core.worker_process import Inbox; "
         code += f"from {serve.__module__} import {serve.__name__}; "
         code += f"Inbox({theirs.fileno()}, {os.getpid()}).serve({serve.__name__})"
         with theirs, blocked_signals(), contextlib.ExitStack() as opened:

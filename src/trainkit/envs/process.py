@@ -1,7 +1,6 @@
 """Running environments, or games of several agents, in a process each."""
 
 import contextlib
-import ctypes
 import errno
 import logging
 import math
@@ -13,7 +12,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import time
 import traceback
 import weakref
@@ -28,7 +26,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.spaces import Spaces
-from trainkit.core.worker_process import blocked_signals, ignore_signals
+from trainkit.core.worker_process import blocked_signals, can_die_with_parent, die_with_parent, ignore_signals
 from trainkit.envs.backends import (
     RAISED,
     Failure,
@@ -53,7 +51,6 @@ _CLOSING_S = 3.0  # for environments to close themselves
 _REPLACING_S = 1.0  # for one that failed, while all others wait
 
 _FINGERPRINT = "the fingerprint of its attributes"  # a request; no attribute has such a name
-_PARENT_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
 
 
 class ProcessRunner:
@@ -214,7 +211,7 @@ class Worker:
         method = start_method()
         context: Any = multiprocessing.get_context(method)
         # A thread's children would be ended with the thread, not with the process; a fork server has but one.
-        dies_with_parent = method == "forkserver" or threading.current_thread() is threading.main_thread()
+        dies_with_parent = can_die_with_parent() or (method == "forkserver" and sys.platform == "linux")
         with contextlib.ExitStack() as unfinished:
             try:
                 self.pipe, theirs = context.Pipe()
@@ -381,8 +378,8 @@ if hasattr(os, "register_at_fork"):
 def _run(pipe: Connection, factory: Factory, dies_with_parent: bool) -> None:
     """Make an environment and answer requests until the request to close."""
     ignore_signals()
-    if dies_with_parent and sys.platform == "linux":  # at once, whatever runs here; else at the next request
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if dies_with_parent:  # at once, whatever runs here; else at the next request
+        die_with_parent()
     with contextlib.suppress(EOFError, OSError):  # the parent is gone, or does not need this process any more
         try:
             env = factory()

@@ -149,7 +149,7 @@ def _in_processes(
 def _start(task: Task, message: bytes) -> WorkerProcess:
     """Start the process of a task; its output is a file in the task's folder."""
     task.folder.mkdir(parents=True, exist_ok=True)
-    process = WorkerProcess(serve, output=task.folder / OUTPUT)
+    process = WorkerProcess(serve, output=task.folder / OUTPUT, saves=True)
     process.send(message)
     return process
 
