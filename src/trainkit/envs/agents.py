@@ -15,6 +15,7 @@ from trainkit.core import tree
 from trainkit.core.data import Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError
 from trainkit.core.joint_spaces import AgentView, JointSpaces
+from trainkit.core.names import did_you_mean
 from trainkit.core.spaces import Spaces, check_spaces, flat_actions, structure_of
 from trainkit.envs.backends import (
     MISREAD,
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 Entry = tuple[int, Any, dict[str, Any]]  # (row, first observation, info) of an agent whose episode starts
 _NAMES = ("observations", "rewards", "terminated", "truncated", "infos")  # of a step's five dicts
+
+_ONE = {"observations": "an observation", "rewards": "a reward"}
 
 
 class GamesBackend:
@@ -74,6 +77,7 @@ class GamesBackend:
         self._awaits = np.zeros(self.n, np.bool_)  # [N], whether the agent is observed and to act
         self._is_open = np.zeros(self.n, np.bool_)  # [N], whether it has acted and its row is not complete
         self._is_sent = np.zeros(self.n, np.bool_)  # [N], whether its action is in flight
+        self._has_acted = np.zeros(self.n, np.bool_)  # [N], whether the agent has acted in this game
         self._gain = np.zeros(self.n, np.float64)  # [N], the rewards of open rows so far
         self._seen: Obs = self._reader.empty(self.n)  # [N, ...], what it observed last; not in parallel games
         self._seen_infos: list[dict[str, Any]] = [{}] * self.n  # those of `kept_infos` with it
@@ -96,7 +100,7 @@ class GamesBackend:
             take = self.runner.reset(games, [seeds[rows.start] for _, rows in by_game], options)
         failures: dict[int, Failure] = {}
         for index, (game, rows) in enumerate(by_game):
-            for flags in (self._awaits, self._is_open, self._is_sent):
+            for flags in (self._awaits, self._is_open, self._is_sent, self._has_acted):
                 flags[self._rows_of(game)] = False
             first = int(env_ids[rows.start])
             try:
@@ -117,7 +121,8 @@ class GamesBackend:
             )
             agents = (here % len(self.agents)).tolist()
             moves.append(dict(zip(agents, each[rows.start : rows.stop], strict=True)))
-        self._awaits[env_ids], self._is_open[env_ids], self._is_sent[env_ids] = False, True, True
+        self._awaits[env_ids] = False
+        self._is_open[env_ids] = self._is_sent[env_ids] = self._has_acted[env_ids] = True
         self._gain[env_ids] = 0.0
         games, take = self.runner.step(moves, np.array([game for game, _ in by_game], np.intp), work)
         n_open = sum(int(np.count_nonzero(self._is_open[self._rows_of(game)])) for game in games.tolist())
@@ -180,6 +185,8 @@ class GamesBackend:
         columns = self._five_dicts(first, answer)
         obs, rewards, ends, cuts, infos = columns
         present = set(map(str, answer.present))
+        for what, own in zip(_NAMES[:4], columns, strict=False):
+            self._check_agents(game, first, what, own)
         late = self._add_rewards(game, first, rewards)
         entries: list[Entry] = []
         is_open = self._is_open[self._rows_of(game)].tolist()
@@ -201,6 +208,21 @@ class GamesBackend:
         read.over += [is_over] * (len(read.env_ids) - len(read.over))
         read.entries += entries
         read.late |= late
+
+    def _check_agents(self, game: int, first: int, what: str, own: dict[str, Any]) -> None:
+        """Raise for an agent that the game does not have, and for an observation that is None."""
+        for name, value in own.items():
+            if name not in self._index:
+                hint = did_you_mean(name, self.agents)
+                text = f"returned {_ONE.get(what, what)} for {name!r}, not one of its possible_agents {list(self.agents)}{hint}"
+                raise Failure(first, text, BadEnvDataError)
+            if value is None and what == _NAMES[0]:
+                raise Failure(
+                    game * len(self.agents) + self._index[name],
+                    f"returned the observation None for agent {name!r}: return one that its space has, the last one "
+                    "where its episode ended",
+                    BadEnvDataError,
+                )
 
     def _complete(
         self, env_id: int, obs: Any, flags: tuple[bool, bool], info: dict[str, Any], read: "_RowsRead"
@@ -229,10 +251,12 @@ class GamesBackend:
                     BadEnvDataError,
                 )
         try:
-            terminated = self._reader.flag("terminated", ends.get(name, False)) or answer.terminated
-            truncated = self._reader.flag("truncated", cuts.get(name, False)) or answer.truncated
+            terminated = self._reader.flag("terminated", ends.get(name, False))
+            truncated = self._reader.flag("truncated", cuts.get(name, False))
         except MISREAD as error:
             raise Failure(env_id, str(error), BadEnvDataError) from None
+        if name not in answer.ended_before:
+            terminated, truncated = terminated or answer.terminated, truncated or answer.truncated
         # The future of an agent that is gone without a flag is not observed.
         is_gone = self._is_parallel and name not in present and not terminated
         return terminated, truncated or is_gone
@@ -252,8 +276,6 @@ class GamesBackend:
         """Add rewards to the open rows; return those of agents without one, {row: reward}, such as those who left."""
         late: dict[int, float] = {}
         for name, gain in rewards.items():
-            if name not in self._index:
-                raise Failure(first, f"returned a reward for {name!r}, not one of its possible_agents", BadEnvDataError)
             env_id = game * len(self.agents) + self._index[name]
             try:
                 value = self._reader.reward(gain)
@@ -269,10 +291,11 @@ class GamesBackend:
         if late and not self._has_warned:
             self._has_warned = True
             env_id, value = next(iter(late.items()))
+            why = "it has left or is not observed" if self._has_acted[env_id] else "it has made no move yet"
             _log.warning(
-                "agent %r of game %d got reward %g in a step in which it did not act: it has left or is not observed; "
-                "the reward counts in the return, but belongs to no row, so that nothing is learned from it",
-                *(self.agents[env_id % len(self.agents)], game, value),
+                "agent %r of game %d got reward %g in a step in which it did not act: %s; the reward counts in the "
+                "return, but belongs to no row, so that nothing is learned from it",
+                *(self.agents[env_id % len(self.agents)], game, value, why),
             )
         return late
 
@@ -285,6 +308,7 @@ class GamesBackend:
         if not isinstance(obs, dict):
             raise Failure(first, f"returned observations {obs!r} from reset, not a dict by agent", BadEnvDataError)
         obs, infos, present = by_name(obs), by_name(infos), set(map(str, answer.present))
+        self._check_agents(game, first, _NAMES[0], obs)
         entries: list[Entry] = []
         for agent, name in enumerate(self.agents):
             if name in obs and name in present:

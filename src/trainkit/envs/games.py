@@ -41,6 +41,7 @@ class GameAnswer(NamedTuple):
     present: Sequence[Any]  # the agents that are in the game; those of them that are observed act next
     terminated: bool = False  # whether the game ended, for all
     truncated: bool = False
+    ended_before: frozenset[str] = frozenset()  # agents whose episodes ended in an earlier step of the same answer
 
 
 class Game(Protocol):
@@ -89,11 +90,20 @@ class _Game:
             close()
 
     def _spaces(self, kind: str) -> ByAgent:
-        spaces = [space_of(self.game, kind, agent) for agent in self._agents]
+        spaces = [self._space(kind, agent) for agent in self._agents]
         for agent, space in zip(self._agents, spaces, strict=True):
             if not isinstance(space, gym.Space):
                 raise ConfigError(f"make_envs: agent {agent!r} has {kind} {space!r}: give it one of gymnasium.spaces")
         return ByAgent(list(map(str, self._agents)), spaces, is_parallel=self.is_parallel)
+
+    def _space(self, kind: str, agent: Any) -> Any:
+        try:
+            return space_of(self.game, kind, agent)
+        except Exception as error:  # whatever the game raises
+            raise ConfigError(
+                f"make_envs: {kind}({agent!r}) raised {type(error).__name__}: {error}: return a space of "
+                "gymnasium.spaces for each of possible_agents"
+            ) from error
 
 
 class ParallelGame(_Game):
@@ -168,6 +178,7 @@ class DictGame(_Game):
     def step(self, actions: Mapping[int, Any]) -> GameAnswer:
         """Step the game with the actions of agents, by their index, until it observes an agent or ends."""
         result = self.game.step({self._agents[index]: action for index, action in actions.items()})
+        ended_before: frozenset[str] = frozenset()
         for _ in range(_MAX_UNOBSERVED):
             if not _are_dicts(result):
                 return GameAnswer(result, self._agents)  # for an error that names the agent
@@ -175,13 +186,17 @@ class DictGame(_Game):
             ends, cuts = ({agent: flag for agent, flag in own.items() if agent != _ALL} for own in flags)
             infos = {agent: info for agent, info in infos.items() if agent != _COMMON}
             whole = GameAnswer(
-                (obs, rewards, ends, cuts, infos), self._agents, *(bool(own.get(_ALL, False)) for own in flags)
+                (obs, rewards, ends, cuts, infos),
+                self._agents,
+                *(bool(own.get(_ALL, False)) for own in flags),
+                ended_before=ended_before,
             )
             flagged = {agent for own in (ends, cuts) for agent, flag in own.items() if flag}
             self._ended = (self._ended | flagged) - (obs.keys() - flagged)
             is_over = whole.terminated or whole.truncated or self._ended.issuperset(self._agents)
             if is_over or any(not (ends.get(agent) or cuts.get(agent)) for agent in obs):
                 return whole
+            ended_before = frozenset(map(str, flagged))
             result = _joined(whole.result, self.game.step({}))
         raise RuntimeError(f"observed no agent in {_MAX_UNOBSERVED:,} steps, and did not end")
 

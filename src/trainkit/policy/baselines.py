@@ -22,14 +22,22 @@ class RandomPolicy(Policy):
 
     Args:
         action_space: of one environment.
+        observation_space: of one environment, for `predict`; a collector sets it otherwise.
         seed: root of the actions; None takes the trainer's.
         store_action_prob: store the probability of each action, as `action_prob`; not for a Box.
     """
 
     is_random = True
 
-    def __init__(self, action_space: Space[Any], *, seed: int | None = None, store_action_prob: bool = False) -> None:
-        super().__init__(action_space=action_space, device="cpu", seed=seed)
+    def __init__(
+        self,
+        action_space: Space[Any],
+        *,
+        observation_space: Space[Any] | None = None,
+        seed: int | None = None,
+        store_action_prob: bool = False,
+    ) -> None:
+        super().__init__(observation_space=observation_space, action_space=action_space, device="cpu", seed=seed)
         if store_action_prob:
             random_probability(action_space, None, 0)  # raises for a Box
             self._extras_spec = ACTION_PROB_SPEC

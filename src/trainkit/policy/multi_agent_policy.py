@@ -10,15 +10,18 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from trainkit.core import seeding
+from trainkit.core import seeding, tree
 from trainkit.core.checkpoint import save_checkpoint
 from trainkit.core.data import PLAYED_BY, STATE, ActOutput, ArraySpec, Obs, Transition
 from trainkit.core.described import Plain
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
+from trainkit.core.observations import ObservationReader
 from trainkit.core.protocols import Games, LearningUnit, MultiAgentStore, Policy, Seedable
 from trainkit.core.signatures import checked
+from trainkit.core.spaces import structure_of
+from trainkit.policy.export import Exportable
 from trainkit.policy.game_actor import GameActor, GameEpisode
 from trainkit.policy.persistence import acting_state, describe
 
@@ -204,8 +207,9 @@ class MultiAgentPolicy:
 
     def _add(self, name: str, policy: Any) -> None:
         with Checks("MultiAgentPolicy") as checks:
-            is_name = isinstance(name, str) and bool(name) and "/" not in name
-            checks.require(is_name, f": a policy's name must be a non-empty string without '/', got {name!r}")
+            is_name = isinstance(name, str) and bool(name) and "/" not in name and name.isprintable()
+            rule = "a policy's name must be a non-empty string of printable characters without '/'"
+            checks.require(is_name, f": {rule}, got {name!r}")
             acts = callable(getattr(policy, "act", None)) and not isinstance(policy, MultiAgentPolicy)
             checks.require(acts, f".policies[{name!r}] must be a policy, with a method act, got {policy!r}")
         for other, own in self._policies.items():
@@ -291,10 +295,62 @@ class MultiAgentPolicy:
             obs: by agent, as the game returns them.
             policies: {agent: name}; default: as the mapping gives them in a first episode.
             explore: whether to explore.
+
+        Raises:
+            ConfigError: no policy knows its observation space, so that one observation cannot be told from several.
         """
         names = {agent: self.policy_mapping(agent, GameEpisode(game=0, number=0, seed=0)) for agent in obs}
         names |= dict(policies or {})
-        return {agent: self[names[agent]].predict(own, explore=explore) for agent, own in obs.items()}
+        spaces = {agent: getattr(self[name], "observation_space", None) for agent, name in names.items()}
+        known = [agent for agent, space in spaces.items() if space is not None]
+        if not known:
+            raise ConfigError(
+                "MultiAgentPolicy.predict needs an observation space, which no policy of these agents has: give one at "
+                "construction, or collect first"
+            )
+        _, is_one = ObservationReader(spaces[known[0]]).read(f"MultiAgentPolicy.predict({known[0]!r})", obs[known[0]])
+        return {
+            agent: self[names[agent]].predict(own, explore=explore)
+            if agent in known
+            else _act_unread(self[names[agent]], own, is_one=is_one, explore=explore)
+            for agent, own in obs.items()
+        }
+
+    def get_weights(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """Return {name: copies of all weights} of the policies, see `Policy.get_weights`."""
+        return {name: policy.get_weights() for name, policy in self._policies.items() if hasattr(policy, "get_weights")}
+
+    def set_weights(self, weights: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+        """Load copies of the weights of these policies, {name: what its `get_weights` returned}.
+
+        Raises:
+            ConfigError: a policy is not here.
+            CheckpointError: as `Policy.load_weights`.
+        """
+        for name in weights:
+            self[name]
+        for name, own in weights.items():
+            self[name].set_weights(own)
+
+    def export(self, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
+        """Write each policy that learns as `Policy.export` does: "duel.onnx" becomes "duel-main.onnx" and so on.
+
+        Args:
+            path: of the files, without the policies' names.
+            formats: as in `Policy.export`.
+
+        Raises:
+            ConfigError: no policy has a method `greedy`, or as `Policy.export`.
+        """
+        own = {name: policy for name, policy in self._policies.items() if isinstance(policy, Exportable)}
+        if not own:
+            raise ConfigError("MultiAgentPolicy.export needs a policy with a method greedy, and there is none: add one")
+        path = Path(path)
+        files: list[Path] = []
+        for name, policy in own.items():
+            named = path.with_name(f"{path.stem}-{name}{path.suffix}" if formats is None else f"{path.name}-{name}")
+            files += policy.export(named, formats)
+        return files
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -568,6 +624,15 @@ class TableMapping:
                 f"MultiAgentPolicy.policy_mapping has no agent {agent!r}, only {list(self.names)}: add it"
             )
         return self.names[agent]
+
+
+def _act_unread(policy: Any, obs: Any, *, is_one: bool, explore: bool) -> Any:
+    """Return the actions of a policy that knows no observation space, such as a random one."""
+    rows = tree.map_tree(lambda leaf: np.asarray(leaf)[None] if is_one else np.asarray(leaf), obs)
+    action = policy.act(rows, step=getattr(policy, "last_step", 0), explore=explore).action
+    structure = structure_of(policy.action_space)
+    action = action[0] if is_one else action
+    return action if structure is None else structure.unpack(action)
 
 
 def _own_name(agent: str, episode: GameEpisode) -> str:
