@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tests.buffer.stream import CONTINUES, IS_TRUNCATED, TERMINATES, Stream, where
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core.data import ArraySpec, Horizon, RowSpec, Transition
-from trainkit.core.errors import ConfigError
+from trainkit.core.errors import ConfigError, MissingRowError
 
 ONE = Horizon(1)
 
@@ -171,8 +171,10 @@ def test_a_slot_names_its_row_until_it_is_overwritten_or_dropped_or_cleared() ->
 def test_a_slot_that_was_never_given_names_nothing(slot: int) -> None:
     buffer, stream = PrioritizedReplayBuffer(4, seed=1), Stream(1)
     given = buffer.add(stream.next())
-    buffer.rewrite(np.array([slot]), reward=-1.0)
-    buffer.update_priorities(np.array([slot]), np.array([9.0]))
+    with pytest.raises(MissingRowError):
+        buffer.rewrite(np.array([slot]), reward=-1.0)
+    with pytest.raises(MissingRowError):
+        buffer.update_priorities(np.array([slot]), np.array([9.0]))
     batch = buffer.sample(50, horizon=ONE)
     assert_array_equal(batch.slots, np.repeat(given, 50))
     assert_array_equal(batch.reward, 1.0)

@@ -434,10 +434,12 @@ class ReplayBuffer(HasSpaces):
 
         Raises:
             PriorityError: a priority is nan, infinite or negative; nothing is written then.
+            MissingRowError: a slot is none that `add` returned; nothing is written then, either.
         """
         values = checked_priority(priority, len(slots))
         rows, is_stored = self._storage.find(slots)
         if any_true(~is_stored):
+            self._storage.check_given(f"{type(self).__name__}.update_priorities", slots, is_stored)
             rows, values = rows[is_stored], values[is_stored]
         self._sampler.set_priority(rows, values)
 
@@ -464,6 +466,7 @@ class ReplayBuffer(HasSpaces):
         """
         storage, name = self._storage, type(self).__name__
         rows, is_stored = storage.find(checked_slots(name, slots))
+        storage.check_given(f"{name}.rewrite", slots, is_stored)
         reject_unknown(f"{name}.rewrite", columns, storage.extras)
         values = columns if reward is None else {**columns, "reward": reward}
         rewrite_columns(name, {**storage.extras, "reward": storage.records.reward}, values, rows, is_stored)

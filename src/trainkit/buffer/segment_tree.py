@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.core.errors import Checks
+from trainkit.core.errors import Checks, MissingRowError, PriorityError
 from trainkit.core.signatures import checked
 
 Index = NDArray[np.integer[Any]] | NDArray[np.bool_] | Sequence[int] | int | slice
@@ -49,14 +49,24 @@ class _SegmentTree:
         return self._levels[0][: self.size][leaves]
 
     def __setitem__(self, leaves: Index, mass: ArrayLike) -> None:
-        """Set masses, finite and at least 0; if a leaf occurs twice, its last mass is kept."""
+        """Set masses, finite and at least 0; if a leaf occurs twice, its last mass is kept.
+
+        Raises:
+            MissingRowError: there is no such leaf; negative indices count from nowhere.
+            PriorityError: a mass is nan, infinite or negative.
+        """
         index = np.asarray(leaves)
         if index.dtype.kind not in "iu":  # a slice, a mask
             index = np.arange(self.size)[leaves]
-        if index.size and not (index.min() >= -self.size and index.max() < self.size):
-            name = type(self).__name__
-            raise IndexError(f"{name} has leaves up to {self.size - 1}, got {index.min()}..{index.max()}")
-        self.put(index.astype(np.int64) % self.size, mass)  # negative indices count from the end
+        name = type(self).__name__
+        if index.size and not (index.min() >= 0 and index.max() < self.size):
+            raise MissingRowError(
+                f"{name} has the leaves 0 to {self.size - 1}, got {index.min()}..{index.max()}: give one of them"
+            )
+        values = np.asarray(mass, np.float64)
+        if not ((values >= 0.0) & (values < np.inf)).all():
+            raise PriorityError(f"{name}: masses must be finite and >= 0, got {mass!r:.100}")
+        self.put(index.astype(np.int64), values)
 
     def put(self, leaves: NDArray[np.int64], mass: ArrayLike) -> None:
         """Set the masses of leaves [K], each in [0, size), and recompute the sums above them."""

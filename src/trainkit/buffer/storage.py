@@ -35,7 +35,7 @@ from trainkit.core.data import (
     Transition,
     any_true,
 )
-from trainkit.core.errors import ConfigError
+from trainkit.core.errors import ConfigError, MissingRowError
 from trainkit.core.files import copy_into, decoding
 from trainkit.core.observations import exact_cast
 
@@ -255,6 +255,13 @@ class Storage:
         """Return (the rows of slots [B], whether each still belongs to its slot)."""
         stamp, rows = np.divmod(np.asarray(slots).astype(np.int64, casting="same_kind", copy=False), self.rings.n_rows)
         return rows, (self.records.stamp[rows] == stamp) & (stamp >= 0)
+
+    def check_given(self, owner: str, slots: ArrayLike, is_stored: NDArray[np.bool_]) -> None:
+        """Raise `MissingRowError` for slots [B] that no `add` returned; `is_stored` is as `find` returned it."""
+        given = np.asarray(slots)[~is_stored]
+        unknown = (given < 0) | (given >= self.serial * self.rings.n_rows)
+        if unknown.any():
+            raise MissingRowError(f"{owner}: slot {given[unknown][0]} is none that add or sample returned: give those")
 
     def previous(self, rows: Rows) -> Rows:
         """Return the row before each row in its episode, or the row itself if none is stored."""

@@ -3,6 +3,7 @@
 Axis letters, here and everywhere: N environments, K rows, B batch, T time, A actions, W numbers per action.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.errors import Checks, ConfigError, DeviceError
+from trainkit.core.errors import Checks, ConfigError, DeviceError, DivergedError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import Part, checked
 from trainkit.core.stats import EpochStats, RunInfo
@@ -352,7 +353,8 @@ class ReturnScale(Part):
         n_envs = int(env_ids.max()) + 1
         if n_envs > len(self._running):
             self._running = np.concatenate([self._running, np.zeros(n_envs - len(self._running))])
-        returns = self.gamma * self._running[env_ids] + reward
+        with np.errstate(over="ignore"):  # which the statistics reject
+            returns = self.gamma * self._running[env_ids] + reward
         self._merge_returns(returns)
         self._running[env_ids] = np.where(ended, 0.0, returns)
 
@@ -384,16 +386,26 @@ class ReturnScale(Part):
         self._add(other._count, other._mean, other._square)
 
     def _merge_returns(self, returns: NDArray[np.float64]) -> None:
-        """Merge returns [K] into the moments."""
-        mean = float(returns.mean())
-        self._add(len(returns), mean, float(np.square(returns - mean).sum()))
+        """Merge returns [K] into the moments.
+
+        Raises:
+            DivergedError: the squares of returns are beyond float64.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # checked next
+            mean = float(returns.mean())
+            self._add(len(returns), mean, float(np.square(returns - mean).sum()))
+        if not math.isfinite(self._square):
+            raise DivergedError(
+                f"ReturnScale: returns up to {np.abs(returns).max():g} are too large for their standard deviation, "
+                "whose square float64 cannot hold: scale rewards in the environment, by a wrapper or a processor"
+            )
 
     def _add(self, n_rows: int, mean: float, square: float) -> None:
         """Merge the moments of other returns (Chan et al., 1979)."""
         if n_rows == 0:
             return
         apart, total = mean - self._mean, self._count + n_rows
-        self._square += square + apart**2 * self._count * n_rows / total
+        self._square += square + apart * apart * self._count * n_rows / total
         self._mean += apart * n_rows / total
         self._count = total
 

@@ -46,11 +46,14 @@ class Summary:
             one = float(numbers[0])
             return cls(mean=one, std=one - one, min=one, max=one, count=1)  # nan of what is not finite
         array = np.fromiter(numbers, np.float64, count)
+        low, high = float(np.minimum.reduce(array)), float(np.maximum.reduce(array))
+        unit = _unit(low, high)
+        if unit != 1.0:
+            array = array / unit
         mean = float(np.add.reduce(array)) / count
         apart = array - mean
         variance = float(apart.dot(apart)) / count
-        low, high = float(np.minimum.reduce(array)), float(np.maximum.reduce(array))
-        return cls(mean=mean, std=math.sqrt(variance), min=low, max=high, count=count)
+        return cls(mean=mean * unit, std=math.sqrt(variance) * unit, min=low, max=high, count=count)
 
     @classmethod
     def merge(cls, parts: "Iterable[Summary]") -> "Summary":
@@ -63,10 +66,22 @@ class Summary:
         if not known:
             return NO_VALUES
         counts, means, stds, lows, highs = zip(*known, strict=True)
-        count = sum(counts)
+        count, low, high = sum(counts), min(lows), max(highs)
+        unit = _unit(low, high)
+        if unit != 1.0:
+            means, stds = [own / unit for own in means], [own / unit for own in stds]
         mean = sum(own * n for own, n in zip(means, counts, strict=True)) / count
         spread = sum(n * (std**2 + (own - mean) ** 2) for own, std, n in zip(means, stds, counts, strict=True))
-        return cls(mean=mean, std=math.sqrt(spread / count), min=min(lows), max=max(highs), count=count)
+        return cls(mean=mean * unit, std=math.sqrt(spread / count) * unit, min=low, max=high, count=count)
+
+
+_LARGE = 1e100  # numbers whose squares are summed without an overflow
+
+
+def _unit(low: float, high: float) -> float:
+    """Return the unit in which numbers between these can be squared: 1 but for very large ones."""
+    largest = max(-low, high)
+    return largest if _LARGE < largest < math.inf else 1.0
 
 
 NO_VALUES = Summary(mean=None, std=None, min=None, max=None, count=0)
