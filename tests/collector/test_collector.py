@@ -622,7 +622,7 @@ def test_after_a_failure_what_was_stored_is_whole_and_the_next_collect_resets(fa
 
 def test_seeded_episodes_that_fail_are_not_the_ones_that_follow() -> None:
     collector = Collector(Still(), make_envs(failing(3, OSError("gone"))))
-    with pytest.raises(EnvError, match="episode 0 step 3"):
+    with pytest.raises(EnvError, match="episode 0 step 4"):
         collector.collect(n_episode=2, seed=5)
     collector.between_steps = InterruptAt(0)
     with pytest.raises(KeyboardInterrupt):

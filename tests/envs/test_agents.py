@@ -390,7 +390,7 @@ NAN = {"a": np.zeros(1, np.float32), "b": np.full(1, np.nan, np.float32)}
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"error": KeyError("x")}, "^env 2 raised KeyError in step: 'x', at episode 0 step 0 of agent 'a' in game 1"),
+        ({"error": KeyError("x")}, "^env 2 raised KeyError in step: 'x', at episode 0 step 1 of agent 'a' in game 1"),
         ({"first": KeyError("x")}, "^env 2 raised KeyError in reset: 'x', at episode 0 step 0 of agent 'a' in game 1"),
         ({"first": ({}, {})}, "returned no observation from reset: an agent must be there to act"),
         ({"first": ({"a": np.zeros(2, np.float32)}, {})}, r"env 2 returned observation of shape \(2,\)"),
@@ -587,8 +587,8 @@ def test_games_with_late_rewards_continue_where_they_were_saved() -> None:
     ("gains", "message"),
     [
         ({"nobody": 1.0}, "returned a reward for 'nobody', not one of its possible_agents"),
-        ({"third": np.nan}, "returned reward nan for agent 'third', at episode 0 step 0"),
-        ({"third": "much"}, "returned reward 'much', which is not a number, for agent 'third', at episode 0 step 0"),
+        ({"third": np.nan}, "returned reward nan for agent 'third', at episode 0 step 1"),
+        ({"third": "much"}, "returned reward 'much', which is not a number, for agent 'third', at episode 0 step 1"),
     ],
 )
 def test_an_invalid_late_reward_is_rejected(gains: dict[str, Any], message: str) -> None:

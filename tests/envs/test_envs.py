@@ -279,7 +279,7 @@ def test_a_discrete_space_starts_at_zero_for_the_policy_and_where_it_likes_for_t
 @pytest.mark.parametrize(
     ("space", "action", "message"),
     [
-        (gym.spaces.Discrete(2), [0, 2], r"env 1: .* outside Discrete\(2\): 2, at episode 0 step 0"),
+        (gym.spaces.Discrete(2), [0, 2], r"env 1: .* outside Discrete\(2\): 2, at episode 0 step 1"),
         (gym.spaces.Discrete(2), [-1, 0], r"env 0: .* outside Discrete\(2\): -1"),
         (gym.spaces.Discrete(3, start=5), [0, 5], r"env 1: .* outside Discrete\(3\): 5"),
         (gym.spaces.Discrete(2), [0.0, 1.0], r"float64 actions for Discrete\(2\): make them whole numbers"),
@@ -388,14 +388,14 @@ def test_finite_numbers_whose_squares_overflow_are_fine() -> None:
     ],
 )
 def test_an_answer_that_breaks_the_contract_is_rejected_saying_who_when_and_after_what(step: Any, message: str) -> None:
-    where = rf"at episode 0 step 1 \(action 1\), episode seed {episode_seed(7, 1, 0)}$"
+    where = rf"at episode 0 step 2 \(action 1\), episode seed {episode_seed(7, 1, 0)}$"
     with pytest.raises(BadEnvDataError, match=f"^env 1 {message}.*{where}"):
         play(scripted_envs(STEP, step), [0, 0], [0, 1])
 
 
 def test_an_observation_whose_shape_drifts_is_rejected_at_that_step() -> None:
     steps = [STEP] * 5 + [answer(obs=np.zeros((1, 3), np.float32))]
-    with pytest.raises(BadEnvDataError, match=r"env 1 returned observation of shape \(1, 3\).* at episode 0 step 5"):
+    with pytest.raises(BadEnvDataError, match=r"env 1 returned observation of shape \(1, 3\).* at episode 0 step 6"):
         play(scripted_envs(*steps), *[ZEROS] * 6)
 
 
@@ -438,7 +438,7 @@ def test_infos_keep_the_type_each_environment_gave() -> None:
 def test_an_environment_that_raises_in_a_step_is_reported_with_everything_to_repeat_it() -> None:
     fault = ZeroDivisionError("no wheels")
     envs = scripted_envs(STEP, fault)
-    where = rf"at episode 0 step 1 \(action 1\), episode seed {episode_seed(7, 1, 0)}"
+    where = rf"at episode 0 step 2 \(action 1\), episode seed {episode_seed(7, 1, 0)}"
     with pytest.raises(EnvError, match=f"^env 1 raised ZeroDivisionError in step: no wheels, {where}$") as caught:
         play(envs, [0, 0], [0, 1])
     assert caught.value.__cause__ is fault

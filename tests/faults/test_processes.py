@@ -130,7 +130,7 @@ def test_a_process_that_dies_between_two_requests_raises_at_the_next() -> None:
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_there(pid))
     began = time.monotonic()
-    with pytest.raises(EnvError, match=r"^env 1 died in step: its process was killed by SIGKILL, at episode 1 step 0"):
+    with pytest.raises(EnvError, match=r"^env 1 died in step: its process was killed by SIGKILL, at episode 1 step 1"):
         collector.collect(n_step=2)
     assert time.monotonic() - began < 1
     assert collector.collect(n_step=20).n_step >= 20  # a caller that continues has a new one

@@ -321,10 +321,16 @@ def _random_box(space: spaces.Box, shape: tuple[int, ...], rng: np.random.Genera
     return np.clip(drawn, space.low, space.high).astype(space.dtype)
 
 
+MASK_REMEDY = (
+    "number the joint actions in a wrapper, as docs/howto/action_masks.md shows, and return one bool for each; "
+    "flattening the observation would make the mask a feature, and illegal actions would be taken"
+)
+
+
 def _n_masked(action_space: Space[Any]) -> int:
     """Return the number of actions of a mask."""
     if not isinstance(action_space, spaces.Discrete):
-        raise ConfigError(f"an action mask needs a Discrete action space, got {action_space}")
+        raise ConfigError(f"an action mask needs a Discrete action space, got {action_space}: {MASK_REMEDY}")
     return int(action_space.n)
 
 

@@ -214,8 +214,8 @@ class GamesBackend:
         for name, value in own.items():
             if name not in self._index:
                 hint = did_you_mean(name, self.agents)
-                text = f"returned {_ONE.get(what, what)} for {name!r}, not one of its possible_agents {list(self.agents)}{hint}"
-                raise Failure(first, text, BadEnvDataError)
+                rule = f"not one of its possible_agents {list(self.agents)}{hint}"
+                raise Failure(first, f"returned {_ONE.get(what, what)} for {name!r}, {rule}", BadEnvDataError)
             if value is None and what == _NAMES[0]:
                 raise Failure(
                     game * len(self.agents) + self._index[name],

@@ -31,6 +31,21 @@ Take = Callable[[int, int], Any]  # (row, index) -> what an environment or game 
 # What calling an environment may raise: one that wants to exit has failed, too.
 RAISED = (Exception, SystemExit)
 
+RESET_SIGNATURE = "def reset(self, *, seed=None, options=None), and begin it with super().reset(seed=seed)"
+
+
+def has_old_reset(method: str, error: BaseException) -> bool:
+    """Return whether an environment's `reset` raised because it takes no seed or options."""
+    is_call = isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
+    return method == "reset" and is_call
+
+
+def what_raised(method: str, error: BaseException) -> str:
+    """Describe what an environment raised in a method, to follow "env 3"."""
+    remedy = f": define it as {RESET_SIGNATURE}" if has_old_reset(method, error) else ""
+    return f"raised {type(error).__name__} in {method}: {error}{remedy}"
+
+
 # What reading raises when an environment returned something that does not match its spaces.
 MISREAD = (KeyError, IndexError, TypeError, ValueError, RuntimeError, ArithmeticError)
 

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from trainkit.core import seeding, tree
-from trainkit.core.data import ACTION_MASK, Obs
+from trainkit.core.data import ACTION_MASK, ArraySpec, Obs
 from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import (
@@ -23,13 +23,15 @@ from trainkit.core.spaces import (
     masked_space,
     random_actions,
 )
-from trainkit.envs.backends import MISREAD
+from trainkit.envs.backends import MISREAD, RESET_SIGNATURE, has_old_reset
 from trainkit.envs.check_game import CORRECT_BOUNDS, advice_on_processes, check_game
 from trainkit.envs.factories import (
+    MASK_IS_GONE,
     EnvContext,
     EnvOptions,
     ValidateEnv,
     is_class_path,
+    mask_dissolver,
     run_validation,
     with_flat_actions,
     with_package,
@@ -185,14 +187,19 @@ class _Check:
             if self._mask_key is not None:
                 masked_space(space, action_space)
         except ConfigError as error:
-            wrapper = "TransformAction" if str(error).startswith("the action") else "FlattenObservation"
-            self._stop(str(error), f"gymnasium.wrappers.{wrapper}, or a wrapper of your own")
+            self._stop(str(error), _advice_on_spaces(str(error), space))
         if isinstance(action_space, gym.spaces.Box) and not action_space.is_bounded():
             self.find("warning", f"its actions {action_space} have no bounds", "bound them: SAC squashes into bounds")
+        if isinstance(action_space, gym.spaces.Box) and action_space.dtype.kind != "f":
+            what = f"its actions {action_space} are whole numbers in a Box, which no policy but a random one supports"
+            self.find("error", what, "make it a MultiDiscrete, MultiDiscrete(high - low + 1, start=low), or floats")
         for path, leaf in tree.named_leaves(leaf_spaces(space)):
             if is_unscaled(leaf):
                 what = f"{_observation(path)} is uint8 {leaf.shape} from 0 to 255, no image, so that it is not scaled"
                 self.find("warning", what, UNSCALED_REMEDY)
+        wrapper = mask_dissolver(env)
+        if wrapper is not None:
+            self.find("warning", f"{wrapper} makes its {ACTION_MASK} a feature, or removes it", MASK_IS_GONE)
         self._space, self._discrete, self._boxes = space, Ranges(space, *DISCRETE), Ranges(space, gym.spaces.Box)
         self._reader, self._actions = RowReader(space, warn=self._find_cast), ActionValidator(action_space)
         return env
@@ -287,6 +294,7 @@ class _Check:
     def _read_obs(self, returned: Any) -> Obs:
         """Read one observation into a row [1, ...] and check its values."""
         rows = self._row_of(returned)
+        self._find_integers(returned)
         for path, leaf in tree.named_leaves(rows):
             if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                 advice = "fix the environment: training would stop there"
@@ -335,6 +343,20 @@ class _Check:
         self.find("error", what, advice)
         raise _StopError
 
+    def _find_integers(self, returned: Any) -> None:
+        """Note integers that are returned for floats: of a size that floats round, a warning."""
+        for path, given, leaf in _pairs(returned, self._reader.specs):
+            if leaf.dtype.kind != "f" or given.dtype.kind not in "iu":
+                continue
+            with np.errstate(all="ignore"):
+                is_exact = bool((given.astype(leaf.dtype).astype(np.float64) == given.astype(np.float64)).all())
+            what = f"{_observation(path)} is {given.dtype}, and the space says {leaf.dtype}"
+            advice = f"return {leaf.dtype}, or say {given.dtype} in the space"
+            if is_exact:
+                self.find("note", what, advice)
+            else:
+                self.find("warning", f"{what}, which rounds numbers as large as {np.abs(given).max()}", advice)
+
     def _find_cast(self, text: str, path: str, given: Any, wanted: Any) -> None:
         self.find("note", text % (path, given, wanted), f"return {wanted}, or say {given} in the space")
 
@@ -344,7 +366,8 @@ class _Check:
         try:
             yield
         except Exception as error:  # noqa: BLE001  # it may raise anything
-            self._stop(f"it raised {type(error).__name__} in {where}: {error}", "fix the environment")
+            advice = f"define it as {RESET_SIGNATURE}" if has_old_reset(where, error) else "fix the environment"
+            self._stop(f"it raised {type(error).__name__} in {where}: {error}", advice)
 
     @contextlib.contextmanager
     def _misread(self) -> Iterator[None]:
@@ -353,6 +376,40 @@ class _Check:
             yield
         except MISREAD as error:
             self._stop(f"it {error}", "return what Gymnasium's API and its own spaces say")
+
+
+_NO_ARRAYS = gym.spaces.Sequence, gym.spaces.Graph  # which gymnasium flattens to themselves
+
+
+def _advice_on_spaces(error: str, space: gym.Space[Any]) -> str:
+    """Return what makes spaces usable that `check_spaces` rejected with this error."""
+    if "action mask" in error:
+        return "a Discrete action space, or no mask"
+    if repr(ACTION_MASK) in error:
+        return "gymnasium.wrappers.TransformObservation, or a wrapper of your own"
+    if error.startswith("the action"):
+        return "gymnasium.wrappers.TransformAction, or a wrapper of your own"
+    if _has_no_arrays(space):
+        return "pad it in a wrapper to a Box or MultiDiscrete of one shape, with a mask of what is there"
+    return "gymnasium.wrappers.FlattenObservation, or a wrapper of your own"
+
+
+def _has_no_arrays(space: gym.Space[Any]) -> bool:
+    """Return whether a space has a leaf of varying length, which flattening does not change."""
+    if isinstance(space, gym.spaces.Dict):
+        return any(map(_has_no_arrays, space.spaces.values()))
+    return (
+        any(map(_has_no_arrays, space.spaces)) if isinstance(space, gym.spaces.Tuple) else isinstance(space, _NO_ARRAYS)
+    )
+
+
+def _pairs(returned: Any, specs: Any, path: str = "") -> Iterator[tuple[str, Any, ArraySpec]]:
+    """Yield (path, array as returned, spec) for each leaf of an observation that was read before."""
+    if isinstance(specs, ArraySpec):
+        yield path, np.asarray(returned), specs
+    else:
+        for key, spec in specs.items() if isinstance(specs, dict) else enumerate(specs):
+            yield from _pairs(returned[key], spec, f"{path}.{key}" if path else str(key))
 
 
 def _observation(path: str) -> str:

@@ -248,6 +248,7 @@ class Envs:
         started = clock()
         if self._unsent is not None:
             action, env_ids = self._with_unsent(action, env_ids)
+        self._current.n_steps[env_ids] += 1  # from here on every error is of this step, the first being 1
         own_action = self._actions.convert(action, env_ids, self._current.describe)
         spent.action += clock() - started
         describe = partial(self._current.describe, acted=(action, env_ids))
@@ -258,7 +259,6 @@ class Envs:
         stepped = clock()
         for lost in raw.failures.values():
             self.restarts.mark_failed(self._error_of(lost, describe))
-        self._current.n_steps[env_ids] += 1
         raw, (frame, lives) = self._checked(raw, self._validator.check_step, self._lives, describe)
         if self.restarts.failed:
             has_worked = ~np.isin(env_ids, self.restarts.failed_rows)

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +15,14 @@ import gymnasium as gym
 import numpy as np
 
 from trainkit.core import seeding, tree
+from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import Checks, ConfigError, EnvError, MissingExtraError
 from trainkit.core.extras import import_extra, install_command
 from trainkit.core.spaces import array_specs, check_space, flat_actions, space_bounds, structure_of
+from trainkit.envs.backends import RAISED
 from trainkit.envs.games import GameWrapper, is_game, space_of
+
+_log = logging.getLogger(__name__)
 
 Space = gym.Space[Any]
 Wrapper = Callable[[Any], Any]  # of an environment or a game
@@ -84,6 +89,11 @@ class EnvOptions:
             if self.observation_space is not None or self.action_space is not None:
                 wrapper_class = _GameWithSpaces if is_game(env) else _EnvWithSpaces
                 env = wrapper_class(env, self.observation_space, self.action_space)
+            check_has_spaces(env, name)
+            wrapper_name = mask_dissolver(env) if context.index == 0 else None
+            if wrapper_name is not None:
+                what = "makes the environment's action_mask a feature, or removes it"
+                _log.warning("%s %s: %s", wrapper_name, what, MASK_IS_GONE)
             if self.validate_env is not None:
                 run_validation(self.validate_env, env, name)
             return env
@@ -118,7 +128,7 @@ class EnvOptions:
         if not isinstance(env, gym.Env) and not is_game(env):
             raise ConfigError(
                 "make_envs: the factory must return a gymnasium.Env, or a game of several agents with PettingZoo's or "
-                f"RLlib's API, got {env!r}"
+                f"RLlib's API, got {env!r}{_remedy_of(env)}"
             )
         if self.max_episode_steps is None:
             return env
@@ -177,8 +187,68 @@ def creation_errors(name: str) -> Iterator[None]:
     except gym.error.Error as error:  # no such id
         remedy = "import the package that registers it, or give module:id, a class or a function that makes one"
         raise ConfigError(f"make_envs: {str(error).rstrip('.')}: {remedy}") from error
-    except Exception as error:
+    except RAISED as error:
         raise EnvError(f"make_envs: {name} raised {type(error).__name__} when it was made: {error}") from error
+
+
+def check_has_spaces(env: Any, name: str) -> None:
+    """Raise a ConfigError for an environment of one agent without its two spaces."""
+    if is_game(env):
+        return
+    spaces = {kind: getattr(env, kind, None) for kind in ("observation_space", "action_space")}
+    missing = {kind: space for kind, space in spaces.items() if not isinstance(space, gym.Space)}
+    if missing:
+        got = ", ".join(f"{kind} {space!r}" for kind, space in missing.items())
+        raise ConfigError(
+            f"make_envs: {name}, {env!r}, has {got}: set both to spaces of gymnasium.spaces in its constructor, since "
+            "they are needed before the first reset, or give make_envs observation_space= and action_space="
+        )
+
+
+MASK_IS_GONE = (
+    "illegal actions will be taken; keep action_mask as a leaf of a Dict, and wrap the other leaves, or flatten them "
+    "by make_envs(processors=[tk.envs.Flatten()])"
+)
+
+
+def mask_dissolver(env: Any) -> str | None:
+    """Return the name of the wrapper behind which an environment's observation has no action mask any more."""
+    while isinstance(env, gym.Wrapper):
+        if not _has_mask(env) and _has_mask(env.env):
+            return type(env).__name__
+        env = env.env
+    return None
+
+
+def _has_mask(env: Any) -> bool:
+    space = getattr(env, "observation_space", None)
+    return isinstance(space, gym.spaces.Dict) and ACTION_MASK in space.spaces
+
+
+def _remedy_of(env: object) -> str:
+    """Return what to do with a known kind of object that is no environment."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(env).__mro__}
+    if "gym" in modules:
+        return (
+            ": it is of gym, which gymnasium replaced; wrap it by shimmy, "
+            'gymnasium.make("GymV26Environment-v0", env=env) or "GymV21Environment-v0"'
+        )
+    return f": {VECTOR_REMEDY}" if is_foreign_vector(env) else ""
+
+
+VECTOR_REMEDY = (
+    "it is a vector environment of another library: give make_envs what it is made of, an environment's factory and n, "
+    "or the PettingZoo game itself, whose agents become rows"
+)
+
+
+def is_foreign_vector(env: object) -> bool:
+    """Return whether this is a vector environment of another API than gymnasium's, such as SB3's or SuperSuit's."""
+    if isinstance(env, gym.vector.VectorEnv):
+        names = "single_observation_space", "single_action_space", "num_envs"
+        return any(getattr(env, name, None) is None for name in names)
+    has_numbers = isinstance(getattr(env, "num_envs", None), int)
+    return has_numbers and callable(getattr(env, "step", None)) and not isinstance(env, gym.Env)
 
 
 # ---- descriptions ----

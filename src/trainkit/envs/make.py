@@ -21,6 +21,7 @@ from trainkit.envs.agents import GamesBackend
 from trainkit.envs.backends import Backend, Runner
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import (
+    VECTOR_REMEDY,
     EnvOptions,
     ValidateEnv,
     Wrapper,
@@ -28,6 +29,7 @@ from trainkit.envs.factories import (
     described,
     described_kwargs,
     is_class_path,
+    is_foreign_vector,
     replaced_action_space,
     replaced_observation_space,
     with_package,
@@ -324,6 +326,8 @@ class EnvsRecipe:
         """Note where the specification does not support the backend or the options."""
         spec, is_vector = self.spec, self.processes.backend == "vector"
         is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
+        if is_foreign_vector(spec):
+            raise ConfigError(f"make_envs.spec is {type(spec).__name__}: {VECTOR_REMEDY}")
         rule = " needs what makes environments, not one of them: pass its id, its class and env_kwargs=, or a factory"
         checks.require(not is_single, rule)
         if is_vector or isinstance(spec, VectorEnv):

@@ -38,6 +38,7 @@ from trainkit.envs.backends import (
     Work,
     call_or_read,
     packed_request,
+    what_raised,
 )
 from trainkit.envs.ownership import OwnerProcess
 from trainkit.envs.recovery import fingerprint
@@ -421,7 +422,7 @@ def _packed(number: int, content: Any) -> bytes:
 
 def _packed_error(number: int, request: str, error: BaseException) -> bytes:
     """Pickle an error so that it can be unpickled, whatever it contains."""
-    what = f"raised {type(error).__name__} in {request}: {error}"
+    what = what_raised(request, error)
     cause = error.__cause__ and _picklable(error.__cause__)
     content = (what, _picklable(error), cause, "".join(traceback.format_exception(error)))
     return pickle.dumps((number, False, content), pickle.HIGHEST_PROTOCOL)

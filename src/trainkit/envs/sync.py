@@ -18,6 +18,7 @@ from trainkit.envs.backends import (
     Take,
     Work,
     call_or_read,
+    what_raised,
 )
 from trainkit.envs.ownership import claim_environment, free_environments
 from trainkit.envs.recovery import fingerprint
@@ -102,4 +103,4 @@ class SyncRunner:
 
 
 def _raised(method: str, index: int, error: BaseException) -> Failure:
-    return Failure(index, f"raised {type(error).__name__} in {method}: {error}")
+    return Failure(index, what_raised(method, error))

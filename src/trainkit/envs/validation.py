@@ -6,6 +6,7 @@ StepValidator     values in these arrays: finite numbers, ranges, action masks, 
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -113,10 +114,13 @@ class RowReader:
     Args:
         space: of one observation.
         warn: called once when floats are cast, with a text of three placeholders: path, dtype and the space's dtype.
+
+    Attributes:
+        specs: of one observation, leaf by leaf.
     """
 
     def __init__(self, space: gym.Space[Any], warn: Callable[..., object] = _log.warning) -> None:
-        self._specs = array_specs(space)
+        self.specs = self._specs = array_specs(space)
         self._warn, self._has_warned = warn, False
 
     def read_steps(self, env_ids: Ids, take: Take) -> RawStep:
@@ -213,10 +217,16 @@ class RowReader:
     def reward(self, reward: Any) -> float:
         """Read a reward: any number, or an array of one."""
         if isinstance(reward, (int, float, np.integer, np.floating, np.bool_)):
-            return float(reward)
+            try:
+                return float(reward)
+            except OverflowError:
+                text = f"returned a reward of {int(reward).bit_length()} bits, which is too large for a float"
+                raise TypeError(text) from None
         if isinstance(reward, np.ndarray) and reward.size == 1 and reward.dtype.kind in "biuf":
             return float(reward.reshape(()))
-        raise TypeError(f"returned reward {reward!r}, which is not a number")
+        has_one = callable(getattr(reward, "item", None)) and math.prod(getattr(reward, "shape", (0,))) == 1
+        remedy = ": return reward.item()" if has_one else ""
+        raise TypeError(f"returned reward {reward!r}, which is not a number{remedy}")
 
     def rewards(self, reward: Any, n: int) -> NDArray[np.float64]:
         """Read the rewards of N environments."""

@@ -27,6 +27,7 @@ from trainkit.envs.backends import (
     RawStep,
     Seeds,
     Work,
+    what_raised,
 )
 from trainkit.envs.ownership import OwnerProcess, claim_environment, free_environments
 from trainkit.envs.validation import RowReader
@@ -260,7 +261,7 @@ class VectorBackend:
             remedy = (
                 _REMEDY_OF_JOINING if isinstance(self.venv.unwrapped, AsyncVectorEnv) and _is_of_joining(error) else ""
             )
-            raise Failure(None, f"raised {type(error).__name__} in {method.__name__}: {error}{remedy}") from error
+            raise Failure(None, what_raised(method.__name__, error) + remedy) from error
 
     def _put_final_obs(self, next_obs: Obs, obs: Obs, infos: dict[str, Any], env_ids: Ids) -> None:
         """Overwrite the first observations of new episodes with the true last ones, in `infos` in SAME_STEP mode."""

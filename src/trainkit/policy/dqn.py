@@ -1,6 +1,7 @@
 """`DQNPolicy`, the Q-learner: its parts make it DQN, C51, QR-DQN, IQN, Rainbow or a new algorithm."""
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -71,6 +72,9 @@ from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
 from trainkit.policy.update_result import UpdateResult
 from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, SupportValue, Value
+
+_log = logging.getLogger(__name__)
+_MANY_JOINT_ACTIONS = 256
 
 
 @checked
@@ -151,6 +155,12 @@ class DQNPolicy(Policy):
             self._extras_spec = {**self._extras_spec, STATE: state_spec(self._state_size)}
         self._draws_fractions = isinstance(self.value, DrawnFractions)
         self._joint = joint_actions(name, action_space)
+        if self._joint is not None and self._joint.n > _MANY_JOINT_ACTIONS:
+            _log.warning(
+                "%s gives each of the %s joint actions of %s an output of its own, which is slow to compute and to "
+                "learn: ppo and a2c learn each part by itself",
+                *(name, f"{self._joint.n:,}", action_space),
+            )
         self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
