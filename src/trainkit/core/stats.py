@@ -69,7 +69,7 @@ class Summary:
         count, low, high = sum(counts), min(lows), max(highs)
         unit = _unit(low, high)
         if unit != 1.0:
-            means, stds = [own / unit for own in means], [own / unit for own in stds]
+            means, stds = tuple(own / unit for own in means), tuple(own / unit for own in stds)
         mean = sum(own * n for own, n in zip(means, counts, strict=True)) / count
         spread = sum(n * (std**2 + (own - mean) ** 2) for own, std, n in zip(means, stds, counts, strict=True))
         return cls(mean=mean * unit, std=math.sqrt(spread / count) * unit, min=low, max=high, count=count)

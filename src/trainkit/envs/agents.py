@@ -185,8 +185,8 @@ class GamesBackend:
         columns = self._five_dicts(first, answer)
         obs, rewards, ends, cuts, infos = columns
         present = set(map(str, answer.present))
-        for what, own in zip(_NAMES[:4], columns, strict=False):
-            self._check_agents(game, first, what, own)
+        for what, column in zip(_NAMES[:4], columns, strict=False):
+            self._check_agents(game, first, what, column)
         late = self._add_rewards(game, first, rewards)
         entries: list[Entry] = []
         is_open = self._is_open[self._rows_of(game)].tolist()

@@ -185,12 +185,9 @@ class DictGame(_Game):
             obs, rewards, *flags, infos = result
             ends, cuts = ({agent: flag for agent, flag in own.items() if agent != _ALL} for own in flags)
             infos = {agent: info for agent, info in infos.items() if agent != _COMMON}
-            whole = GameAnswer(
-                (obs, rewards, ends, cuts, infos),
-                self._agents,
-                *(bool(own.get(_ALL, False)) for own in flags),
-                ended_before=ended_before,
-            )
+            terminated, truncated = (bool(own.get(_ALL, False)) for own in flags)
+            columns = obs, rewards, ends, cuts, infos
+            whole = GameAnswer(columns, self._agents, terminated, truncated, ended_before)
             flagged = {agent for own in (ends, cuts) for agent, flag in own.items() if flag}
             self._ended = (self._ended | flagged) - (obs.keys() - flagged)
             is_over = whole.terminated or whole.truncated or self._ended.issuperset(self._agents)

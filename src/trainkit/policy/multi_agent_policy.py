@@ -21,7 +21,7 @@ from trainkit.core.observations import ObservationReader
 from trainkit.core.protocols import Games, LearningUnit, MultiAgentStore, Policy, Seedable
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
-from trainkit.policy.export import Exportable
+from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.game_actor import GameActor, GameEpisode
 from trainkit.policy.persistence import acting_state, describe
 
@@ -349,7 +349,7 @@ class MultiAgentPolicy:
         files: list[Path] = []
         for name, policy in own.items():
             named = path.with_name(f"{path.stem}-{name}{path.suffix}" if formats is None else f"{path.name}-{name}")
-            files += policy.export(named, formats)
+            files += export_policy(policy, named, formats)
         return files
 
     @property
