@@ -90,5 +90,3 @@ def test_slots_that_no_row_ever_had_are_rejected(slot: int) -> None:
     buffer.update_priorities(np.array([0, slots[0]]), np.ones(2))
     with pytest.raises(MissingRowError, match=f"update_priorities: slot {slot} is none that add or sample returned"):
         buffer.update_priorities(np.array([slots[0], slot]), np.ones(2))
-    with pytest.raises(MissingRowError, match=f"rewrite: slot {slot} is none"):
-        buffer.rewrite(np.array([slot]), reward=1.0)

@@ -466,7 +466,6 @@ class ReplayBuffer(HasSpaces):
         """
         storage, name = self._storage, type(self).__name__
         rows, is_stored = storage.find(checked_slots(name, slots))
-        storage.check_given(f"{name}.rewrite", slots, is_stored)
         reject_unknown(f"{name}.rewrite", columns, storage.extras)
         values = columns if reward is None else {**columns, "reward": reward}
         rewrite_columns(name, {**storage.extras, "reward": storage.records.reward}, values, rows, is_stored)

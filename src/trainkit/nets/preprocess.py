@@ -77,7 +77,9 @@ class Preprocess(nn.Module):
         super().__init__()
         self._space = _unmasked(space)
         self.shapes: Any = _map_space(_feature_shape, self._space)
-        named = tree.named_leaves(leaf_spaces(self._space))
+        leaves = leaf_spaces(self._space)
+        tree.check_keys("Preprocess.space", leaves)
+        named = tree.named_leaves(leaves)
         self.unscaled = [path for path, leaf in named if is_unscaled(leaf) and not normalize]
         self.is_identity = not normalize and isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
         planes = [size for size in feature_sizes(self.shapes) if len(size) == 3]
