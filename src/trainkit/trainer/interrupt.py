@@ -1,8 +1,10 @@
 """Deferred signals: Ctrl-C, SIGTERM and SIGUSR1 take effect when a step is complete."""
 
+import logging
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -10,6 +12,10 @@ from typing import Any, Self
 
 TERMINATE = "SIGTERM"
 _SAVE: Any = getattr(signal, "SIGUSR1", None)  # Windows has none
+_STAYING: set[Any] = {signal.SIGTERM} | ({_SAVE} - {None})  # deferred between two times of being entered, too
+HANGS_S = 5.0  # after a SIGTERM, from which on another one does not wait for a complete step
+
+_log = logging.getLogger(__name__)
 
 
 class Terminated(BaseException):
@@ -21,14 +27,17 @@ class DeferredInterrupt:
 
     - A first SIGINT is passed to the former handler: Python's own raises KeyboardInterrupt. A second one is passed at
       once.
-    - SIGTERM raises `Terminated`; another one has no effect. Of both, SIGTERM is first, and SIGINT follows on leaving,
+    - SIGTERM raises `Terminated`; others within some seconds have no effect, and one that comes later is passed to the
+      former handler at once: the step hangs. Of SIGTERM and SIGINT, the former is first, and SIGINT follows on leaving,
       when the run is saved.
-    - SIGUSR1 calls `save`, where there is one, and the work continues. Between two times of being entered it is
-      deferred, too, until the next `check`, or `close`.
+    - SIGUSR1 calls `save`, where there is one, and the work continues.
+    - Where there is a `save`, SIGTERM and SIGUSR1 are deferred between two times of being entered, too, until the next
+      `check`; a second SIGTERM there is passed on at once. `close` saves, or passes the SIGTERM on.
 
-    The former handlers are restored on leaving; that of SIGUSR1 with `close` or when this object is collected. A signal
-    that is ignored stays ignored; only the main thread receives signals, elsewhere this has no effect. A context
-    entered within another passes Ctrl-C to the handler before both, so that it ends the inner work and then the outer.
+    The former handlers are restored on leaving; those of SIGTERM and SIGUSR1 with `close` or when this object is
+    collected, if there is a `save`. A signal that is ignored stays ignored; only the main thread receives signals,
+    elsewhere this has no effect. A context entered within another passes Ctrl-C to the handler before both, so that it
+    ends the inner work and then the outer.
 
     Args:
         save: called on SIGUSR1; None leaves that signal alone.
@@ -43,17 +52,19 @@ class DeferredInterrupt:
         self._former: dict[int, Any] = {}  # {signal: handler}
         self._on_interrupt: Any = None  # receives Ctrl-C: the handler before all contexts
         self._process = os.getpid()
-        self._save_handler: _SaveHandler | None = None  # while it is installed
+        self._terminated_at = 0.0  # when the SIGTERM that waits for a complete step was received
+        self._staying: dict[int, _StayingHandler] = {}  # {signal: handler} while installed
 
     def __enter__(self) -> Self:
         self._is_ending = False
-        self._deferred &= {_SAVE}  # which may have been received since the last time
+        self._deferred &= _STAYING  # which may have been received since the last time
         self._former = {}
         self._process = os.getpid()
         if threading.current_thread() is threading.main_thread():
+            for number in _STAYING:
+                self._install_staying(number)
             self._install(signal.SIGINT, self._defer_interrupt)
             self._install(signal.SIGTERM, self._defer)
-            self._install_save()
             self._inherit()
         self._refresh()
         return self
@@ -63,6 +74,7 @@ class DeferredInterrupt:
     ) -> None:
         for number, former in self._former.items():
             signal.signal(number, former)
+        self._former = {}
         if signal.SIGTERM in self._deferred:  # too late to end the run at a complete step
             self._deferred.discard(signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -71,22 +83,29 @@ class DeferredInterrupt:
             if kind is None:
                 self.check()
         finally:
-            self._deferred &= {_SAVE}  # the exception has ended the work already
+            self._deferred &= _STAYING  # the exception has ended the work already
             self._refresh()
 
     def close(self) -> None:
-        """Save if SIGUSR1 was received since the last `check`, and restore its former handler."""
-        handler, self._save_handler = self._save_handler, None
-        if handler is not None:
+        """Save if SIGUSR1 was received since the last `check`, pass on a SIGTERM, and restore the former handlers."""
+        for handler in self._staying.values():
             handler.uninstall()
+        self._staying = {}
         if _SAVE in self._deferred and self._save is not None:
             self._deferred.discard(_SAVE)
             self._save()
+        if signal.SIGTERM in self._deferred and not self._former:
+            self._deferred.discard(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    def note_save(self) -> None:
-        """Save at the next `check`."""
-        self._deferred.add(_SAVE)
+    def note(self, number: int) -> bool:
+        """Let a signal take effect at the next `check`; return whether it is the first."""
+        is_first = number not in self._deferred
+        if is_first and number == signal.SIGTERM:
+            self._terminated_at = time.monotonic()
+        self._deferred.add(number)
         self._is_pending = True
+        return is_first
 
     def check(self, *, is_whole: bool = True) -> None:
         """Let deferred signals take effect; in an incomplete step only Ctrl-C, unless a SIGTERM came before it."""
@@ -106,8 +125,8 @@ class DeferredInterrupt:
             self._refresh()
             if self._save is not None:
                 self._save()
-                if self._save_handler is not None:
-                    self._save_handler.pass_on()
+                if _SAVE in self._staying:
+                    self._staying[_SAVE].pass_on()
 
     def take_termination(self) -> bool:
         """Return whether a SIGTERM was received; its owner ends the work."""
@@ -118,6 +137,9 @@ class DeferredInterrupt:
 
     def pass_on(self, number: int) -> None:
         """Call the former handler, if it is a function."""
+        if number in self._staying:
+            self._staying[number].pass_on()
+            return
         former = self._former.get(number)
         if callable(former):
             former(number, None)
@@ -140,19 +162,19 @@ class DeferredInterrupt:
             self._former[number] = former
             signal.signal(number, handler)
 
-    def _install_save(self) -> None:
-        """Install the handler of SIGUSR1, which stays installed after the context ends."""
-        if self._save is None or _SAVE is None:
+    def _install_staying(self, number: int) -> None:
+        """Install the handler of a signal which stays installed after the context ends."""
+        if self._save is None:
             return
-        former: Any = signal.getsignal(_SAVE)
+        former: Any = signal.getsignal(number)
         installed = former
-        while isinstance(installed, _SaveHandler):
-            if installed is self._save_handler:  # still installed, perhaps behind that of another trainer
+        while isinstance(installed, _StayingHandler):
+            if installed is self._staying.get(number):  # still installed, perhaps behind that of another trainer
                 return
             installed = installed.former
         if callable(former) or former is signal.SIG_DFL:
-            self._save_handler = _SaveHandler(self, former)
-            signal.signal(_SAVE, self._save_handler)
+            self._staying[number] = _StayingHandler(self, number, former)
+            signal.signal(number, self._staying[number])
 
     def _inherit(self) -> None:
         """Inside another context, take over its deferred signals, since its work waits for this context's."""
@@ -169,9 +191,13 @@ class DeferredInterrupt:
         if os.getpid() != self._process:  # in a forked child: restore the default
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        if not self._is_ending:  # another SIGTERM has no effect
-            self._deferred.add(number)
-            self._is_pending = True
+        if self._is_ending:  # another SIGTERM has no effect
+            return
+        if not self.note(number) and time.monotonic() - self._terminated_at > HANGS_S:
+            _log.warning("another SIGTERM, and the step is not complete: the run ends here, without saving")
+            _deliver(
+                number, frame, self._staying[number].restored() if number in self._staying else self._former[number]
+            )
 
     def _defer_interrupt(self, number: int, frame: FrameType | None) -> None:
         if number in self._deferred:
@@ -180,43 +206,51 @@ class DeferredInterrupt:
         self._is_pending = True
 
 
-class _SaveHandler:
-    """Handler of SIGUSR1 that has a `DeferredInterrupt` save; without one it calls the former handler."""
+class _StayingHandler:
+    """Handler of a signal that a `DeferredInterrupt` defers between two times of being entered, too.
 
-    def __init__(self, owner: DeferredInterrupt, former: Any) -> None:
-        self._owner, self.former, self._process = weakref.ref(owner), former, os.getpid()
+    A second SIGTERM, and every signal without a `DeferredInterrupt`, goes to the former handler.
+    """
+
+    def __init__(self, owner: DeferredInterrupt, number: int, former: Any) -> None:
+        self._owner, self._number, self._process = weakref.ref(owner), number, os.getpid()
+        self.former = former
         self._is_active = True
         weakref.finalize(owner, self.uninstall).atexit = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         owner = self._owner()
-        if self._is_active and owner is not None and os.getpid() == self._process:
-            owner.note_save()
+        is_here = self._is_active and os.getpid() == self._process
+        if owner is not None and is_here and (owner.note(number) or number == _SAVE):
             return
-        former = self._restored()
-        if callable(former):
-            former(number, frame)
-        elif former is signal.SIG_DFL:
-            signal.signal(number, former)
-            os.kill(os.getpid(), number)
+        _deliver(number, frame, self.restored())
 
     def pass_on(self) -> None:
         """Call the former handler, if it is a function."""
-        former = self._restored()
+        former = self.restored()
         if callable(former):
-            former(_SAVE, None)
+            former(self._number, None)
 
     def uninstall(self) -> None:
         """Restore the former handler, unless another one was set since."""
         self._is_active = False
-        installed: Any = signal.getsignal(_SAVE)
+        installed: Any = signal.getsignal(self._number)
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and os.getpid() == self._process and installed is self:
-            signal.signal(_SAVE, self._restored())
+            signal.signal(self._number, self.restored())
 
-    def _restored(self) -> Any:
+    def restored(self) -> Any:
         """Return the handler that was installed before this one and is still installed."""
         former = self.former
-        while isinstance(former, _SaveHandler) and not former._is_active:
+        while isinstance(former, _StayingHandler) and not former._is_active:
             former = former.former
         return former
+
+
+def _deliver(number: int, frame: FrameType | None, handler: Any) -> None:
+    """Do what a handler, or the default, does with a signal."""
+    if callable(handler):
+        handler(number, frame)
+    elif handler is signal.SIG_DFL:
+        signal.signal(number, handler)
+        os.kill(os.getpid(), number)
