@@ -536,7 +536,9 @@ class ReplayBuffer(HasSpaces):
         """
         with files.open_state(Path(path), max_bytes=max_bytes) as saved:
             if not (isinstance(saved, dict) and str(saved.get("kind")) == cls.__name__):
-                raise CheckpointError(f"{path} does not hold a {cls.__name__}: load it with the class that saved it")
+                kind = str(saved.get("kind")) if isinstance(saved, dict) else ""
+                remedy = f"it is a {kind}: call {kind}.load" if kind.isidentifier() else "name a file of buffer.save"
+                raise CheckpointError(f"{path} does not hold a {cls.__name__}, {remedy}")
             check_declared(path, os.stat(path).st_size, max_bytes)
             with decoding(path, f"a {cls.__name__}"):
                 if "spaces" in saved:

@@ -6,7 +6,7 @@ Axis letters, here and everywhere: N environments, K rows, B batch, T time, A ac
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,6 +159,34 @@ class Lookup:
         return np.array, (np.asarray(self),)
 
 
+_FIELDS_ELSEWHERE = {
+    "act": "action",
+    "done": "discount, which is 0 where the window ended in a termination",
+    "indices": "slots",
+    "indexes": "slots",
+    "info": "extras, with the columns of Collector(extra_columns=)",
+    "n": "len(batch)",
+    "obs_next": "next_obs",
+    "returns": "reward, the discounted sum of the window",
+    "rew": "reward",
+    "terminated": "discount, which is 0 where the window ended in a termination",
+    "truncated": "discount: a truncated window keeps its bootstrap",
+    "weights": "weight",
+}
+
+
+def _no_field(batch: object, name: str) -> str:
+    """Return the message for an attribute that a batch does not have."""
+    extras = [*getattr(batch, "extras", {})] if name != "extras" else []
+    if name in extras:
+        hint = f": it is batch.extras[{name!r}]"
+    elif name in _FIELDS_ELSEWHERE:
+        hint = f": use {_FIELDS_ELSEWHERE[name]}"
+    else:
+        hint = "" if name.startswith("_") else did_you_mean(name, [own for own in dir(type(batch)) if own[0] != "_"])
+    return f"{type(batch).__name__} has no attribute {name!r}{hint}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionBatch:
     """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` until the next one.
@@ -177,6 +205,11 @@ class TransitionBatch:
 
     def __len__(self) -> int:
         return len(self.reward)
+
+    if not TYPE_CHECKING:  # a checker knows the fields
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(_no_field(self, name))
 
     @property
     def n_rows(self) -> int:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from trainkit.core.errors import ConfigError
-from trainkit.core.names import class_hint
+from trainkit.core.names import CLASSES_ELSEWHERE, NOT_HERE, class_hint
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -146,6 +146,11 @@ def former_names(module: str, *, lazy: Container[str] = ()) -> Callable[[str], o
         if f"{module}.{name}" in MOVED:
             return sys.modules[f"{module}.{name}"]
         hint = "" if name.startswith("_") else class_hint(name, _attributes())
+        is_class = module in MOVED and "__file__" not in vars(sys.modules[module])  # a former module has no others
+        is_class = is_class or name in CLASSES_ELSEWHERE or name in NOT_HERE
+        if hint and is_class and sys._getframe(1).f_code.co_name == "_handle_fromlist":
+            # `from module import name` would replace an AttributeError by an error of its own, without the hint
+            raise ImportError(f"cannot import name {name!r} from {module!r}{hint}", name=name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
     return get
@@ -195,4 +200,5 @@ def add_former_modules() -> None:
     for name in MOVED.keys() - sys.modules.keys():
         former = ModuleType(name, "A module of trainkit 0.1, whose names moved.")
         vars(former)["__getattr__"] = former_names(name)
+        vars(former)["__path__"] = []  # so that `from name import x` asks it before it fails
         sys.modules[name] = former

@@ -286,6 +286,16 @@ CLASSES_ELSEWHERE = _by_theirs(
 )
 
 
+NOT_HERE = {  # classes of other libraries without an equivalent, and what to do
+    "DDPG": "tk.presets.sac is for the same tasks",
+    "DDPGPolicy": "tk.presets.sac is for the same tasks",
+    "TD3": "tk.presets.sac is for the same tasks",
+    "TD3Policy": "tk.presets.sac is for the same tasks",
+    "TRPO": "tk.presets.ppo is for the same tasks",
+    "TRPOPolicy": "tk.presets.ppo is for the same tasks",
+}
+
+
 _IN_PARTS = {  # options of presets and of `for_envs`, where policies take the part that has them
     "double": "backup=DoubleBackup()",
     "gamma": "horizon=Horizon(gamma=...)",
@@ -339,6 +349,8 @@ def class_hint(name: str, known: Mapping[str, str]) -> str:
         name: the unknown attribute.
         known: {name: attribute of `trainkit`}, such as {"MLP": "nets.MLP"}.
     """
+    if name in NOT_HERE:
+        return f": there is none, {NOT_HERE[name]}"
     attributes = {**known, **CLASSES_ELSEWHERE}
     meant = name if name in attributes else nearest_word(name, attributes)
     return "" if meant is None else f", did you mean tk.{attributes[meant]}?"

@@ -168,6 +168,9 @@ def _buffer(
     return into.from_blocks(header.row_spec(given["stack"]), ends, blocks, **given)
 
 
+_OTHER_FORMATS = (".csv", ".json", ".jsonl", ".parquet", ".pickle", ".pkl", ".pt", ".txt")
+
+
 def find_files(path: Paths) -> list[Path]:
     """Return the files of a path, folder, glob or list of these, sorted by name.
 
@@ -180,6 +183,11 @@ def find_files(path: Paths) -> list[Path]:
             found: Iterable[Path] = (file for file in single.iterdir() if file.suffix in (".npz", *SUFFIXES))
         elif glob.has_magic(str(path)) and not single.exists():
             found = map(Path, glob.glob(str(path)))
+        elif single.suffix.lower() in _OTHER_FORMATS:
+            raise ConfigError(
+                f"load_dataset reads npz and HDF5 files and Minari's folders, got {single}: read it yourself, and give "
+                "its columns to ReplayBuffer.from_arrays(obs=, action=, reward=, terminated=, truncated=)"
+            )
         else:
             return [single]  # reading it reports what is wrong
     else:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict, TypeVar, overload
+from typing import Any, Literal, NoReturn, TypedDict, TypeVar, overload
 
 import numpy as np
 import torch
@@ -104,6 +104,16 @@ def parts_for(
     }
 
 
+class _Elsewhere:
+    """A method that policies of other libraries have: calling it raises what to call here."""
+
+    def __init__(self, name: str, remedy: str) -> None:
+        self._message = f"Policy.{name} is none of trainkit's: {remedy}"
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise ConfigError(self._message)
+
+
 @checked
 @former_members("Policy")
 class Policy(nn.Module):
@@ -164,6 +174,8 @@ class Policy(nn.Module):
     is_random = False
     _state_size = 0  # of the recurrent state
     recipe: Mapping[str, Any] | None = None
+    load = _Elsewhere("load", "call tk.load_policy(path), which makes the policy, too, or policy.load_weights(path)")
+    set_eps = _Elsewhere("set_eps", "epsilon is of the exploration, EpsilonGreedy(epsilon) with a number or a schedule")
 
     def __init__(
         self,
@@ -803,8 +815,8 @@ class Policy(nn.Module):
         A target network that is missing in them becomes a copy of what its online network is given.
 
         Args:
-            weights: its `state_dict()`, or where it is: a checkpoint, a file that `torch.save` wrote it to, or a
-                `.safetensors` file.
+            weights: its `state_dict()`, or where it is: a checkpoint, a folder of them, whose newest is read, a file
+                that `torch.save` wrote it to, or a `.safetensors` file.
             strict: reject all of them if one does not fit; if not, those that fit are loaded.
             key_map: from their names to ours, a dict or a function; None leaves one out, and what a dict does not name
                 keeps its name.

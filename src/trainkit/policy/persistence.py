@@ -138,9 +138,11 @@ def load_weights(
 
 
 def _read_weights(path: Path) -> Mapping[str, Any]:
-    """Read the weights of a checkpoint, or those of a file by their names."""
+    """Read the weights of a checkpoint, of the newest one in a folder, or those of a file by their names."""
     if not path.is_file():
-        saved: Mapping[str, Any] = load_checkpoint(path, ["policy"])["policy"]["weights"]
+        checkpoints = find_checkpoints(path)  # as `load_policy` finds them
+        newest = checkpoints[0] if checkpoints else path  # reading which reports what is wrong
+        saved: Mapping[str, Any] = load_checkpoint(newest, ["policy"])["policy"]["weights"]
         return saved
     found = load_tensors(path)
     if not (isinstance(found, Mapping) and any(isinstance(weight, Tensor) for weight in found.values())):

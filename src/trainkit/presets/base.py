@@ -499,7 +499,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
 
 
 @checked
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # with slots, assigning what is no field raises nonsense
 class PresetConfig(Generic[TrainerT]):
     """The arguments of a preset, checked and frozen; `copy` returns another with changes.
 
