@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.engine import kernels
-from trainkit.engine.numpy_function import derive_program
+from trainkit.engine.numpy_function import derive_program, working_program
 from trainkit.engine.operations.aten_table import OPERATIONS
 from trainkit.engine.program import Program
 from trainkit.engine.recording import NotDerivableError, Pass, torch_pass
@@ -334,6 +334,63 @@ def test_operands_are_read_at_every_call(name: str) -> None:
     gradients = [gradient for gradient in expected.gradients if gradient is not None]
     for ours, theirs in zip(targets, gradients, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=2e-5, atol=2e-6)
+
+
+def variants(x: Tensor) -> dict[str, Tensor]:
+    """Return an input as it is, of each other dtype, without rows, and as a number."""
+    dtypes = (torch.float32, torch.int64, torch.int32, torch.uint8, torch.bool)
+    found = {"same": x, "no rows": x[:0] if x.dim() else x, "a number": x.reshape(-1)[0].clone()}
+    return found | {str(dtype): (3 * x if x.is_floating_point() else x).to(dtype) for dtype in dtypes}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about what is asked of it here
+@pytest.mark.parametrize("name", [name for name in CASES if name != "weight norm"])  # torch crashes on its integers
+def test_what_torch_accepts_is_computed_as_by_torch_or_left_to_it(name: str) -> None:
+    function, inputs = CASES[name]
+    of_inputs = [variants(x) for x in inputs]
+    kinds = {(kind,) * len(inputs) for kind in of_inputs[0]}
+    kinds |= {
+        tuple(kind if place == own else "same" for place in range(len(inputs)))
+        for own in range(len(inputs))
+        for kind in of_inputs[own]
+    }
+    n_tried = 0
+    for chosen in sorted(kinds):
+        given = [variant[kind].clone() for variant, kind in zip(of_inputs, chosen, strict=True)]
+        try:
+            expected = function(*(x.clone() for x in given))
+        except Exception:  # noqa: BLE001  # torch rejects it
+            continue
+        p = torch_pass(lambda leaves: {"made": function(*leaves)}, [x.clone() for x in given], [], record=())
+        try:
+            program = working_program([x.clone() for x in given], p, [])
+            with np.errstate(all="ignore"):
+                made = program([x.numpy() for x in given])["made"]
+        except (NotDerivableError, IndexError):  # the function, or this call, is left to torch
+            continue
+        n_tried += 1
+        np.testing.assert_allclose(np.asarray(made), expected.numpy(), rtol=1e-4, atol=1e-5, err_msg=str(chosen))
+    assert n_tried > 0
+
+
+LEFT_TO_TORCH: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "xlogy of a number": lambda x, i: torch.special.xlogy(2.0, x.abs() + 1.0).sum(1),
+    "round of integers": lambda x, i: (x * i.round()).sum(1),
+    "any of bytes": lambda x, i: x.sum(1) * i.to(torch.uint8).any(1),
+    "all of bytes": lambda x, i: x.sum(1) * i.to(torch.uint8).all(1),
+    "logsumexp of integers": lambda x, i: x.sum(1) + i.logsumexp(1),
+    "a negative power of integers": lambda x, i: x.sum(1) + (2 ** (-i.abs()) * 1.0).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_TORCH)
+def test_what_numpy_lacks_for_a_dtype_is_computed_by_torch(name: str) -> None:
+    function = LEFT_TO_TORCH[name]
+    x, i = normal(6, 5), whole(4, 6, 5)
+    expected = function(x, i)
+    p = torch_pass(lambda leaves: {"made": function(*leaves)}, [x.clone(), i.clone()], [], record=())
+    made = working_program([x.clone(), i.clone()], p, [])([x.numpy(), i.numpy()])["made"]
+    np.testing.assert_allclose(made, expected.numpy(), rtol=1e-5)
 
 
 def test_every_entry_of_the_table_is_tested() -> None:

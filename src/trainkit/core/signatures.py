@@ -168,7 +168,8 @@ def _made_by(function: Function, owner: Any) -> str:
     """
     if _Signature.of(function).positional[:1] != ["cls"]:
         return ""
-    return next((name for name in _Signature.of(inspect.unwrap(owner.__init__)).required if name != "self"), "")
+    signature = _Signature.of(inspect.unwrap(owner.__init__))
+    return next((name for name in signature.positional if name in signature.required and name != "self"), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

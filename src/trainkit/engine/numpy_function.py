@@ -158,7 +158,7 @@ class NumpyFunction:
             self._large[layout] = n_multiplications
             return _as_numpy(recorded.outputs)
         try:
-            program = derive_program(tensors, recorded, targets)
+            program = working_program(tensors, recorded, targets)
         except NotDerivableError as error:
             raise GaveUpError(str(error), _as_numpy(recorded.outputs)) from error
         self._changes.narrow(recorded.recorder.read)
@@ -171,10 +171,10 @@ class NumpyFunction:
         return results
 
     def _run(self, derived: "_Derived", arrays: Sequence[NDArray[Any]]) -> Results | None:
-        """Return the results of a program, None where an index is out of range, which torch may allow."""
+        """Return the results of a program, None where numpy rejects numbers of this call, which torch may allow."""
         try:
             return derived.program(arrays)
-        except IndexError:  # such as a label that cross_entropy ignores
+        except Exception:  # noqa: BLE001  # such as a label that cross_entropy ignores, or a negative power of integers
             self._wrote = None
             return None
 
@@ -220,12 +220,29 @@ def _next_comparison(n_calls: int, n_differences: int) -> int:
     return 1 << n_calls.bit_length() if n_calls < 1024 else (n_calls // 1024 + 1) * 1024
 
 
+def working_program(inputs: Sequence[Tensor], recorded: Pass, targets: Sequence[NDArray[np.float32]]) -> Program:
+    """Return a program for a pass; where numpy rejects what it was recorded with, one that leaves more to torch.
+
+    Raises:
+        NotDerivableError: there is none.
+    """
+    program = derive_program(inputs, recorded, targets)
+    try:
+        program([x.numpy() for x in inputs])
+    except IndexError:  # of this call's numbers
+        return program
+    except Exception:  # noqa: BLE001  # dtypes for which numpy lacks an operation, and whatever else
+        return derive_program(inputs, recorded, targets, floats_only=True)
+    return program
+
+
 def derive_program(
     inputs: Sequence[Tensor],
     recorded: Pass,
     targets: Sequence[NDArray[np.float32]] = (),
     *,
     shares_memory: bool = True,
+    floats_only: bool = False,
 ) -> Program:
     """Return the program that computes in numpy what a pass by torch computed.
 
@@ -234,6 +251,7 @@ def derive_program(
         recorded: the pass.
         targets: where the program writes the gradients that are not None, arrays in C order.
         shares_memory: see `Builder.build`.
+        floats_only: see `aten_table.derive`.
 
     Raises:
         NotDerivableError: there is no numpy for it.
@@ -264,7 +282,7 @@ def derive_program(
         return array_of(node)
 
     for call in recorder.calls:
-        arrays.update(zip(call.results, aten_table.derive(b, call, array_of), strict=True))
+        arrays.update(zip(call.results, aten_table.derive(b, call, array_of, floats_only=floats_only), strict=True))
     gradients = [gradient for gradient in recorded.gradients if gradient is not None]
     for gradient, target in zip(gradients, targets, strict=True):
         b.result(array_of_result(gradient), target)

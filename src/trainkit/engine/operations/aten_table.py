@@ -135,8 +135,15 @@ OPERATIONS: dict[str, Operation] = {  # by names without overloads and in-place 
 }
 
 
-def derive(b: Builder, call: Call, array_of: Callable[[Node], Array]) -> Sequence[Array]:
-    """Return the arrays of a call's results, from those of its operands."""
+def derive(b: Builder, call: Call, array_of: Callable[[Node], Array], *, floats_only: bool = False) -> Sequence[Array]:
+    """Return the arrays of a call's results, from those of its operands; torch computes what the table cannot.
+
+    Args:
+        b: makes them.
+        call: recorded.
+        array_of: returns the array of an operand.
+        floats_only: whether torch computes all calls that have operands of other dtypes than float32, except views.
+    """
 
     def given(one: Any) -> Any:
         if isinstance(one, Node):
@@ -145,24 +152,39 @@ def derive(b: Builder, call: Call, array_of: Callable[[Node], Array]) -> Sequenc
 
     args, kwargs = given(call.args), {name: given(one) for name, one in call.kwargs.items()}
     operation = OPERATIONS.get(call.name)
-    try:
-        made = None if operation is None else operation(b, call.results[0] if call.results else None, *args, **kwargs)
-    except (OverflowError, ZeroDivisionError, IndexError):  # a number that its dtype cannot hold, an axis of a scalar
-        made = None
-    if made is None:
-        return _by_torch(b, call, args, kwargs)
-    results = made if isinstance(made, tuple) else (made,)
-    for result, node in zip(results, call.results, strict=True):
-        assert (result.shape, result.dtype) == (node.shape, node.numpy_dtype), f"{call.operation}: {result.shape}"
-    return results
+    if floats_only and not _is_view(call.operation):
+        operands = _arrays([args, *kwargs.values()])
+        operation = None if any(one.dtype != np.float32 for one in operands) else operation
+    if operation is not None:
+        try:
+            made = operation(b, call.results[0] if call.results else None, *args, **kwargs)
+        except Exception:  # noqa: BLE001  # a number that its dtype cannot hold, an axis of a scalar, anything
+            made = None
+        results = made if isinstance(made, tuple) else (made,)
+        wanted = [(node.shape, node.numpy_dtype) for node in call.results]
+        if made is not None and [(result.shape, result.dtype) for result in results] == wanted:
+            return results
+    return _by_torch(b, call, args, kwargs)
+
+
+def _arrays(given: Any) -> list[Array]:
+    """Return the arrays in nested lists of arguments."""
+    if isinstance(given, Array):
+        return [given]
+    return [own for one in given for own in _arrays(one)] if isinstance(given, list) else []
+
+
+def _is_view(operation: Any) -> bool:
+    """Return whether an operation of torch returns a view or writes in place."""
+    schema = operation._schema
+    return any(one.alias_info is not None for one in (*schema.arguments, *schema.returns))
 
 
 def _by_torch(b: Builder, call: Call, args: Any, kwargs: Any) -> Sequence[Array]:
     """Compute by torch, in new memory, an operation that the table lacks."""
     packet = getattr(torch.ops.aten, call.name, None)
     operation = getattr(packet, call.operation._overloadname, call.operation)  # the one that does not write in place
-    schema = operation._schema
-    if any(one.alias_info is not None for one in (*schema.arguments, *schema.returns)):
+    if _is_view(operation):
         raise NotDerivableError(f"{operation} returns a view or writes in place, and is not in the table")
     operands: list[Array] = []
 
