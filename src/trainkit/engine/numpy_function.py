@@ -104,7 +104,7 @@ class NumpyFunction:
                 gradient_step.zero_gradients()
                 self._wrote = derived
             derived.n_calls += 1
-            results = self._run(derived, arrays)
+            results, _ = self._run(derived, arrays)
             if results is not None and derived.n_calls >= derived.next_comparison:
                 parameters = [] if gradient_step is None else gradient_step.trainable
                 tensors = list(map(as_tensor, arrays))
@@ -157,26 +157,33 @@ class NumpyFunction:
         if self._is_limited and n_multiplications * torch.get_num_threads() > MOST_MULTIPLICATIONS:
             self._large[layout] = n_multiplications
             return _as_numpy(recorded.outputs)
-        try:
-            program = working_program(tensors, recorded, targets)
-        except NotDerivableError as error:
-            raise GaveUpError(str(error), _as_numpy(recorded.outputs)) from error
+
+        def program_of(*, floats_only: bool = False) -> Program:
+            try:
+                return derive_program(tensors, recorded, targets, floats_only=floats_only)
+            except NotDerivableError as error:
+                raise GaveUpError(str(error), _as_numpy(recorded.outputs)) from error
+
+        program = program_of()
         self._changes.narrow(recorded.recorder.read)
         derived = _Derived(program, None if gradient_step is None else gradient_step.groups)
         self._derived[layout] = self._wrote = derived
         self._drop_oldest()
-        results = self._run(derived, arrays)
+        results, error = self._run(derived, arrays)
+        if error is not None and not isinstance(error, IndexError):  # numpy lacks an operation for a dtype, or whatever
+            derived.program = program_of(floats_only=True)
+            results, _ = self._run(derived, arrays)
         if results is not None:
             self._compare(derived, results, gradient_step, recorded)
         return results
 
-    def _run(self, derived: "_Derived", arrays: Sequence[NDArray[Any]]) -> Results | None:
-        """Return the results of a program, None where numpy rejects numbers of this call, which torch may allow."""
+    def _run(self, derived: "_Derived", arrays: Sequence[NDArray[Any]]) -> tuple[Results | None, Exception | None]:
+        """Return the results of a program, or None and what numpy rejects it for, which torch may allow."""
         try:
-            return derived.program(arrays)
-        except Exception:  # noqa: BLE001  # such as a label that cross_entropy ignores, or a negative power of integers
+            return derived.program(arrays), None
+        except Exception as error:  # noqa: BLE001  # a label that cross_entropy ignores, a negative power of integers
             self._wrote = None
-            return None
+            return None, error
 
     def _drop_oldest(self) -> None:
         """Drop the oldest programs beyond the limit of memory."""
@@ -218,22 +225,6 @@ def _next_comparison(n_calls: int, n_differences: int) -> int:
     if n_calls < 4 or n_differences > 0:
         return n_calls + 1
     return 1 << n_calls.bit_length() if n_calls < 1024 else (n_calls // 1024 + 1) * 1024
-
-
-def working_program(inputs: Sequence[Tensor], recorded: Pass, targets: Sequence[NDArray[np.float32]]) -> Program:
-    """Return a program for a pass; where numpy rejects what it was recorded with, one that leaves more to torch.
-
-    Raises:
-        NotDerivableError: there is none.
-    """
-    program = derive_program(inputs, recorded, targets)
-    try:
-        program([x.numpy() for x in inputs])
-    except IndexError:  # of this call's numbers
-        return program
-    except Exception:  # noqa: BLE001  # dtypes for which numpy lacks an operation, and whatever else
-        return derive_program(inputs, recorded, targets, floats_only=True)
-    return program
 
 
 def derive_program(
