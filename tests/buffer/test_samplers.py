@@ -134,8 +134,8 @@ def test_a_uniform_buffer_weighs_all_rows_one_and_ignores_priorities() -> None:
     counts = frequencies(buffer, slots, 3000)
     assert ((counts - 300) ** 2 / 300).sum() < CHI_SQUARE_9
     assert_array_equal(draw(buffer, 32).weight, np.ones(32, np.float32))
-    assert not ReplayBuffer.prioritized
-    assert PrioritizedReplayBuffer.prioritized
+    assert not buffer.prioritized
+    assert PrioritizedReplayBuffer(10).prioritized
 
 
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.6}])

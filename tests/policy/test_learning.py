@@ -164,7 +164,7 @@ class TestDivergence:
         policy = Several()
         policy.pull()
         policy.read_metrics()
-        policy.device = torch.device("meta")  # any but the CPU: nothing waits for the numbers there
+        policy._device = torch.device("meta")  # any but the CPU: nothing waits for the numbers there
         for goals in ({}, {"actor": math.nan}, {"critic": math.nan}, {}):
             policy.pull(**goals)
 
@@ -179,7 +179,7 @@ class TestDivergence:
 
     def test_of_one_step_is_not_hidden_by_a_good_one_after_it(self) -> None:
         policy = Several()
-        policy.device = torch.device("meta")
+        policy._device = torch.device("meta")
         policy.pull(actor=math.nan)
 
         with pytest.raises(DivergedError):

@@ -202,6 +202,7 @@ def test_collecting_by_hand_learns_nothing() -> None:
     collector.between_steps = lambda: press() if collector.env_step % 5 == 0 else None
     with pytest.raises(KeyboardInterrupt):  # episodes that were asked for by hand, and not finished
         collector.collect(n_episode=2)
+    collector.between_steps = None  # a trainer calls it, too
     assert trainer.run().env_step >= 72
 
 

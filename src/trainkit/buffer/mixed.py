@@ -53,46 +53,56 @@ class MixedBuffer:
             adds_up = math.isclose(total, 1.0, rel_tol=1e-9)
             got = f"got {list(proportions.values())}, which is {total:g}"
             checks.require(adds_up, f".proportions must add up to 1, {got}")
-        self.sources: list[ReplayBuffer] = list(proportions)
-        self.proportions = np.array([proportion / total for proportion in proportions.values()])  # [sources]
+        self._sources: list[ReplayBuffer] = list(proportions)
+        self._proportions = np.array([proportion / total for proportion in proportions.values()])  # [sources]
         self._has_own_seed = seed is not None
         self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "mixed")
         self._check_specs()
 
+    @property
+    def sources(self) -> Sequence[ReplayBuffer]:
+        """The buffers; a collector's rows go into the first one. Others need another `MixedBuffer({buffer: share})`."""
+        return tuple(self._sources)
+
+    @property
+    def proportions(self) -> NDArray[np.float64]:
+        """The probability of each source [sources]."""
+        return self._proportions.copy()
+
     def __len__(self) -> int:
-        return sum(map(len, self.sources))
+        return sum(map(len, self._sources))
 
     def __repr__(self) -> str:
-        parts = zip(self.proportions.tolist(), self.sources, strict=True)
+        parts = zip(self._proportions.tolist(), self._sources, strict=True)
         return f"MixedBuffer({', '.join(f'{proportion:g} of {source!r}' for proportion, source in parts)})"
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), [(f"source {i}", source) for i, source in enumerate(self.sources)])
+        return html_table(repr(self), [(f"source {i}", source) for i, source in enumerate(self._sources)])
 
     @property
     def capacity(self) -> int:
         """Transitions in all sources."""
-        return sum(source.capacity for source in self.sources)
+        return sum(source.capacity for source in self._sources)
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated by all sources."""
-        return sum(source.nbytes for source in self.sources)
+        return sum(source.nbytes for source in self._sources)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The names that `sample(columns=)` accepts: those that every source has."""
-        return tuple(name for name in self.sources[0].columns if all(name in one.columns for one in self.sources))
+        return tuple(name for name in self._sources[0].columns if all(name in one.columns for one in self._sources))
 
     @property
     def prioritized(self) -> bool:
         """Whether `update_priorities` has any effect."""
-        return any(source.prioritized for source in self.sources)
+        return any(source.prioritized for source in self._sources)
 
     @property
     def is_seeded(self) -> bool:
         """Whether it and all its sources have a seed."""
-        return self._has_own_seed and all(source.is_seeded for source in self.sources)
+        return self._has_own_seed and all(source.is_seeded for source in self._sources)
 
     @property
     def observation_space(self) -> Space[Any]:
@@ -107,44 +117,44 @@ class MixedBuffer:
     @property
     def _with_spaces(self) -> ReplayBuffer:
         """The first source that knows its spaces, else a source whose error explains how to provide them."""
-        return next((source for source in self.sources if source.spaces is not None), self.sources[0])
+        return next((source for source in self._sources if source.spaces is not None), self._sources[0])
 
     def seed(self, root: int) -> None:
         """Seed the choice of sources, and sources without a seed, from this root."""
         if not self._has_own_seed:
             self._rng = seeding.generator(root, "mixed")
             self._has_own_seed = True
-        for position, source in enumerate(self.sources):
+        for position, source in enumerate(self._sources):
             if not source.is_seeded:
                 source.seed(seeding.derive(root, "source", position))
 
     def bind(self, spec: RowSpec) -> None:
         """Bind the first source to a collector's rows, which must have the spec of the other sources' rows."""
-        self.sources[0].bind(spec)
+        self._sources[0].bind(spec)
         self._check_specs()
 
     def add(self, transition: Transition) -> NDArray[np.int64]:
         """Store K rows in the first source and return their slots [K]."""
-        return self._slots(0, self.sources[0].add(transition))
+        return self._slots(0, self._sources[0].add(transition))
 
     def cut(self, env_ids: ArrayLike) -> None:
         """End the open episodes of these environments in the first source."""
-        self.sources[0].cut(env_ids)
+        self._sources[0].cut(env_ids)
 
     def drop(self, env_ids: ArrayLike) -> int:
         """Remove the open episodes of these environments from the first source; return the number of rows removed."""
-        return self.sources[0].drop(env_ids)
+        return self._sources[0].drop(env_ids)
 
     def clear(self) -> None:
         """Discard the rows of the first source, which a collector fills; the others keep theirs."""
-        self.sources[0].clear()
+        self._sources[0].clear()
 
     def is_stored(self, slots: ArrayLike) -> NDArray[np.bool_]:
         """Return which slots [K] still have their row."""
         named = checked_slots("MixedBuffer", slots)
         held = np.zeros(named.shape, np.bool_)
         for source, own in self._by_source(named):
-            held[own] = source.is_stored(named[own] // len(self.sources))
+            held[own] = source.is_stored(named[own] // len(self._sources))
         return held
 
     def get(self, slots: ArrayLike, columns: Sequence[str] = (), *, stack: int | None = None) -> Transition:
@@ -154,11 +164,11 @@ class MixedBuffer:
         """
         named = checked_slots("MixedBuffer", slots)
         parts = [
-            (own, source.get(named[own] // len(self.sources), columns, stack=stack))
+            (own, source.get(named[own] // len(self._sources), columns, stack=stack))
             for source, own in self._by_source(named)
         ]
         if not parts:
-            return self.sources[0].get(named, columns, stack=stack)
+            return self._sources[0].get(named, columns, stack=stack)
         order = np.argsort(np.concatenate([np.flatnonzero(own) for own, _ in parts]))
         common = set.intersection(*(set(rows.extras) for _, rows in parts))
         columns_of = [tuple(rows._replace(extras={name: rows.extras[name] for name in common})) for _, rows in parts]
@@ -168,7 +178,7 @@ class MixedBuffer:
         """Change the rewards and stored columns of rows of any source; see `ReplayBuffer.rewrite`."""
         slots = checked_slots("MixedBuffer", slots)
         for source, own in self._by_source(slots):
-            source.rewrite(np.where(own, slots // len(self.sources), -1), reward=reward, **columns)  # ignores -1
+            source.rewrite(np.where(own, slots // len(self._sources), -1), reward=reward, **columns)  # ignores -1
 
     def sample(
         self, batch_size: int | None, *, horizon: Horizon | None = None, step: int = 0, columns: Sequence[str] = ()
@@ -181,20 +191,20 @@ class MixedBuffer:
         Raises:
             EmptyBufferError: a source has no row, even if none would be sampled from it.
         """
-        for position, source in enumerate(self.sources):
+        for position, source in enumerate(self._sources):
             if len(source) == 0:
                 raise EmptyBufferError(
-                    f"MixedBuffer: source {position}, {source!r} with proportion {self.proportions[position]:g}, is "
+                    f"MixedBuffer: source {position}, {source!r} with proportion {self._proportions[position]:g}, is "
                     "empty: fill it before sampling"
                 )
         if batch_size is None:
             return self._read_all(horizon, step, columns)
         if isinstance(batch_size, bool) or not (isinstance(batch_size, (int, np.integer)) and batch_size >= 1):
             raise ConfigError(f"MixedBuffer.sample needs an integer batch_size >= 1, got {batch_size!r}")
-        counts = self._rng.multinomial(batch_size, self.proportions)
+        counts = self._rng.multinomial(batch_size, self._proportions)
         wanted = [*columns, *({"weight"} - set(columns))]
         drawn = {
-            position: self.sources[position].sample(int(counts[position]), horizon=horizon, step=step, columns=wanted)
+            position: self._sources[position].sample(int(counts[position]), horizon=horizon, step=step, columns=wanted)
             for position in np.flatnonzero(counts).tolist()
         }
         weight = np.concatenate([batch.extras["weight"] for batch in drawn.values()])
@@ -202,8 +212,8 @@ class MixedBuffer:
 
     def _read_all(self, horizon: Horizon | None, step: int, columns: Sequence[str]) -> TransitionBatch:
         """Return every row once, weighted by its source's proportion."""
-        rows = [source.sample(None, horizon=horizon, step=step, columns=columns) for source in self.sources]
-        per_row = [part * len(self) / len(batch.reward) for part, batch in zip(self.proportions, rows, strict=True)]
+        rows = [source.sample(None, horizon=horizon, step=step, columns=columns) for source in self._sources]
+        per_row = [part * len(self) / len(batch.reward) for part, batch in zip(self._proportions, rows, strict=True)]
         weight = np.concatenate([np.full(len(batch.reward), one) for one, batch in zip(per_row, rows, strict=True)])
         return self._joined(dict(enumerate(rows)), weight, columns)
 
@@ -235,17 +245,17 @@ class MixedBuffer:
 
     def return_range(self, horizon: Horizon) -> tuple[float, float]:
         """Return the smallest and the largest return of all sources; see `ReplayBuffer.return_range`."""
-        lows, highs = zip(*(source.return_range(horizon) for source in self.sources), strict=True)
+        lows, highs = zip(*(source.return_range(horizon) for source in self._sources), strict=True)
         return min(lows), max(highs)
 
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Yield all rows of every source once, `n_rows` at a time."""
-        for source in self.sources:
+        for source in self._sources:
             yield from source.transitions(n_rows)
 
     def episodes(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes of all sources, one source after another."""
-        for source in self.sources:
+        for source in self._sources:
             if len(source):
                 yield from source.episodes()
 
@@ -259,49 +269,49 @@ class MixedBuffer:
         slots = np.asarray(slots)
         for source, own in self._by_source(slots):
             if source.prioritized:
-                source.update_priorities(slots[own] // len(self.sources), values[own])
+                source.update_priorities(slots[own] // len(self._sources), values[own])
 
     def metrics(self, step: int) -> dict[str, float]:
         """Return the total size, and each source's own metrics with its index appended."""
-        own = [(position, source.metrics(step)) for position, source in enumerate(self.sources)]
+        own = [(position, source.metrics(step)) for position, source in enumerate(self._sources)]
         named = {f"{name}_{position}": number for position, numbers in own for name, number in numbers.items()}
         return {"size": float(len(self)), **named}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every source, and of the random choice of sources."""
         return {
-            "sources": [source.state_dict() for source in self.sources],
-            "shares": self.proportions.tolist(),
+            "sources": [source.state_dict() for source in self._sources],
+            "shares": self._proportions.tolist(),
             "rng": self._rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of a mixed buffer with the same kinds of sources and the same proportions."""
-        if state["shares"] != self.proportions.tolist():
+        if state["shares"] != self._proportions.tolist():
             raise CheckpointError(
-                f"a MixedBuffer of proportions {state['shares']} was saved, this has {self.proportions.tolist()}: "
+                f"a MixedBuffer of proportions {state['shares']} was saved, this has {self._proportions.tolist()}: "
                 "make it as it was"
             )
-        for source, saved in zip(self.sources, state["sources"], strict=True):
+        for source, saved in zip(self._sources, state["sources"], strict=True):
             source.load_state_dict(saved)
         self._rng.bit_generator.state = state["rng"]
 
     def _by_source(self, slots: NDArray[np.int64]) -> Iterator[tuple[ReplayBuffer, NDArray[np.bool_]]]:
         """Yield each source that has any of the slots, and which of them [K] it has."""
-        origin = slots % len(self.sources)
-        for position, source in enumerate(self.sources):
+        origin = slots % len(self._sources)
+        for position, source in enumerate(self._sources):
             own = origin == position
             if own.any():
                 yield source, own
 
     def _slots(self, position: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the slots of one source's rows in the mixed buffer."""
-        mixed: NDArray[np.int64] = slots * len(self.sources) + position
+        mixed: NDArray[np.int64] = slots * len(self._sources) + position
         return mixed
 
     def _check_specs(self) -> None:
         """Raise if observations or actions of the sources cannot be in one array."""
-        bound = [(position, source.spec) for position, source in enumerate(self.sources) if source.spec is not None]
+        bound = [(position, source.spec) for position, source in enumerate(self._sources) if source.spec is not None]
         for position, spec in bound[1:]:
             first, other = bound[0]
             for name in ("obs", "action"):

@@ -14,7 +14,7 @@ from trainkit.buffer.samplers import PrioritizedSampler
 from trainkit.core.errors import ConfigError, reject_unknown
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import EnvSpaces, FrameStore
-from trainkit.core.schedules import Scheduled, to_plain
+from trainkit.core.schedules import Schedule, Scheduled, to_plain
 from trainkit.core.signatures import checked
 
 
@@ -39,8 +39,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: as in `ReplayBuffer`.
     """
 
-    prioritized: bool = True
-
     def __init__(
         self,
         capacity: int,
@@ -58,6 +56,40 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> None:
         super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, frames=frames, seed=seed)
         self._sampler: PrioritizedSampler = PrioritizedSampler(alpha, beta, eps, normalize, draw)
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether `update_priorities` has any effect: it has."""
+        return True
+
+    @property
+    def alpha(self) -> float:
+        """How much priority counts."""
+        return self._sampler.alpha
+
+    @property
+    def beta(self) -> Schedule:
+        """The exponent of the importance weights; a number, knots or a schedule may be assigned at any time."""
+        return self._sampler.beta
+
+    @beta.setter
+    def beta(self, beta: Scheduled) -> None:
+        self._sampler.beta = beta
+
+    @property
+    def eps(self) -> float:
+        """What is added to every priority."""
+        return self._sampler.eps
+
+    @property
+    def normalize(self) -> Literal["batch", "buffer"]:
+        """What has the largest weight that weights are divided by."""
+        return self._sampler.normalize
+
+    @property
+    def draw(self) -> Literal["stratified", "iid"]:
+        """How rows are drawn."""
+        return self._sampler.mode
 
     def priorities(self) -> NDArray[np.float64]:
         """Return the priorities of all rows [size], environment by environment from the oldest."""

@@ -81,8 +81,6 @@ class ReplayBuffer(HasSpaces):
         seed: root of the draws; None takes the trainer's.
     """
 
-    prioritized: bool = False  # whether `update_priorities` has any effect
-
     def __init__(
         self,
         capacity: int,
@@ -98,16 +96,16 @@ class ReplayBuffer(HasSpaces):
             checks.integer("stack", stack, low=1)
             checks.integer("n_envs", n_envs, low=1, optional=True)
             checks.integer("seed", seed, low=0, optional=True)
-        self.capacity = int(capacity)
+        self._capacity = int(capacity)
         self._n_envs = n_envs
         self._stack = stack
-        self.spaces = None if spaces is None else Spaces.of(spaces)
-        self.frames = frames
+        self._spaces = None if spaces is None else Spaces.of(spaces)
+        self._frames = frames
         self._sampler = UniformSampler()
         self._bound: Storage | None = None
         self._mirror: FrameMirror | None = None
         self._allocate: Allocate | None = None
-        self.is_seeded = seed is not None
+        self._is_seeded = seed is not None
         self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "buffer")
 
     def __len__(self) -> int:
@@ -118,6 +116,26 @@ class ReplayBuffer(HasSpaces):
 
     def _repr_html_(self) -> str:
         return html_table(repr(self), [("episodes", self._n_episodes), ("row", self.spec)])
+
+    @property
+    def capacity(self) -> int:
+        """Transitions in all."""
+        return self._capacity
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether `update_priorities` has any effect, as in a `PrioritizedReplayBuffer`."""
+        return False
+
+    @property
+    def frames(self) -> FrameStore | None:
+        """What keeps images on the device of the learner too."""
+        return self._frames
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether there is a seed; `seed(root)` sets one."""
+        return self._is_seeded
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +160,7 @@ class ReplayBuffer(HasSpaces):
     def seed(self, root: int) -> None:
         """Restart the buffer's random stream from a root seed."""
         self._rng = seeding.generator(root, "buffer")
-        self.is_seeded = True
+        self._is_seeded = True
 
     def bind(self, spec: RowSpec) -> None:
         """Allocate all memory for rows of this spec; binding again is allowed with an equal spec only."""

@@ -11,7 +11,7 @@ from trainkit.buffer.rings import Rows
 from trainkit.buffer.segment_tree import MinTree, SumTree, tree_bytes
 from trainkit.buffer.storage import Storage
 from trainkit.core.errors import CheckpointError, Checks, PriorityError
-from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.schedules import Adjustable, Scheduled
 
 _log = logging.getLogger(__name__)
 _LARGEST_PRIORITY = 1e30  # powers of it can still be summed in float64
@@ -81,6 +81,7 @@ class PrioritizedSampler(UniformSampler):
     A row that is added or removed gets its mass at the latest at the next draw, many at once.
     """
 
+    beta = Adjustable(low=0, high=1, owner="PrioritizedReplayBuffer")
     _tree: SumTree
     _min_tree: MinTree | None
 
@@ -98,8 +99,10 @@ class PrioritizedSampler(UniformSampler):
             checks.number("eps", eps, low=0, above_low=True)
             checks.one_of("normalize", normalize, ["batch", "buffer"])
             checks.one_of("draw", draw, ["stratified", "iid"])
-        self.alpha, self.eps, self.normalize, self.mode = alpha, eps, normalize, draw
-        self.beta = as_schedule(owner, "beta", beta, low=0, high=1)
+        self.alpha, self.eps = alpha, eps
+        self.normalize: Literal["batch", "buffer"] = normalize
+        self.mode: Literal["stratified", "iid"] = draw
+        self.beta = beta
         self.largest_priority = 1.0
         self._n_unanswered = 0  # draws since a priority was written
         self._queued: list[Rows] = []  # rows added or removed whose masses are not written yet

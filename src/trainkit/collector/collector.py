@@ -104,7 +104,6 @@ class Collector:
             steps of games.
 
     Attributes:
-        env_step: the clock: steps ever stored (without a buffer: ever made), warm-up included.
         between_steps: called before every vector step when set; after an exception of it everything is whole, and
             `resume` continues.
         overlap: called once in every vector step when set, where possible (processes, ale-py) while environments
@@ -113,7 +112,6 @@ class Collector:
         recorders: receive every transition and every cut, with or without a buffer.
         events: receives every event in the life of an episode, when set; after an exception of it everything is
             whole, too.
-        is_interrupted: whether a collect has not returned, because of an exception or because it still runs.
     """
 
     def __init__(
@@ -139,26 +137,26 @@ class Collector:
             checks.require(is_stored, ".extra_columns needs a buffer to store them in: Collector(policy, envs, buffer)")
         self._extra_columns = ExtraColumns("Collector", extra_columns, policy.extras_spec) if extra_columns else None
         policy.check_spaces(envs.observation_space, envs.action_space)
-        self.policy = policy
+        self._policy = policy
         self._policy_use = PolicyUse(policy)
         self._actor = _actor_of(policy, envs, in_evaluation=buffer is None)
-        self.envs = envs
+        self._envs = envs
         envs.ownership.claim(self)
         if buffer is not None:
             self._bind(buffer)
         envs.use_players(self._actor.players)
-        self.buffer = buffer
+        self._buffer = buffer
         self._rows_per_step = envs.n_agents if count_steps_by == "env_steps" else 1  # at most; of one environment
         if isinstance(policy, PlaysGames) and buffer is not None:
             policy.count_steps(self._rows_per_step)
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
-        self.env_step = 0
+        self._env_step = 0
         self.between_steps: Callable[[], None] | None = None
         self.overlap: Callable[[], None] | None = None
         self._current_overlap: Overlap | None = None
         self.recorders: list[Recorder] = []
         self.events: EpisodeEvents | None = None
-        self.is_seeded = False
+        self._is_seeded = False
         self._rng = seeding.generator(envs.root, "collector")  # of random actions
         if seed is not None:
             self.seed(seed)
@@ -170,7 +168,7 @@ class Collector:
         self._quota: Quota = StepQuota(0)  # what is left of the current collect
         self._options = CollectOptions()
         self._tally = Tally()
-        self.is_interrupted = False
+        self._is_interrupted = False
         if isinstance(self._actor, FragmentActor):
             own = weakref.proxy(self)
             self._actor.n_left = lambda: own.n_vector_steps_left
@@ -179,7 +177,7 @@ class Collector:
 
     def _bind(self, buffer: RowStore) -> None:
         """Have the buffer allocate memory for the rows; release the environments if it cannot."""
-        envs = self.envs
+        envs = self._envs
         obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
         spec = RowSpec(n_envs=envs.n, obs=obs_specs, action=action_specs, extras=self.extras_spec)
         try:
@@ -189,21 +187,51 @@ class Collector:
             raise
 
     def __repr__(self) -> str:
-        done = f"{self.env_step:,} steps, {self.n_episode:,} episodes"
-        return f"Collector({type(self.policy).__name__}, {self.envs!r}, {self.buffer!r}, {done})"
+        done = f"{self._env_step:,} steps, {self.n_episode:,} episodes"
+        return f"Collector({type(self._policy).__name__}, {self._envs!r}, {self._buffer!r}, {done})"
 
     def _repr_html_(self) -> str:
-        rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
+        rows = {"policy": type(self._policy).__name__, "environments": self._envs, "buffer": self._buffer}
         mean = self._episodes.recent_returns.mean
-        rows |= {"env_step": self.env_step, "n_episode": self.n_episode, "mean of the last returns": mean}
+        rows |= {"env_step": self._env_step, "n_episode": self.n_episode, "mean of the last returns": mean}
         return html_table(type(self).__name__, rows.items())
 
     def _new_episodes(self, metric: RewardMetric | None) -> Episodes:
-        return Episodes(self.envs.n, metric, self.envs.agents, self.envs.soft_horizon, self._actor.last_players)
+        return Episodes(self._envs.n, metric, self._envs.agents, self._envs.soft_horizon, self._actor.last_players)
 
     def player(self, env_id: int) -> str:
         """Return the name of the policy that controls a row of a game; "" of an only policy."""
         return self._actor.players(np.array([env_id]))[0]
+
+    @property
+    def policy(self) -> Policy:
+        """What chooses the actions; another one needs another collector."""
+        return self._policy
+
+    @property
+    def envs(self) -> Envs:
+        """The environments; `rebuild_envs` makes them again with other arguments."""
+        return self._envs
+
+    @property
+    def buffer(self) -> RowStore | None:
+        """What stores every real step; None for a collector for evaluation. Another one needs another collector."""
+        return self._buffer
+
+    @property
+    def env_step(self) -> int:
+        """The clock: steps ever stored (without a buffer: ever made), warm-up included; `restart()` starts it over."""
+        return self._env_step
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether there is a seed; `seed(root)` sets one."""
+        return self._is_seeded
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a collect has not returned, because of an exception or because it still runs; `resume()` goes on."""
+        return self._is_interrupted
 
     @property
     def n_episode(self) -> int:
@@ -234,13 +262,13 @@ class Collector:
     @property
     def open_ids(self) -> Ids:
         """Environments in the middle of an episode that the next collect of steps continues."""
-        return self.envs.all_ids[:0] if self._needs_reset else np.flatnonzero(~self._starts)
+        return self._envs.all_ids[:0] if self._needs_reset else np.flatnonzero(~self._starts)
 
     @property
     def n_vector_steps_left(self) -> int:
         """Vector steps left in the current or interrupted collect of steps; 0 if there is none."""
-        is_open = self.is_interrupted and isinstance(self._quota, StepQuota)
-        return -(-self._quota.n_left * self._rows_per_step // self.envs.n) if is_open else 0
+        is_open = self._is_interrupted and isinstance(self._quota, StepQuota)
+        return -(-self._quota.n_left * self._rows_per_step // self._envs.n) if is_open else 0
 
     @property
     def plays_fragments(self) -> bool:
@@ -257,7 +285,7 @@ class Collector:
         if isinstance(self._actor, FragmentActor):
             self._actor.max_updates = None
         if isinstance(self._actor, FragmentActor) and max_updates is not None:
-            own, rows = weakref.proxy(self), self.envs.n
+            own, rows = weakref.proxy(self), self._envs.n
             self._actor.max_updates = lambda n_steps: max_updates(own._tally.n_step + (n_steps - 1) * rows)
 
     @property
@@ -271,7 +299,7 @@ class Collector:
 
     @property
     def reward_metric(self) -> RewardMetric | None:
-        """The function that the reported returns of episodes come from, None for the returns themselves."""
+        """What the reported returns of episodes come from, None for themselves; `use_reward_metric(fn)` changes it."""
         return self._episodes.metric
 
     def use_reward_metric(self, metric: RewardMetric) -> None:
@@ -281,22 +309,22 @@ class Collector:
     def seed(self, root: int) -> None:
         """Seed the random actions, and environments without a seed, with streams of this root."""
         self._rng = seeding.generator(root, "collector")
-        self.is_seeded = True
-        if not self.envs.is_seeded:
-            self.envs.seed(seeding.derive(root, "envs"))
+        self._is_seeded = True
+        if not self._envs.is_seeded:
+            self._envs.seed(seeding.derive(root, "envs"))
 
     def release(self) -> None:
         """Release the open environments to another owner; open episodes end, and this collector is closed."""
-        if self.envs.ownership.owner is self:
+        if self._envs.ownership.owner is self:
             self.finish_step()
-            self._end_open_episodes(self.envs.all_ids)
+            self._end_open_episodes(self._envs.all_ids)
             self._needs_reset = True
-            self.envs.ownership.release(self)
+            self._envs.ownership.release(self)
 
     def close(self) -> None:
         """Close the environments; a later collect raises a ConfigError."""
         self._open_step = None
-        self.envs.close()
+        self._envs.close()
 
     # ---- collecting ----
 
@@ -304,10 +332,10 @@ class Collector:
         """Cut the open episodes and reset every environment; equal seeds give equal episodes."""
         use = Use(self)
         try:
-            self.envs.ownership.enter(use)
+            self._envs.ownership.enter(use)
             self._reset(seed, options)
         finally:
-            self.envs.ownership.leave(use)
+            self._envs.ownership.leave(use)
 
     def restart(self) -> None:
         """Start again from step 0: discard the counts and a collect that was interrupted, and cut the open episodes.
@@ -316,10 +344,10 @@ class Collector:
         """
         self.finish_step()
         if not self._needs_reset:
-            self._end_open_episodes(self.envs.all_ids)
+            self._end_open_episodes(self._envs.all_ids)
         self.require_reset()
-        self.env_step = 0
-        self.is_interrupted, self._quota = False, StepQuota(0)
+        self._env_step = 0
+        self._is_interrupted, self._quota = False, StepQuota(0)
         self._episodes = self._new_episodes(self._episodes.metric)
         self._tally = Tally()
 
@@ -335,11 +363,11 @@ class Collector:
         """
         use = Use(self)
         try:
-            self.envs.ownership.enter(use)
+            self._envs.ownership.enter(use)
             self._finish_step()
-            self.envs.rebuild(env_kwargs)
+            self._envs.rebuild(env_kwargs)
         finally:
-            self.envs.ownership.leave(use)
+            self._envs.ownership.leave(use)
         self.require_reset()
 
     def require_reset(self) -> None:
@@ -382,16 +410,16 @@ class Collector:
                 with the policy.
         """
         if explore is None:
-            explore = self.buffer is not None or len(self.recorders) > 0
+            explore = self._buffer is not None or len(self.recorders) > 0
         options = CollectOptions(explore, random, step, seed, max_episode_steps, render)
         use = Use(self)
         try:
-            self.envs.ownership.enter(use)
+            self._envs.ownership.enter(use)
             with self._policy_use.by_this_thread():
                 self._start(n_step, n_episode, options)
                 return self._run()
         finally:
-            self.envs.ownership.leave(use)
+            self._envs.ownership.leave(use)
 
     def stream(
         self, n_step: int, *, explore: bool | None = None, random: bool = False, step: int | None = None
@@ -433,11 +461,11 @@ class Collector:
         """Continue a collect that an exception interrupted; the statistics cover all of it."""
         use = Use(self)
         try:
-            self.envs.ownership.enter(use)
+            self._envs.ownership.enter(use)
             with self._policy_use.by_this_thread():
                 return self._run()
         finally:
-            self.envs.ownership.leave(use)
+            self._envs.ownership.leave(use)
 
     def finish_step(self) -> None:
         """Store a step whose overlapped work was interrupted, without doing the rest of that work."""
@@ -445,18 +473,18 @@ class Collector:
             return
         use = Use(self)
         try:
-            self.envs.ownership.enter(use)
+            self._envs.ownership.enter(use)
             self._finish_step()
         finally:
-            self.envs.ownership.leave(use)
+            self._envs.ownership.leave(use)
 
     def _start(self, n_step: int | None, n_episode: int | None, options: CollectOptions) -> None:
         """Check the request of a collect, and start counting."""
         options.check(n_step, n_episode)
-        if options.random and self.policy.extras_spec.keys() - FILLED_AT_RANDOM:
+        if options.random and self._policy.extras_spec.keys() - FILLED_AT_RANDOM:
             raise ConfigError(
-                f"Collector.collect(random=True) cannot fill the columns {sorted(self.policy.extras_spec)} that "
-                f"{type(self.policy).__name__} stores with each step: let the policy explore instead"
+                f"Collector.collect(random=True) cannot fill the columns {sorted(self._policy.extras_spec)} that "
+                f"{type(self._policy).__name__} stores with each step: let the policy explore instead"
             )
         if options.render is not None:
             self._check_render_mode()
@@ -464,24 +492,24 @@ class Collector:
         self._tally = Tally(agent_steps=self._episodes.agent_steps, policy_steps=self._episodes.policy_steps)
         if self._actor.normal is not None:
             self._actor.normal.read_action_std()  # of actions outside of a collect
-        self.envs.take_metrics()  # as above
-        if n_episode is not None or (isinstance(self._quota, EpisodeQuota) and self.is_interrupted):
+        self._envs.take_metrics()  # as above
+        if n_episode is not None or (isinstance(self._quota, EpisodeQuota) and self._is_interrupted):
             self._needs_reset = True  # an interrupted quota leaves environments at an episode's end
         if n_step is not None:
             excess = self._quota.n_left if isinstance(self._quota, StepQuota) else 0
             self._quota = StepQuota(int(n_step) + excess)
         elif n_episode is not None:
-            self._quota = EpisodeQuota(int(n_episode), self.envs.n, self.envs.n_agents)
-        self.is_interrupted = True
+            self._quota = EpisodeQuota(int(n_episode), self._envs.n, self._envs.n_agents)
+        self._is_interrupted = True
 
     def _check_render_mode(self) -> None:
         """Raise a ConfigError unless the environments render on screen."""
-        modes = set(self.envs.call("render_mode"))
+        modes = set(self._envs.call("render_mode"))
         if modes != {"human"}:
             had = ", ".join(map(repr, sorted(modes, key=str)))
             raise ConfigError(
                 f"Collector.collect(render=) needs environments made with env_kwargs={{'render_mode': 'human'}}, "
-                f"{self.envs.name} has {had}; Envs.render and RecordVideo give arrays"
+                f"{self._envs.name} has {had}; Envs.render and RecordVideo give arrays"
             )
 
     @property
@@ -490,7 +518,7 @@ class Collector:
 
     def _run(self) -> CollectStats:
         """Step until the requested number of steps or episodes is reached."""
-        started, spent = time.perf_counter(), self.envs.spent
+        started, spent = time.perf_counter(), self._envs.spent
         before = spent.obs, spent.action, spent.render
         try:
             if self._open_step is not None:
@@ -518,9 +546,9 @@ class Collector:
             self._tally.obs_seconds += spent.obs - before[0]
             self._tally.action_seconds += spent.action - before[1]
             self._tally.render_seconds += spent.render - before[2]
-            if logged := self.envs.take_metrics():
+            if logged := self._envs.take_metrics():
                 self._tally.processors = merge_groups([self._tally.processors, logged])
-        self.is_interrupted = False
+        self._is_interrupted = False
         self._needs_reset |= isinstance(self._quota, EpisodeQuota)
         std = NO_VALUES if self._actor.normal is None else self._actor.normal.read_action_std()
         return self._tally.stats(self._episodes.recent_returns, std, self._episodes.players(self._tally))
@@ -528,7 +556,7 @@ class Collector:
     def _show(self, due: float) -> float:
         """Wait until a time of `time.perf_counter`, render every environment, and return the current time."""
         time.sleep(max(0.0, due - time.perf_counter()))
-        self.envs.call("render")
+        self._envs.call("render")
         return time.perf_counter()
 
     def _new_overlap(self, work: Callable[[], None]) -> Overlap:
@@ -552,7 +580,7 @@ class Collector:
 
     def _vector_step(self, overlap: Overlap | None) -> None:
         """Act, step and store once in every environment that awaits an action."""
-        clock, envs, tally, options = time.perf_counter, self.envs, self._tally, self._options
+        clock, envs, tally, options = time.perf_counter, self._envs, self._tally, self._options
         env_ids = self._quota.unfilled(envs.ready)
         is_all = len(env_ids) == envs.n
         obs_of_all = envs.obs  # a step replaces it
@@ -564,7 +592,7 @@ class Collector:
             else:
                 output = self._actor.acts.act(
                     obs,
-                    step=self.env_step if options.step is None else options.step,
+                    step=self._env_step if options.step is None else options.step,
                     explore=options.explore,
                     state=self._state,
                     starts=self._starts if is_all else self._starts[env_ids],
@@ -587,11 +615,11 @@ class Collector:
 
     def _act_at_random(self, obs: Obs, env_ids: Ids) -> ActOutput:
         """Return uniformly random legal actions, with the columns that the policy would return."""
-        space, n_rows = self.envs.action_space, len(env_ids)
+        space, n_rows = self._envs.action_space, len(env_ids)
         action = random_actions(space, obs, n_rows, self._rng, env_ids)
         extras = dict(self._actor.row_extras(env_ids))
         if self._options.random:
-            for name, spec in self.policy.extras_spec.items():
+            for name, spec in self._policy.extras_spec.items():
                 is_state = name == STATE  # 0: nothing is remembered
                 zero = np.zeros((n_rows, *spec.shape), spec.dtype)
                 extras[name] = zero if is_state else random_probability(space, obs, n_rows)
@@ -599,29 +627,29 @@ class Collector:
 
     def _store_step(self, obs: Obs, acted: Ids, output: ActOutput, outcome: VectorStep) -> None:
         """Store the rows that a vector step completed, and count it."""
-        clock, envs, tally, env_ids = time.perf_counter, self.envs, self._tally, outcome.env_ids
+        clock, envs, tally, env_ids = time.perf_counter, self._envs, self._tally, outcome.env_ids
         stepped = clock()
         n_rows = len(env_ids)
         if self._options.max_episode_steps is not None and n_rows:
             outcome = self._truncate_at(self._options.max_episode_steps, outcome)
         transition: Transition | None = None
         slots: NDArray[np.int64] | None = None
-        if n_rows and (self.buffer is not None or self._observes or self.recorders or self.events is not None):
+        if n_rows and (self._buffer is not None or self._observes or self.recorders or self.events is not None):
             made = outcome.reward, outcome.next_obs, outcome.terminated, outcome.truncated
             extras = output.extras
             if self._extra_columns is not None:
                 extras = {**extras, **self._extra_columns.read(outcome.infos, env_ids)}
             transition = Transition(obs, output.action, *made, env_ids, extras)
-            if self.buffer is not None:
-                slots = self.buffer.add(transition)
+            if self._buffer is not None:
+                slots = self._buffer.add(transition)
                 tally.slots.append(slots)
             if self._observes:
-                self.policy.observe(transition)
+                self._policy.observe(transition)
         tally.store_seconds += clock() - stepped
         tally.n_step += n_rows
         tally.n_vector_step += 1
         n_counted = n_rows if self._rows_per_step == 1 else len(np.unique(acted // self._rows_per_step))
-        self.env_step += n_counted
+        self._env_step += n_counted
         self._state = output.state
         # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
         self._starts = self._starts.copy()  # the policy may keep the array it was given
@@ -647,18 +675,18 @@ class Collector:
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None = None) -> None:
         self._finish_step()
-        self._end_open_episodes(self.envs.all_ids)
+        self._end_open_episodes(self._envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
-        self._to_begin = self.envs.all_ids[:0]
+        self._to_begin = self._envs.all_ids[:0]
         if self.events is not None:
-            self.events.created(self.envs.all_ids)
+            self.events.created(self._envs.all_ids)
             self.events.deliver()
-        self.envs.reset(seed=seed, options=options)
-        self._episodes.start(self.envs.all_ids)
-        self._starts = np.ones(self.envs.n, np.bool_)
+        self._envs.reset(seed=seed, options=options)
+        self._episodes.start(self._envs.all_ids)
+        self._starts = np.ones(self._envs.n, np.bool_)
         self._state = None
         self._needs_reset = False
-        self._report_starts(self.envs.all_ids)
+        self._report_starts(self._envs.all_ids)
 
     def _truncate_at(self, limit: int, outcome: VectorStep) -> VectorStep:
         """Truncate the episodes that reach the maximal length with this step."""
@@ -666,12 +694,12 @@ class Collector:
         cut = self._episodes.will_reach(limit, env_ids) & ~outcome.over
         if not any_true(cut):
             return outcome
-        games = np.unique(env_ids[cut] // self.envs.n_agents)
+        games = np.unique(env_ids[cut] // self._envs.n_agents)
         self._tally.n_cut_episodes += len(games)
-        can_continue = self.envs.takes_options  # else environments reset themselves, at their own episodes' ends only
+        can_continue = self._envs.takes_options  # else environments reset themselves, at their own episodes' ends only
         if not can_continue and isinstance(self._quota, EpisodeQuota):
             self._quota.end_with_current(env_ids[cut])
-        self._episodes.report_cut(limit, games[0], self.envs.name, can_continue=can_continue)
+        self._episodes.report_cut(limit, games[0], self._envs.name, can_continue=can_continue)
         flags = {name: getattr(outcome, name) | cut for name in ("truncated", "ended", "over")}
         return outcome._replace(**flags)
 
@@ -694,26 +722,26 @@ class Collector:
         if self.events is not None:
             self.events.ended(reached)
             self.events.created(again)
-            self.events.started(again, self.envs.obs)
+            self.events.started(again, self._envs.obs)
 
     def _end_open_episodes(self, env_ids: Ids, *, drop: bool = False) -> None:
         """Cut (or drop) the open episodes in the buffer, the recorders and the policy."""
-        for store in [*([] if self.buffer is None else [self.buffer]), *self.recorders]:
+        for store in [*([] if self._buffer is None else [self._buffer]), *self.recorders]:
             (store.drop if drop else store.cut)(env_ids)
         if self._observes:
-            self.policy.cut(env_ids)
+            self._policy.cut(env_ids)
         self._episodes.close(env_ids)
 
     def _drop_failed_episodes(self, failed: Mapping[int, EnvError]) -> None:
         """End the open episodes of environments that failed, and record that new episodes start."""
-        env_ids = self.envs.restarts.failed_rows
-        self._end_open_episodes(env_ids, drop=self.envs.restarts.drops)
+        env_ids = self._envs.restarts.failed_rows
+        self._end_open_episodes(env_ids, drop=self._envs.restarts.drops)
         self._episodes.start(env_ids)
         self._starts[env_ids] = True
         self._tally.n_faulty_episodes += len(failed)
         self._to_begin = np.union1d(self._to_begin, env_ids)
         if self.events is not None:
-            n_agents = self.envs.n_agents
+            n_agents = self._envs.n_agents
             self.events.failed({env_id: failed[env_id - env_id % n_agents] for env_id in env_ids.tolist()})
 
     def _begin_episodes(self) -> None:
@@ -727,7 +755,7 @@ class Collector:
             return
         started = time.perf_counter()
         self._needs_reset = True  # should it fail
-        self.envs.begin(self._to_begin)
+        self._envs.begin(self._to_begin)
         self._needs_reset = False
         begun, self._to_begin = self._to_begin, self._to_begin[:0]
         self._tally.env_seconds += time.perf_counter() - started
@@ -735,12 +763,12 @@ class Collector:
 
     def _report_starts(self, env_ids: Ids) -> None:
         """Count the environments that were rebuilt, and deliver the events of the episodes that have started."""
-        rebuilt = self.envs.restarts.take_remade()
+        rebuilt = self._envs.restarts.take_remade()
         self._tally.n_env_restarts += len(rebuilt)
-        self._tally.n_faulty_episodes += self.envs.restarts.take_failed_resets()
+        self._tally.n_faulty_episodes += self._envs.restarts.take_failed_resets()
         if self.events is not None:
-            self.events.rebuilt(self.envs, rebuilt)
-            self.events.started(env_ids, self.envs.obs)
+            self.events.rebuilt(self._envs, rebuilt)
+            self.events.started(env_ids, self._envs.obs)
             self.events.deliver()
 
     # ---- saving and resuming ----
@@ -763,15 +791,15 @@ class Collector:
             )
         with_running = with_running and not self._needs_reset
         return {
-            "env_step": self.env_step,
-            "_is_open": self.is_interrupted,
+            "env_step": self._env_step,
+            "_is_open": self._is_interrupted,
             "_options": asdict(self._options) | {"explore": bool(self._options.explore)},
             "_starts": self._starts,
             "_to_begin": self._to_begin,
             "goal": self._quota.state_dict(),
-            "tally": self._tally.state_dict() if self.is_interrupted else {},
+            "tally": self._tally.state_dict() if self._is_interrupted else {},
             "episodes": self._episodes.state_dict(),
-            "envs": self.envs.state_dict(with_running=with_running),
+            "envs": self._envs.state_dict(with_running=with_running),
             "open_rows": self._open_rows.state_dict() if with_running else {},
             "rng": self._rng.bit_generator.state,
             "needs_reset": not with_running,
@@ -787,14 +815,14 @@ class Collector:
         Where not, the next collect cuts them and begins others, with a warning.
         """
         self._open_step = None
-        self.env_step, self.is_interrupted = state["env_step"], state["_is_open"]
+        self._env_step, self._is_interrupted = state["env_step"], state["_is_open"]
         self._options = CollectOptions(**state["_options"])
         self._starts, self._to_begin = copy.copy(state["_starts"]), copy.copy(state["_to_begin"])
         self._state = state.get("state")  # older checkpoints have none
         self._quota = saved_quota(state["goal"])
         self._tally = Tally.from_state(state["tally"])
         self._episodes.load_state_dict(state["episodes"])
-        self.envs.load_state_dict(state["envs"])
+        self._envs.load_state_dict(state["envs"])
         self._actor.load_state_dict(state.get("actor", {}), with_running=not state["needs_reset"])  # older: none
         self._rng.bit_generator.state = state["rng"]
         self._open_rows.load_state_dict(state.get("open_rows", {}))
@@ -805,24 +833,24 @@ class Collector:
         if not state["has_state"]:
             use = Use(self)
             try:
-                self.envs.ownership.enter(use)
-                reason = play_again(self.envs, state["envs"], self._episodes.have_returns)
+                self._envs.ownership.enter(use)
+                reason = play_again(self._envs, state["envs"], self._episodes.have_returns)
             finally:
-                self.envs.ownership.leave(use)
+                self._envs.ownership.leave(use)
         if reason is not None:
-            _log.warning("%s: %s; the episodes that ran are cut and others begin", self.envs.name, reason)
+            _log.warning("%s: %s; the episodes that ran are cut and others begin", self._envs.name, reason)
             return
         self._needs_reset = False
-        changed = self.envs.lost_attributes(state["envs"])
+        changed = self._envs.lost_attributes(state["envs"])
         if changed:
             _log.warning(
                 "%s: the run may not continue with the same bits: after the open episodes were replayed, attributes of "
                 "the environments differ from those saved: %s. What an environment keeps from one episode to the next "
                 "is not saved: set it in reset(), or derive it from the episode's seed",
-                *(self.envs.name, described(changed, "game" if self.envs.agents else "env")),
+                *(self._envs.name, described(changed, "game" if self._envs.agents else "env")),
             )
         if self.events is not None:
-            self.events.load_state_dict(state["watch"], self.envs.obs)
+            self.events.load_state_dict(state["watch"], self._envs.obs)
 
 
 def _actor_of(policy: Policy, envs: Envs, *, in_evaluation: bool) -> Actor:

@@ -455,6 +455,9 @@ class ReturnScale(Part):
 RewardRule = Literal["sign", "return_scale"] | tuple[float, float] | float | Callable[[Mapping[str, Any]], NDArray[Any]]
 
 
+_LONGEST_WINDOW = 100_000  # steps: those of each sampled row are in memory
+
+
 @checked
 @dataclass(frozen=True, slots=True)
 class Horizon(Part):
@@ -480,9 +483,9 @@ class Horizon(Part):
                 if checks.require(len(self.n_step) == 2, f".n_step must be (lo, hi), got {self.n_step}"):
                     lo, hi = self.n_step
                     checks.integer("n_step", lo, low=1)
-                    checks.integer("n_step", hi, low=lo)
+                    checks.integer("n_step", hi, low=lo, high=_LONGEST_WINDOW)
             else:
-                checks.integer("n_step", self.n_step, low=1)
+                checks.integer("n_step", self.n_step, low=1, high=_LONGEST_WINDOW)
             checks.number("gamma", self.gamma, low=0, high=1)
             rule = self.reward
             if isinstance(rule, tuple):

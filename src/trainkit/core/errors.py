@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from trainkit.core.names import did_you_mean, option_hint
+from trainkit.core.names import did_you_mean, option_hint, schedule_hint
 
 
 class TrainkitError(Exception):
@@ -131,11 +131,15 @@ class Checks:
             self.problems.append(f"{self.subject}{problem}")
         return holds
 
-    def integer(self, name: str, value: object, *, low: int | None = None, optional: bool = False) -> bool:
-        """Require an integer of at least `low`, or None if the option is `optional`; a bool is not accepted."""
+    def integer(
+        self, name: str, value: object, *, low: int | None = None, high: int | None = None, optional: bool = False
+    ) -> bool:
+        """Require an integer in [low, high], or None if the option is `optional`; a bool is not accepted."""
         fits = isinstance(value, Integral) and not isinstance(value, bool) and (low is None or int(value) >= low)
         rule = "must be a whole number" + ("" if low is None else f" >= {low}")
-        return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}")
+        if fits and high is not None and isinstance(value, Integral) and int(value) > high:
+            fits, rule = False, f"must be at most {high:,}"
+        return self.require(fits or (optional and value is None), f".{name} {rule}, got {shown(value)}")
 
     def number(
         self,
@@ -154,12 +158,12 @@ class Checks:
         fits = (
             isinstance(value, Real)
             and not isinstance(value, bool)
-            and math.isfinite(value)
+            and _is_finite(value)
             and low <= float(value) <= high
             and not (above_low and value == low)
         )
-        remedy = ", a str: give a number" if isinstance(value, str) else ""
-        return self.require(fits or (optional and value is None), f".{name} {rule}, got {value!r}{remedy}")
+        remedy = f", a str{schedule_hint(value) or ': give a number'}" if isinstance(value, str) else ""
+        return self.require(fits or (optional and value is None), f".{name} {rule}, got {shown(value)}{remedy}")
 
     def flag(self, name: str, value: object, *, optional: bool = False) -> bool:
         """Require True or False; with `optional`, None is valid."""
@@ -181,6 +185,21 @@ class Checks:
         return self.require(
             value in words, f".{name} must be one of {words}, got {value!r}{did_you_mean(value, words)}"
         )
+
+
+def _is_finite(value: Real) -> bool:
+    """Return whether a number is one of float64's: no infinity, no nan, no integer beyond them."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def shown(value: object) -> str:
+    """Return a value as errors show it: an integer beyond floats by its size."""
+    if isinstance(value, int) and value.bit_length() > 1_024:
+        return f"an integer of {value.bit_length():,} bits"
+    return repr(value)
 
 
 def check_flag(owner: object, name: str, value: object) -> None:

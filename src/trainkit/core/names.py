@@ -342,6 +342,12 @@ def translate(name: str, known: Sequence[str], owners: Mapping[str, Sequence[str
     return f"{hint}, an option of {', '.join(where[:3])}" if where else hint
 
 
+def schedule_hint(value: object) -> str:
+    """Return the hint for a schedule in the spelling of a shell or of rl-zoo, the end of a message; "" for others."""
+    match = re.fullmatch(r"lin(?:ear)?[:_]\s*([^,\s]+?)\s*(?:,\s*(.+))?", value) if isinstance(value, str) else None
+    return "" if match is None else f": give tk.Linear({match[1]}, {match[2] or 0})"
+
+
 def class_hint(name: str, known: Mapping[str, str]) -> str:
     """Return the hint for a class or function that `trainkit` does not have, as the end of a message; "" for none.
 

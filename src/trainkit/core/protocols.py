@@ -275,8 +275,15 @@ class Trainee(Policy, Seedable, Protocol):
         """How to make one like it, in plain values; None where that is not known."""
         ...
 
-    observation_space: Space[Any] | None  # None until it is known
-    action_space: Space[Any] | None
+    @property
+    def observation_space(self) -> Space[Any] | None:
+        """Observation space of one environment, None until it is known."""
+        ...
+
+    @property
+    def action_space(self) -> Space[Any] | None:
+        """Action space of one environment, None until it is known."""
+        ...
 
     def save(self, path: str | Path) -> Path:
         """Save everything that acting needs in a folder."""
@@ -322,7 +329,10 @@ class Trainee(Policy, Seedable, Protocol):
 class Learner(Trainee, Protocol):
     """A policy as an off-policy trainer uses it."""
 
-    horizon: Horizon
+    @property
+    def horizon(self) -> Horizon:
+        """The return that it learns from."""
+        ...
 
     @property
     def columns(self) -> Sequence[str]:
@@ -340,6 +350,15 @@ class Learner(Trainee, Protocol):
 
     def fit_statistics(self, dataset: "Dataset") -> None:
         """Fit running statistics to a whole dataset."""
+        ...
+
+
+@runtime_checkable
+class ChecksModules(Protocol):
+    """A policy that knows which of its modules its updates move."""
+
+    def check_modules(self) -> None:
+        """Raise `ConfigError` if one of them was replaced by another."""
         ...
 
 
@@ -364,7 +383,10 @@ class FitsReturns(Protocol):
 class RolloutLearner(Trainee, Protocol):
     """A policy as an on-policy trainer uses it."""
 
-    horizon: Horizon
+    @property
+    def horizon(self) -> Horizon:
+        """The return that it learns from."""
+        ...
 
     @property
     def columns(self) -> Sequence[str]:
@@ -555,7 +577,10 @@ class SampledStore(Store, Seedable, Protocol):
 class Buffer(SampledStore, RowStore, Protocol):
     """A buffer as an off-policy trainer uses it."""
 
-    capacity: int
+    @property
+    def capacity(self) -> int:
+        """Transitions in all."""
+        ...
 
 
 @runtime_checkable

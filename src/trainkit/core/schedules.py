@@ -1,11 +1,14 @@
 """Schedules: pure functions of the environment step."""
 
 import bisect
+import contextlib
+import inspect
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import Part, checked
@@ -82,6 +85,9 @@ class Linear(Part):
 
     A preset fills in its run's length; elsewhere `Linear(1.0, 0.05).over(n_steps)` does. After its share, and after the
     end of a run that is continued, the value stays `end`: a schedule never depends on how long a run turns out to be.
+
+    What falls to 0 over a run is 0 for the updates at its end, which change nothing then: give
+    `over(n_steps + step_per_collect)`, as presets do.
     """
 
     start: float
@@ -153,6 +159,7 @@ def as_schedule(
     if isinstance(value, Checked):
         value = value.function
     if isinstance(value, Schedule) and not isinstance(value, (Constant, Piecewise)):
+        _check_steps(owner, name, value)
         checked = Checked(function=value, owner=owner, name=name, low=low, high=high, above_low=above_low)
         checked(0)
         return checked
@@ -160,6 +167,68 @@ def as_schedule(
         for number in value.values if isinstance(value, (Constant, Piecewise)) else [value]:
             checks.number(name, number, low=low, high=high, above_low=above_low)
     return value if isinstance(value, (Constant, Piecewise)) else Constant(float(value))  # type: ignore[arg-type]  # a number
+
+
+class Adjustable:
+    """A schedule in an attribute that may be assigned whatever the option of that name accepts.
+
+        class EpsilonGreedy:
+            epsilon = Adjustable(low=0, high=1)
+
+    `exploration.epsilon = 0.1` stores a constant; `exploration.epsilon(step)` is the value at a step.
+
+    Args:
+        low, high, above_low: the range of values, as in `as_schedule`.
+        owner: named in errors; None is the class of the object.
+    """
+
+    def __init__(
+        self, *, low: float, high: float = float("inf"), above_low: bool = False, owner: str | None = None
+    ) -> None:
+        self._owner = owner
+        self._range: dict[str, Any] = {"low": low, "high": high, "above_low": above_low}
+        self.__doc__ = "A number, knots or a schedule of the step; may be assigned between any two steps."
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    if TYPE_CHECKING:  # reading finds the schedule in the object, as that of any attribute
+
+        def __get__(self, instance: object, owner: type) -> Schedule: ...
+
+    def __set__(self, instance: object, value: Scheduled) -> None:
+        owner = type(instance).__name__ if self._owner is None else self._owner
+        vars(instance)[self._name] = as_schedule(owner, self._name, value, **self._range)
+
+
+_PROGRESS = re.compile("progress|remaining")
+_LARGEST_RATE = 10.0
+_RATES = ("lr", "clip_ratio", "tau")  # options whose values no run has above `_LARGEST_RATE`
+
+
+def _check_steps(owner: str, name: str, schedule: Schedule) -> None:
+    """Raise `ConfigError` for a function of the share of a run that is left, as Stable-Baselines3 calls schedules."""
+    try:
+        parameter = next(iter(inspect.signature(schedule).parameters), "")
+    except (TypeError, ValueError):  # of functions written in C
+        parameter = ""
+    largest = 0.0
+    if name in _RATES:
+        with contextlib.suppress(Exception):  # it may know no such step
+            largest = float(schedule(1_000_000))
+    if _PROGRESS.search(parameter):
+        problem = f"is a function of {parameter}"
+    elif largest > _LARGEST_RATE:
+        problem = f"is {largest:g} at step 1,000,000"
+    else:
+        return
+    ends = "start, end"
+    with contextlib.suppress(Exception):
+        ends = f"{float(schedule(1))!r}, {float(schedule(0))!r}"
+    raise ConfigError(
+        f"{owner}.{name} {problem}, and schedules are functions of the step: give tk.Linear({ends}) in a preset, "
+        f"elsewhere tk.Linear({ends}).over(n_steps)"
+    )
 
 
 def to_plain(schedule: Schedule) -> float | list[list[float]] | None:

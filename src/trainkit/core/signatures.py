@@ -29,12 +29,14 @@ from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
 import numpy as np
 from typing_extensions import get_protocol_members, is_protocol
 
+from trainkit.core.assignments import ReadOnly
 from trainkit.core.errors import ConfigError, TrainkitError
 from trainkit.core.former_names import REPLACED_OPTIONS, replace_options
-from trainkit.core.names import option_hint
+from trainkit.core.names import option_hint, schedule_hint
 
 Function = Callable[..., Any]
 Public = TypeVar("Public", bound=Function)
+Kind = TypeVar("Kind", bound=type)
 
 _public: list[Function] = []  # every checked class and function, and every preset
 
@@ -42,7 +44,8 @@ _public: list[Function] = []  # every checked class and function, and every pres
 def checked(public: Public) -> Public:
     """Check the arguments of a public function, or of a class's constructor and its class methods.
 
-    A class inherits the checks of its bases; a subclass's own constructor is not checked until it calls a base's.
+    A class inherits the checks of its bases; a subclass's own constructor is not checked until it calls a base's. The
+    class's public properties without a setter become `ReadOnly`.
     """
     if not inspect.isclass(public):
         if _Signature.of(public).positional[:1] not in (["self"], ["cls"]):
@@ -57,7 +60,17 @@ def checked(public: Public) -> Public:
             setattr(public, name, _with_known_options(_checked_function(member), public))
         elif isinstance(member, classmethod) and not name.startswith("_"):
             setattr(public, name, classmethod(_with_known_options(_checked_function(member.__func__), public)))
+    read_only(public)
     return public
+
+
+def read_only(kind: Kind) -> Kind:
+    """Make the public properties of a class that have no setter `ReadOnly`; for bases that are not `@checked`."""
+    for name, member in list(vars(kind).items()):
+        if type(member) is property and member.fset is None and not name.startswith("_"):
+            assert member.fget is not None, "every property is read"
+            setattr(kind, name, ReadOnly(member.fget, options_of))
+    return kind
 
 
 def _with_known_options(function: Any, owner: type) -> Any:
@@ -340,7 +353,9 @@ def mismatch(value: object, annotation: Any) -> str | None:
     example = ""
     if isinstance(value, int) and _origin(annotation) is Sequence and get_args(annotation) == (int,):
         example = f" such as ({value},) or ({value}, {value})"
-    return f"must be {wanted}{example}, got {shown}" + (f", which has no {missing}" if missing else "")
+    return f"must be {wanted}{example}, got {shown}{schedule_hint(value)}" + (
+        f", which has no {missing}" if missing else ""
+    )
 
 
 def matches(value: object, annotation: Any) -> bool:

@@ -21,7 +21,7 @@ from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, ArraySpec, Obs
 from trainkit.core.errors import ConfigError, NoLegalActionError, SpaceMismatchError
 from trainkit.core.files import check_declared
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import checked, read_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +48,16 @@ class Spaces:
         return cls(observation_space=observation_space, action_space=action_space)
 
 
+@read_only
 class HasSpaces:
     """Base of classes that may know the spaces of one environment."""
 
-    spaces: Spaces | None
+    _spaces: Spaces | None
+
+    @property
+    def spaces(self) -> Spaces | None:
+        """The spaces of one environment, None if they are not known."""
+        return self._spaces
 
     @property
     def observation_space(self) -> Space[Any]:
@@ -65,11 +71,11 @@ class HasSpaces:
 
     @property
     def _known_spaces(self) -> Spaces:
-        if self.spaces is None:
+        if self._spaces is None:
             raise ConfigError(
                 f"{type(self).__name__} does not know the spaces of its rows: give it spaces=envs when it is made"
             )
-        return self.spaces
+        return self._spaces
 
 
 MOST_ACTIONS = 1_000_000  # a head of 512 features for as many takes 2 GB, and four times that with Adam

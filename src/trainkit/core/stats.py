@@ -5,7 +5,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -363,7 +363,9 @@ class EpochStats:
 
     if not TYPE_CHECKING:  # a checker knows the fields
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property raised an AttributeError of its own: let it through
+                return object.__getattribute__(self, name)
             known = [] if name.startswith("_") else [*scalars(self)]
             tags = [tag for tag in known if tag.split("/")[1:2] == [name]]
             hint = f": give stats[{tags[0]!r}]" if tags else did_you_mean(name, [item.name for item in fields(self)])

@@ -154,8 +154,6 @@ class StreamedDataset(HasSpaces):
         seed: root of the order and the draws; None takes the trainer's.
     """
 
-    prioritized = False
-
     def __init__(
         self,
         sources: Sequence[Source],
@@ -179,17 +177,16 @@ class StreamedDataset(HasSpaces):
                 f"stream_dataset.shuffle_rows is {shuffle_rows:,}, and the longest episode has {longest:,} steps: "
                 f"give at least {min(2 * longest, self._n_rows):,}"
             )
-        self.shuffle_rows, self._episode_fn = int(shuffle_rows), episode_fn
+        self._shuffle_rows, self._episode_fn = int(shuffle_rows), episode_fn
         self._pieces = _divide(lengths, max(longest, shuffle_rows // _PIECES))
         header = self._sources[0].header
-        self.spaces: Spaces = header.spaces
+        self._spaces: Spaces = header.spaces
         self._window = ReplayBuffer(min(shuffle_rows, self._n_rows), n_envs=1, stack=header.stack, spaces=header.spaces)
         self._window.bind(header.row_spec(header.stack))
         self._in_window: list[int] = []  # pieces that are in memory, ascending
         self._is_scanned = False  # by `transitions` or `episodes`, which use the memory
-        self.is_seeded = seed is not None
         self.seed(seeding.fresh_root() if seed is None else seed)
-        self.is_seeded = seed is not None
+        self._is_seeded = seed is not None
 
     def __len__(self) -> int:
         return self._n_rows
@@ -197,6 +194,21 @@ class StreamedDataset(HasSpaces):
     def __repr__(self) -> str:
         rows = f"{self._n_rows:,} transitions of {self._n_episodes:,} episodes in {len(self._sources)} files"
         return f"StreamedDataset({rows}, {self._window.capacity:,} in memory, {self.nbytes:,} bytes)"
+
+    @property
+    def shuffle_rows(self) -> int:
+        """Rows in memory; another number needs `stream_dataset(..., shuffle_rows=)`."""
+        return self._shuffle_rows
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether `update_priorities` has any effect: it has none."""
+        return False
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether there is a seed; `seed(root)` sets one."""
+        return self._is_seeded
 
     @property
     def nbytes(self) -> int:
@@ -210,7 +222,7 @@ class StreamedDataset(HasSpaces):
 
     def seed(self, root: int) -> None:
         """Start the first pass of this root seed's order."""
-        self._root, self.is_seeded = root, True
+        self._root, self._is_seeded = root, True
         self._window.seed(root)
         self._pass = self._position = self._n_chosen = 0  # pieces before those in memory, and of those in memory
         self._n_left = self._n_sampled = 0  # rows to sample from those in memory, and sampled ever

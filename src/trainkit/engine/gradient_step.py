@@ -9,13 +9,14 @@ lays them out again and keeps the optimizer's state.
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
+from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import Part, checked
 from trainkit.engine.compiling import Closure, LossGraph, evaluate
 from trainkit.engine.device import CPU, convolutions_timed
@@ -112,6 +113,11 @@ class GradientStep:
     def lr(self, step: int) -> float:
         """Return the learning rate of an update at an environment step, of the first group of parameters."""
         return self._rule.rate(step)
+
+    def use_lr(self, lr: Schedule) -> None:
+        """Take the next steps at another learning rate, a schedule of the environment step."""
+        self.optimizer = replace(self.optimizer, lr=lr)
+        self._rule.use_lr(lr)
 
     def advance(self) -> None:
         """Step the torch scheduler of the learning rate, if there is one; once per update of a policy."""

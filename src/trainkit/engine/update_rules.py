@@ -1,6 +1,7 @@
 """Update rules: how gradients become a change of parameters, by one fused call of Adam or by an optimizer of torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainkit.core.errors import CheckpointError
+from trainkit.core.schedules import Schedule
 from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.optimizers import Adam, Rate, TorchOptimizer, has_scheduler, options_of
 
@@ -32,6 +34,10 @@ class UpdateRule(Protocol):
 
     def options(self) -> list[dict[str, Any]]:
         """Return the options of each group of parameters, for checkpoints."""
+        ...
+
+    def use_lr(self, lr: Schedule) -> None:
+        """Take the next steps at another learning rate."""
         ...
 
     def advance(self) -> None:
@@ -114,6 +120,10 @@ class FusedAdam:
     def options(self) -> list[dict[str, Any]]:
         """Return the options that torch's Adam has, too."""
         return [{name: self._group[name] for name in ("betas", "eps", "weight_decay")}]
+
+    def use_lr(self, lr: Schedule) -> None:
+        """Take the next steps at another learning rate."""
+        self.rate = Rate(self.name, lr, None)
 
     def advance(self) -> None:
         """Step the scheduler of the learning rate, if there is one, after an update."""
@@ -246,6 +256,11 @@ class TorchRule:
     def options(self) -> list[dict[str, Any]]:
         """Return the options of each group."""
         return [options_of(group) for group in self._optimizer.param_groups]
+
+    def use_lr(self, lr: Schedule) -> None:
+        """Take the next steps at another learning rate."""
+        self._spec = replace(self._spec, lr=lr)
+        self.rate = Rate("TorchOptimizer", lr, self._optimizer)
 
     def advance(self) -> None:
         """Step the scheduler of the learning rate, if there is one, after an update."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import tree
+from trainkit.core.assignments import Elsewhere
 from trainkit.core.data import POLICY_ACTION, STATE, ActOutput, Obs
 from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError, check_flag
+from trainkit.core.signatures import read_only
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.engine.device import CPU, to_device
@@ -28,6 +30,7 @@ from trainkit.policy.recurrence import CarriedState
 from trainkit.policy.statistics import ActionStd
 
 
+@read_only
 class ActorPolicy(Policy):
     """Base class of policies whose actor's outputs are the parameters of a distribution of actions.
 
@@ -37,7 +40,8 @@ class ActorPolicy(Policy):
         distribution: of actions, those of a Box in policy units.
     """
 
-    unwatched = frozenset({"_action_std", "_noise_sequences"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_action_std", "_noise_sequences"})
+    learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
     distribution: Distribution
     _action_std: ActionStd | None = None  # of sampled actions, where they are reported
     _noise_sequences: NoiseSequences | None = None

@@ -1,13 +1,14 @@
 """`Policy`, the base class of policies, and the specification of what a custom policy provides."""
 
 import logging
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn, TypedDict, TypeVar, overload
+from typing import Any, ClassVar, Literal, NoReturn, TypedDict, TypeVar, overload
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from trainkit.core.errors import Checks, ConfigError, all_made
 from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.observations import ObservationReader
 from trainkit.core.protocols import Dataset, EnvSpaces
+from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import UNSCALED_REMEDY, flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
@@ -154,7 +156,6 @@ class Policy(nn.Module):
         columns: names of stored columns that updates need in addition to the usual ones: of `extras_spec`, of
             `Collector(extra_columns=)`, or of those every buffer has, such as "t" (see `ReplayBuffer.sample`). They
             arrive in `batch.extras`, and on the device in `rows.extras`.
-        sequences: the sequences that a recurrent policy learns from; None for a policy that learns from rows.
         is_random: whether actions are random without exploration, too; evaluations then have random streams of their
             own.
         unwatched: names of attributes that change while the policy acts and learns and that no loss reads: the engine
@@ -164,14 +165,12 @@ class Policy(nn.Module):
         last_step: environment step of the last update, at which schedules are evaluated outside of training.
         rng: numpy's random stream, for exploration.
         generator: torch's random stream on the device, for noise.
-        action_scale: maps policy units to the units of a Box of floats; None for other spaces.
-        statistics: running statistics of observations and returns.
     """
 
     columns: Sequence[str] = ()
-    sequences: Sequences | None = None
-    unwatched: frozenset[str] = frozenset()
-    is_random = False
+    unwatched: ClassVar[frozenset[str]] = frozenset()
+    is_random: ClassVar[bool] = False
+    _sequences: Sequences | None = None
     _state_size = 0  # of the recurrent state
     recipe: Mapping[str, Any] | None = None
     load = _Elsewhere("load", "call tk.load_policy(path), which makes the policy, too, or policy.load_weights(path)")
@@ -199,26 +198,28 @@ class Policy(nn.Module):
             with checks.gather():
                 tree.check_keys(f"{name}.observation_space", leaf_spaces(observation_space))
         super().__init__()
-        self.observation_space = observation_space
+        self._observation_space = observation_space
         self._observations = ObservationReader(observation_space)
-        self.action_space = None if action_space is None else flat_actions(action_space)
-        self.action_scale: ActionScale | None = None
+        self._action_space = None if action_space is None else flat_actions(action_space)
+        self._action_scale: ActionScale | None = None
         self.preprocess = WithoutMask() if preprocess is None else preprocess
-        self.horizon = Horizon() if horizon is None else horizon
-        if self.horizon.reward == "return_scale":
-            self.horizon = replace(self.horizon, reward=ReturnScale(self.horizon.gamma))  # with a state of its own
-        self.device = resolve_device(device)
-        self.statistics = ObservedStatistics(self.preprocess, self.horizon, self.device)
-        self.is_seeded = seed is not None
+        self._horizon = Horizon() if horizon is None else horizon
+        if self._horizon.reward == "return_scale":
+            self._horizon = replace(self._horizon, reward=ReturnScale(self._horizon.gamma))  # with a state of its own
+        self._device = resolve_device(device)
+        self._statistics = ObservedStatistics(self.preprocess, self._horizon, self._device)
+        self._is_seeded = seed is not None
         self._seed = seed  # of networks that are added later
         self.start_streams(seeding.fresh_root() if seed is None else seed)
         self.n_updates = self.last_step = 0
         self._learning = Learning(self)
         self._drawn: dict[str, nn.Module] = {}  # whose initial weights are drawn, by the names of random streams
-        self.auxiliary = auxiliary
+        self._auxiliary = None if isinstance(auxiliary, nn.Module) else auxiliary
+        if isinstance(auxiliary, nn.Module):
+            self._modules["auxiliary"] = auxiliary  # by the name that saved weights have
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._precision = LearningPrecision(self, precision, self.device)
-        unread = vars(self).keys() - {"auxiliary"} | {"_engine", "_ignored", "recipe"}
+        unread = vars(self).keys() - {"_auxiliary"} | {"_engine", "_ignored", "recipe"}
         self._ignored = frozenset(unread) | self.unwatched  # attributes that no loss reads
         self._use_engine(engine)
 
@@ -256,6 +257,104 @@ class Policy(nn.Module):
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A], in `act` with these arguments; raise if it is unknown."""
         raise ConfigError(f"{type(self).__name__} has no action_probability: only Discrete actions have one each")
+
+    # ---- what it is made of ----
+
+    @property
+    def observation_space(self) -> Space[Any] | None:
+        """Observation space of one environment, None until it is known; `check_spaces` sets it."""
+        return self._observation_space
+
+    @property
+    def action_space(self) -> Space[Any] | None:
+        """Action space of one environment, flat, None until it is known; `check_spaces` sets it."""
+        return self._action_space
+
+    @property
+    def action_scale(self) -> ActionScale | None:
+        """Maps policy units to the units of a Box of floats; None for other spaces."""
+        return self._action_scale
+
+    @property
+    def device(self) -> torch.device:
+        """The device of networks and updates; another one needs `load_policy(path, device=...)`."""
+        return self._device
+
+    @property
+    def statistics(self) -> ObservedStatistics:
+        """Running statistics of observations and returns."""
+        return self._statistics
+
+    @property
+    def sequences(self) -> Sequences | None:
+        """The sequences that a recurrent policy learns from; None for a policy that learns from rows."""
+        return self._sequences
+
+    @property
+    def auxiliary(self) -> Auxiliary | None:
+        """What is added to the loss of each row."""
+        module: Any = self._modules.get("auxiliary")
+        return self._auxiliary if module is None else module
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether there is a seed; `seed(root)` sets one."""
+        return self._is_seeded
+
+    @property
+    def horizon(self) -> Horizon:
+        """The return to learn from; may be assigned between any two steps."""
+        return self._horizon
+
+    @horizon.setter
+    def horizon(self, horizon: Horizon) -> None:
+        with Checks(type(self).__name__) as checks:
+            if checks.require(isinstance(horizon, Horizon), f".horizon must be a Horizon, got {horizon!r}"):
+                self._check_horizon(checks, horizon)
+        self._horizon = horizon
+
+    def _check_horizon(self, checks: Checks, horizon: Horizon) -> None:
+        """Note why a horizon cannot be assigned."""
+        has_same_scale = horizon.return_scale is self._horizon.return_scale and horizon.reward != "return_scale"
+        rule = ".horizon: whether rewards are divided by a return scale is fixed at construction: make another policy"
+        checks.require(has_same_scale, rule)
+
+    @property
+    def gamma(self) -> float:
+        """The discount per step of `horizon`; may be assigned."""
+        return self._horizon.gamma
+
+    @gamma.setter
+    def gamma(self, gamma: float) -> None:
+        self.horizon = replace(self._horizon, gamma=gamma)
+
+    @property
+    def n_step(self) -> int | tuple[int, int]:
+        """The steps of a window of `horizon`; may be assigned."""
+        return self._horizon.n_step
+
+    @n_step.setter
+    def n_step(self, n_step: int | tuple[int, int]) -> None:
+        self.horizon = replace(self._horizon, n_step=n_step)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate at the last update, of the first gradient step; may be assigned, for all of them.
+
+        A number, knots or a schedule of the environment step takes the place of the former one, also of a torch
+        scheduler. The moments of the optimizers stay.
+        """
+        return next((one.lr(self.last_step) for one in self._learning.steps.values()), math.nan)
+
+    @lr.setter
+    def lr(self, lr: Scheduled) -> None:
+        name, steps = type(self).__name__, self._learning.steps.values()
+        schedule = as_schedule(name, "lr", lr, low=0)
+        with Checks(name) as checks:
+            rule = ".lr has no gradient step to set it of: give add_gradient_step an optimizer with it, Adam(lr)"
+            checks.require(len(steps) > 0, rule)
+        for gradient_step in steps:
+            gradient_step.use_lr(schedule)
 
     @property
     def state_size(self) -> int:
@@ -339,7 +438,7 @@ class Policy(nn.Module):
 
     @property
     def _reader(self) -> ObservationReader:
-        """The reader of the observation space, which may be set at any time."""
+        """The reader of the observation space, which `check_spaces` may set."""
         if self._observations.space is not self.observation_space:
             self._observations = ObservationReader(self.observation_space)
         return self._observations
@@ -404,7 +503,7 @@ class Policy(nn.Module):
             )
         check_same_spaces(self, observation_space, action_space)
         self.check_networks(observation_space, action_space)
-        self.observation_space, self.action_space = observation_space, flat_actions(action_space)
+        self._observation_space, self._action_space = observation_space, flat_actions(action_space)
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that do not fit the networks, by a forward pass on one blank observation."""
@@ -561,7 +660,11 @@ class Policy(nn.Module):
             loss: rows -> `Loss`; None for a step that your `update` takes by `minimize`.
             features_of: the network whose `encoder` gives the features of the policy's `auxiliary`, which is added to
                 this loss; None adds nothing.
+
+        Raises:
+            ConfigError: there is a gradient step of this name.
         """
+        self._check_new("gradient_step", name, self._learning.steps)
         module.to(self.device)
         self._drawn[name] = trained = module
         if self.auxiliary is not None and features_of is not None:
@@ -578,9 +681,37 @@ class Policy(nn.Module):
                 self._draw_weights(own_name, self._drawn[own_name], self._seed)
 
     def add_target(self, name: str, online: nn.Module, spec: Target) -> nn.Module:
-        """Return a target network of a module, which updates move as specified; store it as an attribute."""
+        """Return a target network of a module, which updates move as specified; store it as an attribute.
+
+        Raises:
+            ConfigError: there is a target of this name.
+        """
+        self._check_new("target", name, self._learning.targets)
         self._learning.targets[name] = TargetNetwork(online.to(self.device), spec)
         return self._learning.targets[name].network
+
+    def _check_new(self, kind: str, name: str, known: Mapping[str, object]) -> None:
+        """Raise if there is a gradient step or a target of this name, which another one would replace."""
+        if name in known:
+            raise ConfigError(
+                f"{type(self).__name__}.add_{kind}: there is one named {name!r} already, and a second would replace "
+                f"it: give it another name than {', '.join(map(repr, known))}"
+            )
+
+    def check_modules(self) -> None:
+        """Raise `ConfigError` if a module that learns, or a target, was replaced by another one, which does not.
+
+        Trainers call this where an epoch starts.
+        """
+        parameters, modules = set(self.parameters()), set(self.modules())
+        moved = {name: set(one.module.parameters()) <= parameters for name, one in self._learning.steps.items()}
+        moved |= {f"target {name}": one.network in modules for name, one in self._learning.targets.items()}
+        lost = [name for name, is_there in moved.items() if not is_there]
+        if lost:
+            raise ConfigError(
+                f"{type(self).__name__}: the module of {', '.join(lost)} is none of the policy's any more: another one "
+                "was assigned, which updates do not move: load weights with load_weights, or make another policy"
+            )
 
     @property
     def gradient_steps(self) -> Mapping[str, GradientStep]:
@@ -731,7 +862,7 @@ class Policy(nn.Module):
         """Restart all random streams, and draw initial weights again unless they were trained or loaded."""
         self._seed = root
         self.start_streams(root)
-        self.is_seeded = True
+        self._is_seeded = True
         for name, module in self._drawn.items():
             self._draw_weights(name, module, root)
 
@@ -854,7 +985,7 @@ class Policy(nn.Module):
         self.statistics.load_state_dict(state["statistics"])
         if "engine" in state:  # not in checkpoints that are older than engines
             self._engine.load_state_dict(state["engine"])
-        self.is_seeded = True
+        self._is_seeded = True
 
     def extra_repr(self) -> str:
         """Return the first line of `repr(policy)`, before its modules."""

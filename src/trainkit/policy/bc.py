@@ -88,13 +88,13 @@ class BCPolicy(ActorPolicy):
                 )
         super().__init__(action_space=action_space, **options)
         self.distribution = distribution_for(action_space) if distribution is None else distribution
-        self.action_scale = action_scale_for(action_space, scaling=action_scaling)
+        self._action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._is_box, self._is_mse = is_box, loss == "mse"
         self._counted: slice | list[int] = slice(None)  # columns that `accuracy` counts
         if isinstance(flat, StructuredHybrid):
             self._counted = np.flatnonzero(flat.structure.is_discrete).tolist()
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
-        self.sequences = Sequences(stored_state=False) if self._state_size and sequences is None else sequences
+        self._sequences = Sequences(stored_state=False) if self._state_size and sequences is None else sequences
         self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}

@@ -1,11 +1,10 @@
 """`DQNPolicy`, the Q-learner: its parts make it DQN, C51, QR-DQN, IQN, Rainbow or a new algorithm."""
 
-import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
+from trainkit.core.assignments import Elsewhere
 from trainkit.core.data import (
     ACTION_PROB,
     COLUMN_SPECS,
@@ -71,7 +71,7 @@ from trainkit.policy.recurrence import (
 from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
 from trainkit.policy.update_result import UpdateResult
-from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, SupportValue, Value
+from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, SupportValue, Value, own_tensors
 
 _log = logging.getLogger(__name__)
 _MANY_JOINT_ACTIONS = 256
@@ -108,7 +108,10 @@ class DQNPolicy(Policy):
     part's own.
     """
 
-    unwatched = frozenset({"exploration", "_joint", "_cpu_copy", "_support"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"exploration", "_joint", "_cpu_copy", "_support"})
+    epsilon = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
+    eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
+    learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
     exploration: Exploration = Greedy()  # until the constructor sets it
 
     def __init__(
@@ -134,9 +137,9 @@ class DQNPolicy(Policy):
         name = type(self).__name__
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self._state_size = state_size_of(network)
-        self.sequences = Sequences() if self._state_size and sequences is None else sequences
+        self._sequences = Sequences() if self._state_size and sequences is None else sequences
         self._check_recurrence(name, act_on)
-        self.value: Value = ExpectedValue() if value is None else value
+        self.value: Value = ExpectedValue() if value is None else own_tensors(value)
         check_overrides("Value", type(self.value))
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))
@@ -168,7 +171,6 @@ class DQNPolicy(Policy):
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
         self._support: AutomaticSupport | None = None
         if isinstance(self.value, SupportValue) and self.value.is_automatic:
-            self.value = copy.deepcopy(self.value)  # whose bounds this policy changes
             self._support = AutomaticSupport(name, self.value, [self.network, self.target_network])
             self._learning.watched = self._support.clipped
         self._is_ours = type(self).action_values is DQNPolicy.action_values  # else `act` follows the subclass's

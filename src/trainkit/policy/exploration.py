@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainkit.core.assignments import Elsewhere
 from trainkit.core.data import ACTION_PROB, ArraySpec
 from trainkit.core.errors import Checks, ConfigError, DivergedError
-from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.schedules import Adjustable, Scheduled
 from trainkit.core.signatures import Part, checked
 from trainkit.core.spaces import random_legal
 
@@ -93,12 +94,24 @@ class EpsilonGreedy(Part):
         per_env: factors [N], one per environment, to spread epsilon over them (Horgan et al., 2018).
     """
 
+    epsilon = Adjustable(low=0, high=1)
+    eps = Elsewhere("exploration.epsilon = 0.1 is for actions that follow")
+
     def __init__(self, epsilon: Scheduled, *, per_env: Sequence[float] | None = None) -> None:
-        self.epsilon = as_schedule("EpsilonGreedy", "epsilon", epsilon, low=0, high=1)
+        self.epsilon = epsilon
+        self.per_env = per_env
+
+    @property
+    def per_env(self) -> NDArray[np.float64] | None:
+        """The factors of the environments; may be assigned."""
+        return self._per_env
+
+    @per_env.setter
+    def per_env(self, per_env: Sequence[float] | None) -> None:
         with Checks("EpsilonGreedy") as checks:
             for factor in () if per_env is None else per_env:
                 checks.number("per_env", factor, low=0, high=1)
-        self.per_env = None if per_env is None else np.asarray(per_env, np.float64)
+        self._per_env = None if per_env is None else np.asarray(per_env, np.float64)
 
     @classmethod
     def linear(cls, start: float, end: float, n_steps: int) -> "EpsilonGreedy":
@@ -172,15 +185,28 @@ class EZGreedy(Part):
         max_repeat: largest n. For mu=2 the mean is 3.2 with 100, 6.0 with 10,000.
     """
 
+    epsilon = Adjustable(low=0, high=1)
+    eps = Elsewhere("exploration.epsilon = 0.1 is for actions that follow")
+
     def __init__(self, epsilon: Scheduled, *, mu: float = 2.0, max_repeat: int = 10_000) -> None:
-        self.epsilon = as_schedule("EZGreedy", "epsilon", epsilon, low=0, high=1)
+        self.epsilon = epsilon
         with Checks("EZGreedy") as checks:
             checks.number("mu", mu, low=0)
             checks.integer("max_repeat", max_repeat, low=1)
-        self.mu, self.max_repeat = mu, max_repeat
+        self._mu, self._max_repeat = mu, max_repeat
         total = np.cumsum(np.arange(1.0, max_repeat + 1) ** -mu)
         self._cumulative = total / total[-1]  # [max_repeat], probability of at most 1, 2, ... steps
         self.reset()
+
+    @property
+    def mu(self) -> float:
+        """The exponent of the durations."""
+        return self._mu
+
+    @property
+    def max_repeat(self) -> int:
+        """The longest duration, in steps."""
+        return self._max_repeat
 
     def reset(self) -> None:
         """Repeat no action anywhere."""
@@ -244,8 +270,10 @@ class SoftQ(Part):
             greedy.
     """
 
+    temperature = Adjustable(low=0, above_low=True)
+
     def __init__(self, temperature: Scheduled = 1.0) -> None:
-        self.temperature = as_schedule("SoftQ", "temperature", temperature, low=0, above_low=True)
+        self.temperature = temperature
 
     def choose(
         self, q: Values, legal: Mask, *, step: int, env_ids: EnvIds, rng: np.random.Generator, starts: Mask = None

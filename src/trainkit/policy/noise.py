@@ -19,12 +19,12 @@ class Noise(Protocol):
 
     A policy with a normal distribution of actions uses it in place of independent noise: the distribution of each
     action stays as it is.
-
-    Attributes:
-        length: T, steps of a sequence.
     """
 
-    length: int
+    @property
+    def length(self) -> int:
+        """T, steps of a sequence."""
+        ...
 
     def draw(self, n_sequences: int, n_dimensions: int, rng: np.random.Generator) -> NDArray[np.float32]:
         """Sample independent sequences [K, T, D], independent among the D dimensions too."""
@@ -48,7 +48,12 @@ class ColoredNoise(Part):
         with Checks("ColoredNoise") as checks:
             checks.number("beta", beta, low=0)
             checks.integer("length", length, low=2)
-        self.beta, self.length = beta, length
+        self.beta, self._length = beta, length
+
+    @property
+    def length(self) -> int:
+        """Steps of a sequence."""
+        return self._length
 
     def draw(self, n_sequences: int, n_dimensions: int, rng: np.random.Generator) -> NDArray[np.float32]:
         """Sample sequences [K, T, D] as the inverse Fourier transform of normal numbers times frequency**(-beta / 2).

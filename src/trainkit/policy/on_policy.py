@@ -23,7 +23,7 @@ from trainkit.core.data import (
 )
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import checked, read_only
 from trainkit.engine.device import CPU, to_device
 from trainkit.engine.gradient_step import Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
@@ -48,6 +48,7 @@ _FLOAT32 = np.dtype(np.float32)
 _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "value")}
 
 
+@read_only
 class OnpolicyPolicy(ActorPolicy):
     """Base class of on-policy learners: a subclass defines `loss`, and names its schedules.
 
@@ -101,19 +102,17 @@ class OnpolicyPolicy(ActorPolicy):
         with Checks(type(self).__name__) as checks:
             checks.number("lam", lam, low=0, high=1)
             self._check_recurrence(checks, sequences, options.get("auxiliary"))
-            horizon = options.get("horizon")
-            if horizon is not None:
-                one_step = horizon.n_step == 1
-                checks.require(one_step, f".horizon.n_step must be 1, got {horizon.n_step}: lam says how far to look")
+            if (horizon := options.get("horizon")) is not None:
+                _check_one_step(checks, horizon)
         super().__init__(action_space=action_space, **options)
         self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution
-        self.action_scale = action_scale_for(action_space, scaling=action_scaling)
+        self._action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._extras_spec = dict(_STORED)
         if self.action_scale is not None:
             self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self.action_scale.low.shape, dtype=_FLOAT32)
         if self._state_size:
-            self.sequences = Sequences(16, 0) if sequences is None else sequences
+            self._sequences = Sequences(16, 0) if sequences is None else sequences
             self.columns = (*type(self).columns, STATE, "t")
             self._extras_spec[STATE] = state_spec(self._state_size)
         self.network = network
@@ -189,6 +188,10 @@ class OnpolicyPolicy(ActorPolicy):
             horizon=lambda: Horizon(1, gamma, reward),
         )
         return cls(network, **defaults | parts | {"distribution": distribution})
+
+    def _check_horizon(self, checks: Checks, horizon: Horizon) -> None:
+        super()._check_horizon(checks, horizon)
+        _check_one_step(checks, horizon)
 
     # ---- acting ----
 
@@ -433,3 +436,8 @@ def _default_network(
 def _flat(column: NDArray[Any]) -> NDArray[Any]:
     """Reshape [T, N, ...] to [T * N, ...]."""
     return column.reshape(-1, *column.shape[2:])
+
+
+def _check_one_step(checks: Checks, horizon: Horizon) -> None:
+    one_step = horizon.n_step == 1
+    checks.require(one_step, f".horizon.n_step must be 1, got {horizon.n_step}: lam says how far to look")

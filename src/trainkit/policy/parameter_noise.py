@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 
 from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.schedules import Adjustable, Scheduled
 from trainkit.core.signatures import Part, checked
 from trainkit.policy.exploration import Actions, EnvIds, Mask, Values
 
@@ -43,14 +43,21 @@ class ParameterNoise(Part):
         adapt: factor above 1 per vector step; the paper's is 1.01.
     """
 
+    epsilon = Adjustable(low=0, high=1)
+
     def __init__(self, epsilon: Scheduled, *, initial_std: float = 1.0, adapt: float = 1.01) -> None:
-        self.epsilon = as_schedule("ParameterNoise", "epsilon", epsilon, low=0, high=1)
+        self.epsilon = epsilon
         with Checks("ParameterNoise") as checks:
             checks.number("initial_std", initial_std, low=0, above_low=True)
             checks.number("adapt", adapt, low=1, above_low=True)
-        self.initial_std, self.adapt = initial_std, adapt
+        self._initial_std, self.adapt = initial_std, adapt
         self.std = initial_std
         self.reset()
+
+    @property
+    def initial_std(self) -> float:
+        """The first standard deviation; `std` is the current one, and may be assigned."""
+        return self._initial_std
 
     def reset(self) -> None:
         """Draw another direction in every environment at its next step; the standard deviation stays."""

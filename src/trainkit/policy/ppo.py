@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import Checks
-from trainkit.core.schedules import Constant, Scheduled, as_schedule
+from trainkit.core.schedules import Adjustable, Constant, Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.engine.gradient_step import Scalar
 from trainkit.engine.loss import Loss
@@ -36,6 +36,8 @@ class PPOPolicy(OnpolicyPolicy):
     """
 
     _scheduled = ("clip_ratio", "entropy_weight")
+    clip_ratio = Adjustable(low=0)
+    entropy_weight = Adjustable(low=0)
 
     def __init__(
         self,
@@ -58,8 +60,7 @@ class PPOPolicy(OnpolicyPolicy):
             for option, number in (("clip_value", clip_value), ("target_kl", target_kl)):
                 checks.number(option, number, low=0, above_low=True, optional=True)
         super().__init__(network, normalize_advantage=normalize_advantage, **parts)
-        self.clip_ratio = as_schedule(name, "clip_ratio", clip_ratio, low=0)
-        self.entropy_weight = as_schedule(name, "entropy_weight", entropy_weight, low=0)
+        self.clip_ratio, self.entropy_weight = clip_ratio, entropy_weight
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
 
     def loss(self, rows: RolloutRows) -> Loss:
@@ -118,6 +119,7 @@ class A2CPolicy(OnpolicyPolicy):
     """
 
     _scheduled = ("entropy_weight",)
+    entropy_weight = Adjustable(low=0)
 
     def __init__(
         self,
@@ -132,7 +134,7 @@ class A2CPolicy(OnpolicyPolicy):
             checks.number("value_weight", value_weight, low=0)
         super().__init__(network, normalize_advantage=normalize_advantage, **parts)
         self.value_weight = value_weight
-        self.entropy_weight = as_schedule(type(self).__name__, "entropy_weight", entropy_weight, low=0)
+        self.entropy_weight = entropy_weight
 
     def loss(self, rows: RolloutRows) -> Loss:
         """Return the policy gradient's surrogate objective, the value loss and the entropy bonus of each row."""

@@ -105,8 +105,8 @@ class SACPolicy(ActorPolicy):
             _check_temperature(checks, temperature, initial_temperature, target_entropy)
         super().__init__(action_space=action_space, **options)
         self.distribution: SquashedGaussian = SquashedGaussian(box, log_std=None)
-        self._scale = self.action_scale = ActionScale(box)
-        self.sequences = Sequences() if self._state_size and sequences is None else sequences
+        self._scale = self._action_scale = ActionScale(box)
+        self._sequences = Sequences() if self._state_size and sequences is None else sequences
         if self.sequences is not None and self.sequences.stored_state:
             self._extras_spec = {STATE: state_spec(self._state_size)}
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy

@@ -3,6 +3,7 @@
 In this order: the expected return, distributions over fixed returns, quantiles of the return.
 """
 
+import copy
 import math
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from trainkit.core.errors import Checks
 from trainkit.core.former_names import former_members
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import Part, checked, read_only
 
 
 class Value(Protocol):
@@ -95,6 +96,12 @@ class ReturnValue(nn.Module, Part):
         return td_metrics(self.mean(target) - self.mean(chosen))
 
 
+def own_tensors(value: Value) -> Value:
+    """Return a value part for one policy: a copy if it has tensors, which move to the policy's device and change."""
+    has_tensors = isinstance(value, nn.Module) and len(value.state_dict(keep_vars=True)) + len([*value.buffers()]) > 0
+    return copy.deepcopy(value) if has_tensors else value
+
+
 @checked
 class ExpectedValue(ReturnValue):
     """The expected return (Mnih et al., 2015).
@@ -108,8 +115,6 @@ class ExpectedValue(ReturnValue):
         rescale: see `ReturnValue`; Pohlen et al. take 1e-2, R2D2 (Kapturowski et al., 2019) 1e-3.
     """
 
-    width = 1
-
     def __init__(
         self, loss: Literal["huber", "mse"] = "huber", *, delta: float = 1.0, rescale: float | None = None
     ) -> None:
@@ -118,6 +123,11 @@ class ExpectedValue(ReturnValue):
             checks.number("delta", delta, low=0, above_low=True)
         super().__init__(rescale)
         self.kind, self.delta = loss, delta
+
+    @property
+    def width(self) -> int:
+        """One output."""
+        return 1
 
     def arguments(self) -> dict[str, Any]:
         return {"loss": self.kind, "delta": self.delta, "rescale": self.rescale}
@@ -144,6 +154,7 @@ class ExpectedValue(ReturnValue):
 SLACK = 0.1  # room beyond the returns that bounds are fitted to; and beyond them before they are moved
 
 
+@read_only
 @former_members("Value")
 class SupportValue(nn.Module, Part):
     """Base of the value parts whose outputs are logits over W evenly spaced returns, the support.
@@ -158,7 +169,6 @@ class SupportValue(nn.Module, Part):
         margin: gaps between the returns that must be represented and automatic bounds.
 
     Attributes:
-        is_automatic: whether a bound is.
         support: the returns.
         low, high: the bounds, as losses read them.
         gap: between neighboring returns.
@@ -177,12 +187,17 @@ class SupportValue(nn.Module, Part):
         super().__init__()
         self._given = tuple(None if bound is None else float(bound) for bound in (v_min, v_max))
         self._n_gaps, self._margin = n_gaps, min(margin, n_gaps / 4)
-        self.is_automatic = None in self._given
+        self._is_automatic = None in self._given
         for name, shape in {"support": (width,), "low": (), "high": (), "gap": ()}.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float32), persistent=self.is_automatic)
         is_fitted = torch.tensor(not self.is_automatic)
         self.register_buffer("is_fitted", is_fitted, persistent=self.is_automatic)
         self.set_bounds(*self._with_given(-1.0, 1.0))
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether a bound is automatic; `v_min=` and `v_max=` of the constructor give both."""
+        return self._is_automatic
 
     @property
     def given_bounds(self) -> dict[str, float | None]:
@@ -313,7 +328,12 @@ class CategoricalValue(SupportValue):
             check_bounds(checks, v_min, v_max)
             checks.one_of("priority", priority, ["kl", "ce"])
         super().__init__(atoms, atoms - 1, v_min, v_max)
-        self.atoms, self.priority = atoms, priority
+        self.priority = priority
+
+    @property
+    def atoms(self) -> int:
+        """The number of returns, which is fixed at construction."""
+        return self.width
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
@@ -432,12 +452,17 @@ class HLGaussValue(SupportValue):
             checks.number("sigma", sigma, low=0, above_low=True)
             checks.one_of("target", target, ["hl_gauss", "two_hot"])
         super().__init__(bins, bins, v_min, v_max, margin=3 * sigma if target == "hl_gauss" else 0.5)
-        self.bins, self.sigma, self.kind = bins, float(sigma), target
+        self.sigma, self.kind = float(sigma), target
         self.register_buffer("_edges", torch.arange(bins + 1, dtype=torch.float32), persistent=False)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
         return {"bins": self.bins, **self.given_bounds, "sigma": self.sigma, "target": self.kind}
+
+    @property
+    def bins(self) -> int:
+        """The number of bins, which is fixed at construction."""
+        return self.width
 
     def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Return the histogram of the TD target, [B, W]."""
@@ -485,13 +510,18 @@ class QuantileValue(ReturnValue):
             checks.integer("quantiles", quantiles, low=1)
             checks.number("kappa", kappa, low=0)
         super().__init__(rescale)
-        self.quantiles, self.kappa = quantiles, float(kappa)
+        self._quantiles, self.kappa = quantiles, float(kappa)
         self.register_buffer("fractions", midpoints(quantiles), persistent=False)
+
+    @property
+    def quantiles(self) -> int:
+        """The number of quantiles."""
+        return self._quantiles
 
     @property
     def width(self) -> int:
         """One output per quantile."""
-        return self.quantiles
+        return self._quantiles
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quantile Huber loss [B] and the mean absolute TD error [B] over all pairs of quantiles."""
@@ -549,7 +579,7 @@ class ImplicitQuantileValue(ReturnValue):
             checks.integer("acting_quantiles", acting_quantiles, low=1)
             checks.number("kappa", kappa, low=0)
         super().__init__(rescale)
-        self.quantiles, self.target_quantiles, self.acting_quantiles = quantiles, target_quantiles, acting_quantiles
+        self.quantiles, self.target_quantiles = quantiles, target_quantiles
         self.kappa = float(kappa)
         self.register_buffer("_midpoints", midpoints(acting_quantiles), persistent=False)
 
@@ -557,6 +587,11 @@ class ImplicitQuantileValue(ReturnValue):
     def width(self) -> int:
         """One output per fraction of the online network."""
         return self.quantiles
+
+    @property
+    def acting_quantiles(self) -> int:
+        """Fractions of every observation acted on."""
+        return self._midpoints.shape[1]
 
     @property
     def acting_fractions(self) -> Tensor:

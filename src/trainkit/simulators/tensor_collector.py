@@ -42,12 +42,7 @@ class TensorCollector:
         seed: root of the seeds of resets; None: the trainer's.
 
     Attributes:
-        envs: the simulator's environments.
-        buffer: the rollout.
-        env_step: the clock: steps ever stored.
         between_steps: called before every vector step when set; after an exception of it `resume` continues.
-        is_interrupted: whether a collect has not returned, because of an exception or because it still runs.
-        n_episode: total number of finished episodes.
     """
 
     def __init__(
@@ -67,7 +62,7 @@ class TensorCollector:
                 f"TensorCollector.policy must learn from rollouts, as PPOPolicy, got {type(policy).__name__}: for a "
                 "replay buffer, tk.Collector(policy, tk.make_envs(tk.simulators.SimulatorVectorEnv(simulator)), buffer)"
             )
-        self.envs = envs = TensorEnvs(simulator)
+        self._envs = envs = TensorEnvs(simulator)
         try:
             policy.check_spaces(envs.observation_space, envs.action_space)
             if policy.device != envs.device:
@@ -84,13 +79,13 @@ class TensorCollector:
         except BaseException:
             envs.release()
             raise
-        self.policy = policy
+        self._policy = policy
         self._policy_use = PolicyUse(policy)
-        self.buffer = TensorRolloutBuffer(envs, policy.extras_spec)
-        self.env_step = self.n_episode = 0
+        self._buffer = TensorRolloutBuffer(envs, policy.extras_spec)
+        self._env_step = self._n_episode = 0
         self.between_steps: Callable[[], None] | None = None
-        self.is_interrupted = False
-        self._root, self.is_seeded = (seeding.fresh_root(), False) if seed is None else (seed, True)
+        self._is_interrupted = False
+        self._root, self._is_seeded = (seeding.fresh_root(), False) if seed is None else (seed, True)
         self._n_resets = 0
         self._needs_reset = True
         self._n_left = 0  # steps of the current collect; negative where the last one made more
@@ -103,10 +98,45 @@ class TensorCollector:
         self._tally = Tally()  # of this collect
 
     def _repr_html_(self) -> str:
-        rows = {"policy": type(self.policy).__name__, "environments": self.envs, "buffer": self.buffer}
+        rows = {"policy": type(self._policy).__name__, "environments": self._envs, "buffer": self._buffer}
         return html_table(
-            type(self).__name__, (rows | {"env_step": self.env_step, "n_episode": self.n_episode}).items()
+            type(self).__name__, (rows | {"env_step": self._env_step, "n_episode": self._n_episode}).items()
         )
+
+    @property
+    def policy(self) -> Policy:
+        """What chooses the actions; another one needs another collector."""
+        return self._policy
+
+    @property
+    def envs(self) -> TensorEnvs:
+        """The simulator's environments; others need another collector."""
+        return self._envs
+
+    @property
+    def buffer(self) -> TensorRolloutBuffer:
+        """The rollout; the collector makes it."""
+        return self._buffer
+
+    @property
+    def env_step(self) -> int:
+        """The clock: steps ever stored; `restart()` starts it over."""
+        return self._env_step
+
+    @property
+    def n_episode(self) -> int:
+        """Total number of finished episodes; `restart()` starts it over."""
+        return self._n_episode
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether there is a seed; `seed(root)` sets one."""
+        return self._is_seeded
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a collect has not returned, because of an exception or because it still runs; `resume()` goes on."""
+        return self._is_interrupted
 
     def use_reward_metric(self, metric: RewardMetric) -> None:
         """Use `metric(returns [episodes])` for the reported returns of episodes that finish from now on."""
@@ -114,26 +144,26 @@ class TensorCollector:
 
     def seed(self, root: int) -> None:
         """Set the root of the seeds of resets."""
-        self._root, self.is_seeded = root, True
+        self._root, self._is_seeded = root, True
 
     def release(self) -> None:
         """Release the simulator, for an evaluation or another collector; a later collect claims and resets it."""
         self._needs_reset = True
-        self.envs.release()
+        self._envs.release()
 
     def close(self) -> None:
         """Close the simulator; a later collect raises a ConfigError."""
         self._needs_reset = True
-        self.envs.close()
+        self._envs.close()
 
     def restart(self) -> None:
         """Start again from step 0: discard all counts, the statistics of episodes, and a rollout in progress."""
         self.require_reset()
-        self.env_step = self.n_episode = self._n_left = 0
-        self.is_interrupted = False
+        self._env_step = self._n_episode = self._n_left = 0
+        self._is_interrupted = False
         self._recent.clear()
         self._finished.clear()
-        self.buffer.clear()
+        self._buffer.clear()
 
     def require_reset(self) -> None:
         """Make the next collect cut the open episodes and reset every environment."""
@@ -158,13 +188,13 @@ class TensorCollector:
         self._n_left += n_step or 0
         self._finished.clear()
         self._tally = Tally()
-        self.is_interrupted = True
+        self._is_interrupted = True
         return self.resume()
 
     def resume(self) -> CollectStats:
         """Continue a collect that an exception interrupted; the statistics cover all of it."""
         started = time.perf_counter()
-        self.buffer.reserve(max(0, -(-self._n_left // self.envs.n)))
+        self._buffer.reserve(max(0, -(-self._n_left // self._envs.n)))
         with self._policy_use.by_this_thread():
             return self._resumed(started)
 
@@ -180,37 +210,37 @@ class TensorCollector:
             read = self._read()
         finally:
             self._tally.seconds += time.perf_counter() - started
-        self.is_interrupted = False
+        self._is_interrupted = False
         return self._stats(read)
 
     def _reset(self) -> None:
         """Cut the open episodes, and reset every environment."""
-        self.envs.claim()
-        self.buffer.cut()
+        self._envs.claim()
+        self._buffer.cut()
         self._running.zero_()
         seed = seeding.derive(self._root, "simulator", self._n_resets) % 2**31  # simulators accept no larger one
         self._n_resets += 1
-        self.buffer.start(self.envs.reset(seed))
+        self._buffer.start(self._envs.reset(seed))
         self._needs_reset = False
 
     def _vector_step(self) -> None:
         """Act, step and store once in every environment."""
         clock, tally = time.perf_counter, self._tally
         started = clock()
-        action, extras = self.policy.act_on_device(self.buffer.obs)
+        action, extras = self._policy.act_on_device(self._buffer.obs)
         acted = clock()
         self._needs_reset = True  # should anything fail before the step is whole
-        step = self.envs.step(action)
+        step = self._envs.step(action)
         stepped = clock()
-        self.buffer.add(action, extras, step)
+        self._buffer.add(action, extras, step)
         self._running[0] += step.reward
         self._running[1] += 1
         self._finished.append(self._running.masked_fill(~step.over, torch.nan))
         self._running.masked_fill_(step.over, 0.0)
         self._needs_reset = False
-        self._n_left -= self.envs.n
-        self.env_step += self.envs.n
-        tally.n_step += self.envs.n
+        self._n_left -= self._envs.n
+        self._env_step += self._envs.n
+        tally.n_step += self._envs.n
         tally.n_vector_step += 1
         tally.act_seconds += acted - started
         tally.env_seconds += stepped - acted
@@ -220,7 +250,7 @@ class TensorCollector:
         """Return the ends of episodes, [T, 2, N], and where numbers are not finite, after one wait for the device."""
         if not self._finished:  # the last collect made as many steps too many as this one was to make
             return {}
-        return to_arrays({"finished": torch.stack(self._finished), **self.buffer.find_invalid(len(self._finished))})
+        return to_arrays({"finished": torch.stack(self._finished), **self._buffer.find_invalid(len(self._finished))})
 
     def _stats(self, read: dict[str, NDArray[Any]]) -> CollectStats:
         """Return the statistics of this collect; discard it and raise if a number of it is not finite."""
@@ -237,8 +267,8 @@ class TensorCollector:
                     )
             self._tally.returns, self._tally.lengths = returns.tolist(), lengths.astype(np.int64).tolist()
             self._recent.extend(self._tally.returns)
-            self.n_episode += len(returns)
-        return self._tally.stats(Summary.of(self._recent), self.policy.read_action_std())
+            self._n_episode += len(returns)
+        return self._tally.stats(Summary.of(self._recent), self._policy.read_action_std())
 
     def _check(self, n_steps: int, invalid: dict[str, int]) -> None:
         """Raise for the first number that is not finite."""
@@ -246,19 +276,19 @@ class TensorCollector:
         found = [(invalid[name], order.index(name), name) for name in order if invalid[name] >= 0]
         if not found:
             return
-        self.buffer.clear()
-        self._needs_reset, self.is_interrupted = True, False
+        self._buffer.clear()
+        self._needs_reset, self._is_interrupted = True, False
         position, _, name = min(found)
-        step, env_id = divmod(position, self.envs.n)
+        step, env_id = divmod(position, self._envs.n)
         made_in = step if name == "obs" else step + 1  # 0 is the reset, or the last collect
         where = f"env {env_id}, vector step {made_in} of the {n_steps} of this collect"
         if name == "extras":
             raise DivergedError(
-                f"{type(self.policy).__name__} gives a log_prob or value that is not finite for {where}: it diverged, "
+                f"{type(self._policy).__name__} gives a log_prob or value that is not finite for {where}: it diverged, "
                 "or the observation's action_mask allows no action"
             )
         raise BadEnvDataError(
-            f"{self.envs.name} returned {name} that is not finite in {where}: the rollout is discarded, and the next "
+            f"{self._envs.name} returned {name} that is not finite in {where}: the rollout is discarded, and the next "
             "collect resets the simulator",
             env_id=env_id,
         )
@@ -269,11 +299,11 @@ class TensorCollector:
         """Return counts, the open episodes and the simulator's state, with the rest of a collect."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _SAVED}
         state |= {"recent": list(self._recent), "running": self._running.clone(), "finished": [*self._finished]}
-        state["tally"] = self._tally.state_dict() if self.is_interrupted else {}
+        state["tally"] = self._tally.state_dict() if self._is_interrupted else {}
         if not self._needs_reset:
-            state["obs"] = tree.to_plain(tree.map_tree(torch.clone, self.buffer.obs))
-            if self.envs.stateful is not None:
-                state["simulator"] = self.envs.stateful.state_dict()
+            state["obs"] = tree.to_plain(tree.map_tree(torch.clone, self._buffer.obs))
+            if self._envs.stateful is not None:
+                state["simulator"] = self._envs.stateful.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -285,16 +315,16 @@ class TensorCollector:
             setattr(self, name, state[name])
         self._recent, self._tally = deque(state["recent"], maxlen=100), Tally.from_state(state["tally"])
         self._running.copy_(state["running"])
-        self._finished = [one.to(self.envs.device) for one in state["finished"]]
+        self._finished = [one.to(self._envs.device) for one in state["finished"]]
         if "obs" in state:
-            self.buffer.start(tree.from_plain(state["obs"]))
-        if "simulator" in state and self.envs.stateful is not None:
-            self.envs.stateful.load_state_dict(state["simulator"])
+            self._buffer.start(tree.from_plain(state["obs"]))
+        if "simulator" in state and self._envs.stateful is not None:
+            self._envs.stateful.load_state_dict(state["simulator"])
         elif not self._needs_reset:
             self._needs_reset = True
             _log.warning(
                 "%s has no state_dict and load_state_dict: the episodes that ran are cut and others begin",
-                self.envs.name,
+                self._envs.name,
             )
 
 

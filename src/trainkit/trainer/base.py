@@ -2,11 +2,11 @@
 
 import logging
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, NoReturn, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,14 @@ from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
 from trainkit.core import seeding
+from trainkit.core.assignments import Elsewhere, fixed_options
 from trainkit.core.data import EpochResult
 from trainkit.core.described import Plain
 from trainkit.core.errors import BusyError, Checks, ConfigError, reject_unknown
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
 from trainkit.core.policy_use import PolicyUse
-from trainkit.core.protocols import Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
+from trainkit.core.protocols import ChecksModules, Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.engine.ranks import Ranks
@@ -33,9 +34,9 @@ from trainkit.trainer.compatibility import check_parts, fill_seeds
 from trainkit.trainer.epoch_clock import EpochClock
 from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
-from trainkit.trainer.learning_units import components_of, learning_units, numbered_policies
+from trainkit.trainer.learning_units import components_of, learners_of, learning_units, numbered_policies
 from trainkit.trainer.metrics import Metrics, Reduce
-from trainkit.trainer.options import Options
+from trainkit.trainer.options import LONGEST_RUN, Options
 from trainkit.trainer.parallel.ranked import (
     callbacks_of_rank,
     check_even,
@@ -75,6 +76,7 @@ TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
 
 @checked
+@fixed_options(item.name for item in fields(Options))
 class Trainer(Generic[TraineeT]):
     """An iterator over epochs: each `next()` trains one and returns `(epoch, stats, info)`.
 
@@ -93,18 +95,24 @@ class Trainer(Generic[TraineeT]):
         options: those every trainer has, checked.
 
     Attributes:
-        ranks: processes started by torchrun that learn together; None for one process.
         recipe: the preset that made the trainer, and all of its settings in plain values; None otherwise.
     """
 
-    unit: ClassVar[str] = "step"  # of the clock
-    learns_by: ClassVar[str] = "update"  # the method a policy must have
     recipe: Mapping[str, Any] | None = None
-    episode_per_collect: int | None = None  # of trainers that collect
 
-    policy: TraineeT
-    learning: str = ""  # the name of the policy that learns from the batch of `on_train_batch`; "" of an only one
-    stop_reason: str | None  # None while the run continues
+    lr = Elsewhere("policy.lr = 1e-4 is for updates that follow")
+    learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
+    gamma = Elsewhere("policy.gamma = 0.9 is for updates that follow")
+    n_step = Elsewhere("policy.n_step = 3 is for updates that follow")
+    epsilon = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
+    beta = Elsewhere("buffer.beta = 0.7 is for batches that follow")
+    total_timesteps = Elsewhere("max_epoch = 40 is the length of the run, in epochs of step_per_epoch")
+
+    _unit: ClassVar[str] = "step"  # of the clock
+    _learns_by: ClassVar[str] = "update"  # the method a policy must have
+    _learning: str = ""
+    _stop_reason: str | None
+    _buffer: Store
     _ended: EndedEpoch | None  # an epoch that is over and not yielded yet
     _phase: Literal["new", "training", "ended"]
 
@@ -118,18 +126,17 @@ class Trainer(Generic[TraineeT]):
         step_per_epoch: int,
         options: Options,
     ) -> None:
-        self.policy = policy
-        self.train_collector, self.buffer = train_collector, buffer
-        self.step_per_epoch = step_per_epoch
-        self.seed = seeding.fresh_root() if options.seed is None else int(options.seed)
-        self.ranks = Ranks.launched()
+        self._policy = policy
+        self._train_collector, self._buffer = train_collector, buffer
+        self._seed = seeding.fresh_root() if options.seed is None else int(options.seed)
+        self._ranks = Ranks.launched()
         if self.ranks is not None:
             check_ranks(type(self).__name__, options, train_collector, self.episode_per_collect)
-            self.seed = self.ranks.gather(self.seed)[0]
+            self._seed = self.ranks.gather(self.seed)[0]
             options = options_of_rank(self.ranks, options)
         self._options = options
         evaluation = options.evaluator()
-        self.test_collector = None if evaluation is None else evaluation.collector
+        self._test_collector = None if evaluation is None else evaluation.collector
         self._prepare_parts()
         parts: dict[str, Seedable | None] = {"policy": policy, "train": train_collector, "test": self.test_collector}
         parts |= {"evaluation": evaluation, "buffer": buffer if isinstance(buffer, Seedable) else None}
@@ -154,7 +161,7 @@ class Trainer(Generic[TraineeT]):
         self._metrics = Metrics(policy, buffer, options.smoothed_reports)
         can_save = bool(self._checkpoints) and self.ranks is None
         self._interrupt = DeferredInterrupt(self._save_now if can_save else None, ends_work=self.ranks is None)
-        self.evaluation_schedule = EvaluationSchedule(
+        self._evaluation_schedule = EvaluationSchedule(
             evaluation, options.compute_score_fn, self._callbacks, self._metrics.stopwatch, self._interrupt.check
         )
         self._is_running = False
@@ -181,7 +188,7 @@ class Trainer(Generic[TraineeT]):
         """Check that the parts fit together, then apply the options that concern them."""
         collectors = {"train_collector": self.train_collector, "test_collector": self.test_collector}
         units = learning_units(self.policy, self.buffer, self)
-        check_parts(type(self).__name__, self.policy, self.learns_by, collectors, units)
+        check_parts(type(self).__name__, self.policy, self._learns_by, collectors, units)
         for unit in units:
             if isinstance(unit.policy, HasBatchMemory) and isinstance(unit.buffer, UsesBatchMemory):
                 unit.buffer.use_batch_memory(unit.policy.batch_memory)
@@ -269,14 +276,23 @@ class Trainer(Generic[TraineeT]):
         result, self._ended = self._ended.result, None  # only now: an interrupt must not lose it
         return result
 
-    def run(self, epochs: int | None = None) -> RunInfo:
+    def run(self, *steps: Never, epochs: int | None = None) -> RunInfo:
         """Train all remaining epochs, or this many more, and return the run's `info`.
 
         Args:
+            steps: none; a length is in epochs, by name.
             epochs: how many to train from here, even if the run has ended, for whatever reason; `max_epoch` is raised
                 if it leaves fewer. The bits are those of a run that was this long from the start; schedules are
                 functions of the step, and keep their last value beyond their end.
         """
+        if steps:
+            n: object = steps[0]
+            per_epoch, name = self.step_per_epoch, type(self).__name__
+            more = f", {-(-n // per_epoch)} for {n:,} {self.unit}s" if isinstance(n, int) else ""
+            raise ConfigError(
+                f"{name}.run takes nothing by position, got {n!r}: run(epochs=...) trains that many more epochs of "
+                f"{per_epoch:,} {self.unit}s{more}; run() trains the run's {self._epochs.n_steps:,}"
+            )
         if epochs is None:
             for _ in self:
                 pass
@@ -342,7 +358,7 @@ class Trainer(Generic[TraineeT]):
 
         Of several reasons the first stays.
         """
-        self.stop_reason = self.stop_reason or reason
+        self._stop_reason = self.stop_reason or reason
 
     @property
     def max_epoch(self) -> int:
@@ -352,15 +368,27 @@ class Trainer(Generic[TraineeT]):
     @max_epoch.setter
     def max_epoch(self, max_epoch: int) -> None:
         with Checks(type(self).__name__) as checks:
-            checks.integer("max_epoch", max_epoch, low=0)
+            checks.integer("max_epoch", max_epoch, low=0, high=LONGEST_RUN)
         self._epochs.n_epochs = int(max_epoch)
         self._reports.progress.extend_to(self._epochs.n_steps)
         if self.stop_reason == "max_epoch" and not self._epochs.is_last:
             self._continue()
 
+    @property
+    def step_per_epoch(self) -> int:
+        """Steps of the clock per epoch; may be assigned, for the current epoch and those that follow."""
+        return self._epochs.steps_per_epoch
+
+    @step_per_epoch.setter
+    def step_per_epoch(self, step_per_epoch: int) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.integer(f"{self.unit}_per_epoch", step_per_epoch, low=1, high=LONGEST_RUN)
+        self._epochs.steps_per_epoch = int(step_per_epoch)
+        self._reports.progress.extend_to(self._epochs.n_steps)
+
     def _continue(self) -> None:
         """Forget that the run has ended; `on_train_start` is fired again."""
-        self.stop_reason = None
+        self._stop_reason = None
         if self._phase == "ended":
             self._phase = "new"
 
@@ -390,7 +418,7 @@ class Trainer(Generic[TraineeT]):
             if reset_buffer and isinstance(self.buffer, Clearable):
                 self.buffer.clear()
             self._continue_without_rows()
-        self.stop_reason, self._ended, self._phase = None, None, "new"
+        self._stop_reason, self._ended, self._phase = None, None, "new"
         self._epochs.reset(self.clock)
         self.evaluation_schedule.reset()
         self._callbacks.discard_rest()
@@ -416,7 +444,9 @@ class Trainer(Generic[TraineeT]):
 
     if not TYPE_CHECKING:  # a checker knows the attributes
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property raised an AttributeError of its own: let it through
+                return object.__getattribute__(self, name)
             ours = [own for own in dir(self) if not own.startswith("_")]
             hint = "" if name.startswith("_") else did_you_mean(ATTRIBUTES_ELSEWHERE.get(name, name), ours)
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
@@ -431,7 +461,64 @@ class Trainer(Generic[TraineeT]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    # ---- its parts ----
+
+    @property
+    def policy(self) -> TraineeT:
+        """What learns; another policy needs another trainer: `save` and `load_weights` carry weights over."""
+        return self._policy
+
+    @property
+    def train_collector(self) -> Collector | TensorCollector | None:
+        """What fills the buffer; None offline. Another one needs another trainer."""
+        return self._train_collector
+
+    @property
+    def buffer(self) -> Store:
+        """What is learned from; another one needs another trainer."""
+        return self._buffer
+
+    @property
+    def test_collector(self) -> Collector | None:
+        """What evaluations play in; None without. Another one needs another trainer, or `evaluate` by hand."""
+        return self._test_collector
+
+    @property
+    def evaluation_schedule(self) -> EvaluationSchedule:
+        """When evaluations are due, and their best score; `evaluate()` evaluates now."""
+        return self._evaluation_schedule
+
+    @property
+    def seed(self) -> int:
+        """The root of all random streams; a run has one, given as `seed=` to its constructor."""
+        return self._seed
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """The processes started by torchrun that learn together; None for one process."""
+        return self._ranks
+
+    @property
+    def learning(self) -> str:
+        """The name of the policy that learns from the batch of `on_train_batch`; "" of an only one."""
+        return self._learning
+
+    @property
+    def unit(self) -> str:
+        """What the clock counts: "step", or "update" offline."""
+        return self._unit
+
+    @property
+    def episode_per_collect(self) -> int | None:
+        """Whole episodes per collect; None where collects are counted in steps, or there are none."""
+        return None
+
     # ---- where it stands ----
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends, None while it continues; `stop("reason")` ends it, `run(epochs=5)` continues it."""
+        return self._stop_reason
 
     @property
     def clock(self) -> int:
@@ -440,7 +527,7 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def env_step(self) -> int:
-        """The number of steps of the training collector."""
+        """The number of steps of the training collector; `reset(reset_collectors=True)` starts it over."""
         return 0 if self.train_collector is None else self.train_collector.env_step
 
     @property
@@ -455,7 +542,7 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch, or of the last."""
+        """The number of the current epoch, or of the last; `reset()` restarts the count."""
         return self._epochs.number
 
     @property
@@ -465,7 +552,7 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether no epoch is left to train."""
+        """Whether no epoch is left to train; `stop("reason")` ends a run, `run(epochs=5)` continues it."""
         return not self._epochs.is_running and (self.stop_reason is not None or self._epochs.is_last)
 
     @property
@@ -577,6 +664,9 @@ class Trainer(Generic[TraineeT]):
         if not self._epochs.is_running:
             if self.epoch == 0:  # the user may have collected or updated since
                 self._metrics.skip(*self._counts_since(self._metrics.recent.start, *self._metrics.timed_from))
+            for policy in learners_of(self.policy).values():
+                if isinstance(policy, ChecksModules):
+                    policy.check_modules()
             self._epochs.start(self.clock, self.seconds)
             self.evaluation_schedule.start_epoch()
             self._metrics.start_epoch(self.clock)
@@ -584,6 +674,18 @@ class Trainer(Generic[TraineeT]):
     def _counts_since(self, clock: int, env_step: int, gradient_step: int) -> tuple[int, int, int]:
         """Return the steps of the clock, environment steps and updates since these counts."""
         return self.clock - clock, self.env_step - env_step, self.gradient_step - gradient_step
+
+    def _between_steps(self, own: Callable[[], None] | None) -> Callable[[], None]:
+        """Return what a collector calls between steps: the check for signals, and the user's own function."""
+        if own is None:
+            return self._interrupt.check
+        function = own
+
+        def check() -> None:
+            self._interrupt.check()
+            function()
+
+        return check
 
     def _fire_collect_start(self) -> None:
         """Fire the events before a collect: of policies that were added since the last one, and of its start."""
@@ -639,7 +741,7 @@ class Trainer(Generic[TraineeT]):
         """Stop if another rank stops, for the reason of the first; a SIGTERM ends all at the end of their epoch."""
         if self.ranks is not None:
             own = TERMINATE if self._interrupt.take_termination() else self.stop_reason
-            self.stop_reason = next((reason for reason in self.ranks.gather(own) if reason is not None), None)
+            self._stop_reason = next((reason for reason in self.ranks.gather(own) if reason is not None), None)
 
     def _finish_epoch(self, ended: EndedEpoch) -> None:
         """Fire `on_epoch_end`, write the epoch's report, and fire `on_epoch_reported`, each once."""
@@ -811,7 +913,7 @@ class Trainer(Generic[TraineeT]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore saved counters."""
-        self.seed, self.stop_reason = state["seed"], state["stop_reason"]
+        self._seed, self._stop_reason = state["seed"], state["stop_reason"]
         self._epochs.load_state_dict(state)
         self.evaluation_schedule.looks_solved = state["_seems_solved"]
         env_step, gradient_step = state.get("_timed_from", self._metrics.timed_from)  # older checkpoints have none

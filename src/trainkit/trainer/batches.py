@@ -46,6 +46,12 @@ class PendingUpdates:
         """Return the number of complete pending updates after further steps."""
         return (self.n_steps + n_steps) * self._numerator // self._denominator - self.n_updates
 
+    def use_ratio(self, ratio: Fraction) -> None:
+        """Let further steps call for updates at another ratio; those that are pending stay."""
+        if ratio != Fraction(self._numerator, self._denominator):
+            self.n_steps, self.n_updates = 0, -self.count
+            self._numerator, self._denominator = ratio.numerator, ratio.denominator
+
     def state_dict(self) -> dict[str, Any]:
         """Return the ratio and the counts."""
         ratio = [self._numerator, self._denominator]
@@ -54,11 +60,9 @@ class PendingUpdates:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore saved counts; those of another ratio leave the updates that are pending."""
         self.n_steps, self.n_updates = state["n_steps"], state["n_paid"]
-        own = self._numerator, self._denominator
-        numerator, denominator = state.get("ratio", own)  # older checkpoints have none
-        if (numerator, denominator) != own:
-            n_pending = self.n_steps * numerator // denominator - self.n_updates
-            self.n_steps, self.n_updates = 0, -n_pending
+        own = Fraction(self._numerator, self._denominator)
+        self._numerator, self._denominator = state.get("ratio", own.as_integer_ratio())  # older checkpoints have none
+        self.use_ratio(own)
 
 
 class Replay:
@@ -83,6 +87,12 @@ class Replay:
         self.unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []
         self._learning_starts, self._n_per_round = learns_from, n_per_round
         self._collect_start = unit.clock.env_step
+
+    def start_at(self, learning_starts: int) -> None:
+        """Learn from another step on, unless it learns already."""
+        if self.unit.clock.env_step < self.learns_from:
+            self.learns_from += learning_starts - self._learning_starts
+        self._learning_starts = learning_starts
 
     def start_collect(self) -> None:
         """Note the clock before a collect."""
@@ -151,9 +161,9 @@ class Replay:
         self.pending.load_state_dict(state["credit"])
         self.batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
         self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
-        self.learns_from = state["learns_from"]
-        if self.unit.clock.env_step < self.learns_from:  # not learning yet: another `learning_starts` applies
-            self.learns_from += self._learning_starts - state.get("learning_starts", self._learning_starts)
+        self.learns_from, own = state["learns_from"], self._learning_starts
+        self._learning_starts = state.get("learning_starts", own)
+        self.start_at(own)  # where it differs
         self._collect_start = state.get("collect_start", self.unit.clock.env_step)  # older checkpoints have none
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -146,6 +146,15 @@ def check_replay(checks: Checks, buffer: Buffer, batch_size: int | None, refresh
     if has_rounds and not isinstance(buffer, RoundBuffer):
         name = type(buffer).__name__
         checks.require(False, f".refresh_priorities 'round' needs a buffer with sample_round, {name} has none")
+
+
+def check_length(trainer: str, count: object, current: int | None, *, of: Literal["step", "episode"] = "step") -> None:
+    """Raise a `ConfigError` for a length of collects; `current` is None where they are counted otherwise."""
+    with Checks(trainer) as checks:
+        checks.integer(f"{of}_per_collect", count, low=1)
+        other = "episode" if of == "step" else "step"
+        rule = f".{of}_per_collect has no effect, as collects are counted by {other}s: assign {other}_per_collect"
+        checks.require(current is not None, rule)
 
 
 def check_warmup(checks: Checks, policy: Trainee, warmup: object) -> None:

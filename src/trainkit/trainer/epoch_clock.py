@@ -24,6 +24,20 @@ class EpochClock:
         self.reset(0)
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Steps per epoch; may be set: the current epoch and those that follow have the new length."""
+        return self._steps_per_epoch
+
+    @steps_per_epoch.setter
+    def steps_per_epoch(self, steps_per_epoch: int) -> None:
+        self._use_length(steps_per_epoch, before=self._steps_per_epoch)
+
+    def _use_length(self, steps_per_epoch: int, *, before: int) -> None:
+        """Count complete epochs of `before` steps as if they had had this many."""
+        self.n_skipped += (self.number - self.is_running) * (steps_per_epoch - before)
+        self._steps_per_epoch = steps_per_epoch
+
+    @property
     def n_steps(self) -> int:
         """The number of steps of the whole run."""
         return self.n_epochs * self._steps_per_epoch
@@ -86,7 +100,6 @@ class EpochClock:
         """Restore saved counts."""
         self.number, self.origin, self.is_running = state["epoch"], state["_origin"], state["_is_in_epoch"]
         self.n_skipped = state.get("_n_skipped", self.n_skipped)  # older checkpoints have none of these
-        n_complete = self.number - self.is_running
-        self.n_skipped += n_complete * (self._steps_per_epoch - state.get("_steps_per_epoch", self._steps_per_epoch))
+        self._use_length(self._steps_per_epoch, before=state.get("_steps_per_epoch", self._steps_per_epoch))
         self.start_clock = state.get("_epoch_clock", self.start_clock)
         self.start_seconds = state.get("_epoch_seconds", self.start_seconds)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.core.errors import Checks
+from trainkit.core.errors import Checks, shown
 from trainkit.core.protocols import Store, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, TimeStats
 from trainkit.engine.device import CPU, device_memory
@@ -276,7 +276,7 @@ class Metrics:
             number = None if reduce == "histogram" else _number(value)
             if array is None and number is None:  # checked first: formatting an array takes long
                 expected = "an array of finite numbers" if reduce == "histogram" else "a number"
-                checks.require(False, f" needs {expected} for {name!r}, got {value!r}")
+                checks.require(False, f" needs {expected} for {name!r}, got {shown(value)}")
         if array is not None and len(array):
             self._histograms.setdefault(name, []).append(array)
         if number is not None:
@@ -421,5 +421,5 @@ def _number(value: Any) -> float | None:
     """Read a number, of numpy or torch too; None for anything else."""
     try:
         return None if isinstance(value, str) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

@@ -36,9 +36,9 @@ class OfflineTrainer(Trainer[LearnerT]):
         common: see `Options`; those about collecting are rejected.
     """
 
-    unit: ClassVar[str] = "update"
+    _unit: ClassVar[str] = "update"
 
-    buffer: Dataset
+    _buffer: Dataset
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class OfflineTrainer(Trainer[LearnerT]):
             check_sequences(checks, policy, buffer, batch_size)
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
-        self.batch_size = batch_size
+        self._batch_size = batch_size
         self._batch: Batch | None = None  # drawn and not learned from yet
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)
 
@@ -80,6 +80,32 @@ class OfflineTrainer(Trainer[LearnerT]):
     def settings(self) -> dict[str, Any]:
         """Return the settings of the run, for dashboards and manifests."""
         return super().settings() | {"batch_size": self.batch_size, "n_rows": len(self.buffer)}
+
+    @property
+    def buffer(self) -> Dataset:
+        """What is sampled; another one needs another trainer."""
+        return self._buffer
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows per update, None for the whole buffer; may be assigned."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int | None) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.integer("batch_size", batch_size, low=1, optional=True)
+            check_sequences(checks, self.policy, self.buffer, batch_size)
+        self._batch_size = batch_size
+
+    @property
+    def update_per_epoch(self) -> int:
+        """Updates per epoch, its `step_per_epoch`; may be assigned."""
+        return self.step_per_epoch
+
+    @update_per_epoch.setter
+    def update_per_epoch(self, update_per_epoch: int) -> None:
+        self.step_per_epoch = update_per_epoch
 
     @property
     def clock(self) -> int:

@@ -19,7 +19,7 @@ from trainkit.core.protocols import (
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import Replay, check_sequences
-from trainkit.trainer.compatibility import check_replay, check_warmup
+from trainkit.trainer.compatibility import check_length, check_replay, check_warmup
 from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
 
@@ -62,7 +62,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         common: see `Options`.
     """
 
-    buffer: Buffer
+    _buffer: Buffer
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         if step_per_collect is None and episode_per_collect is None:
             step_per_collect = train_collector.envs.n
-        self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
-        self.batch_size = batch_size
-        self.learning_starts = max(learning_starts or 0, batch_size or 1)
+        self._step_per_collect, self._episode_per_collect = step_per_collect, episode_per_collect
+        self._batch_size = batch_size
+        self._learning_starts = max(learning_starts or 0, batch_size or 1)
         if self.learning_starts > max_epoch * step_per_epoch:
             _log.warning(
                 "%s never updates: learning_starts is %d, and the run has %d steps: lower it, or raise max_epoch",
@@ -115,9 +115,12 @@ class OffpolicyTrainer(Trainer[LearnerT]):
                 max_epoch * step_per_epoch,
             )
         self._ratio = _exact_ratio(update_per_step, training_intensity, batch_size)
-        self.update_per_step = float(self._ratio)
-        self.refresh_priorities, self.updates_per_round, self.overlap = refresh_priorities, updates_per_round, overlap
-        self._warmup = warmup
+        self._refresh_priorities, self._updates_per_round, self._overlap = (
+            refresh_priorities,
+            updates_per_round,
+            overlap,
+        )
+        self._warmup: Literal["policy", "random"] = warmup
         self._collector = train_collector
         self._replays = [self._replay_of(unit) for unit in units]
         self._share_left: int | None = None  # updates left of a vector step's share, where one raised; else None
@@ -132,13 +135,119 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         buffer = f"{type(self.buffer).__name__}({self.buffer.capacity})"
         return super().settings() | {"buffer": buffer} | {name: getattr(self, name) for name in names}
 
+    # ---- settings of the loop ----
+
+    @property
+    def buffer(self) -> Buffer:
+        """What is sampled; another one needs another trainer."""
+        return self._buffer
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows per update, None for the whole buffer; may be assigned."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int | None) -> None:
+        with Checks(type(self).__name__) as checks:
+            for replay in self._replays:
+                unit = replay.unit
+                check_replay(checks, unit.buffer, batch_size, self.refresh_priorities, self.updates_per_round)
+                check_sequences(checks, unit.policy, unit.buffer, batch_size, self.updates_per_round)
+        self._batch_size = batch_size
+
+    @property
+    def update_per_step(self) -> float:
+        """Updates per environment step; may be assigned: earlier steps keep the updates that they called for."""
+        return float(self._ratio)
+
+    @update_per_step.setter
+    def update_per_step(self, update_per_step: float) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.number("update_per_step", update_per_step, low=0)
+        self._use_ratio(_exact_ratio(update_per_step, None, self.batch_size))
+
+    @property
+    def training_intensity(self) -> float | None:
+        """Rows replayed per row collected, None where a batch is the whole buffer; may be assigned."""
+        return None if self.batch_size is None else float(self._ratio * self.batch_size)
+
+    @training_intensity.setter
+    def training_intensity(self, training_intensity: float) -> None:
+        with Checks(type(self).__name__) as checks:
+            _check_ratio(checks, None, training_intensity, self.batch_size)
+            checks.number("training_intensity", training_intensity, low=0)
+        self._use_ratio(_exact_ratio(None, training_intensity, self.batch_size))
+
+    def _use_ratio(self, ratio: Fraction) -> None:
+        self._ratio = ratio
+        for replay in self._replays:
+            replay.pending.use_ratio(ratio)
+
+    @property
+    def step_per_collect(self) -> int | None:
+        """Environment steps between rounds of updates, None where episodes are counted; may be assigned."""
+        return self._step_per_collect
+
+    @step_per_collect.setter
+    def step_per_collect(self, step_per_collect: int) -> None:
+        check_length(type(self).__name__, step_per_collect, self._step_per_collect)
+        self._step_per_collect = step_per_collect
+
+    @property
+    def episode_per_collect(self) -> int | None:
+        """Whole episodes between rounds of updates, None where steps are counted; may be assigned."""
+        return self._episode_per_collect
+
+    @episode_per_collect.setter
+    def episode_per_collect(self, episode_per_collect: int) -> None:
+        check_length(type(self).__name__, episode_per_collect, self._episode_per_collect, of="episode")
+        self._episode_per_collect = episode_per_collect
+
+    @property
+    def learning_starts(self) -> int:
+        """Environment steps before the first update; may be assigned until then."""
+        return self._learning_starts
+
+    @learning_starts.setter
+    def learning_starts(self, learning_starts: int) -> None:
+        with Checks(type(self).__name__) as checks:
+            if checks.integer("learning_starts", learning_starts, low=0):
+                rule = f".learning_starts {self.learning_starts} are over, and updates are taken: give it before them"
+                checks.require(self._is_warming_up, rule)
+        learning_starts = max(learning_starts, self.batch_size or 1)
+        for replay in self._replays:
+            replay.start_at(learning_starts)
+        self._learning_starts = learning_starts
+
+    @property
+    def refresh_priorities(self) -> Refresh:
+        """When priorities are written."""
+        return self._refresh_priorities
+
+    @property
+    def updates_per_round(self) -> int:
+        """Updates whose batches are drawn in one pass."""
+        return self._updates_per_round
+
+    @property
+    def overlap(self) -> bool:
+        """Whether updates are performed while environments step."""
+        return self._overlap
+
+    @property
+    def warmup(self) -> Literal["policy", "random"]:
+        """Who acts before learning starts."""
+        return self._warmup
+
     # ---- one step: collect, then sample, update and write priorities while updates are pending ----
 
     def _train_step(self) -> None:
         """Collect unless earlier updates are pending; then perform all pending updates."""
         collector, stopwatch = self._collector, self._metrics.stopwatch
         if self.overlap or not self._has_ready:
-            collector.between_steps = self._interrupt.check
+            own = collector.between_steps, collector.overlap  # of the user
+            collector.between_steps = self._between_steps(own[0])
             collector.allow_lag(self._replays[0].pending.count_after if self._replays else None)
             if self.overlap:
                 collector.overlap = self._perform_share
@@ -158,7 +267,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
                             random=self._warmup == "random" and self._is_warming_up,
                         )
             finally:
-                collector.between_steps = collector.overlap = None  # for the user's own calls of `collect`
+                collector.between_steps, collector.overlap = own
                 collector.allow_lag(None)
             for replay in self._replays:
                 replay.count()
@@ -191,7 +300,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         if not replay.batches:
             with self._metrics.stopwatch.measure("sample"):
                 replay.draw(self.batch_size)
-        self.learning = replay.unit.name
+        self._learning = replay.unit.name
         batch = self._callbacks.transform(self, replay.batches[0])
         replay.batches.popleft()  # only now: an exception in a callback must not lose it
         result = policy.update(batch, step=replay.unit.clock.env_step)

@@ -14,6 +14,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.simulators import TensorCollector, TensorRolloutBuffer
 from trainkit.trainer.base import Trainer
+from trainkit.trainer.compatibility import check_length
 from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
 
@@ -43,9 +44,9 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         common: see `Options`.
     """
 
-    learns_by: ClassVar[str] = "learn"
+    _learns_by: ClassVar[str] = "learn"
 
-    buffer: RolloutBuffer | TensorRolloutBuffer | MultiAgentBuffer
+    _buffer: RolloutBuffer | TensorRolloutBuffer | MultiAgentBuffer
 
     def __init__(
         self,
@@ -94,8 +95,8 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
                 step_per_collect,
                 step_per_epoch,
             )
-        self.step_per_collect, self.episode_per_collect = step_per_collect, episode_per_collect
-        self.repeat_per_collect, self.batch_size = repeat_per_collect, batch_size
+        self._step_per_collect, self._episode_per_collect = step_per_collect, episode_per_collect
+        self._repeat_per_collect, self._batch_size = repeat_per_collect, batch_size
         self._collector = train_collector
         self._has_rollout = False  # whether one is collected and not fully learned from
         self._updates: Iterator[UpdateResult] | None = None  # the rest of the updates from the rollout
@@ -107,6 +108,53 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
         """Return the settings of the run, for dashboards and manifests."""
         names = ("step_per_collect", "episode_per_collect", "repeat_per_collect", "batch_size")
         return super().settings() | {name: getattr(self, name) for name in names}
+
+    @property
+    def buffer(self) -> RolloutBuffer | TensorRolloutBuffer | MultiAgentBuffer:
+        """What holds the rollout; another one needs another trainer."""
+        return self._buffer
+
+    @property
+    def step_per_collect(self) -> int | None:
+        """Steps per rollout, None where episodes are counted; may be assigned, for the next rollout."""
+        return self._step_per_collect
+
+    @step_per_collect.setter
+    def step_per_collect(self, step_per_collect: int) -> None:
+        check_length(type(self).__name__, step_per_collect, self._step_per_collect)
+        self._step_per_collect = step_per_collect
+
+    @property
+    def episode_per_collect(self) -> int | None:
+        """Whole episodes per rollout, None where steps are counted; may be assigned, for the next rollout."""
+        return self._episode_per_collect
+
+    @episode_per_collect.setter
+    def episode_per_collect(self, episode_per_collect: int) -> None:
+        check_length(type(self).__name__, episode_per_collect, self._episode_per_collect, of="episode")
+        self._episode_per_collect = episode_per_collect
+
+    @property
+    def repeat_per_collect(self) -> int:
+        """How often each row is learned from; may be assigned, for the next rollout."""
+        return self._repeat_per_collect
+
+    @repeat_per_collect.setter
+    def repeat_per_collect(self, repeat_per_collect: int) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.integer("repeat_per_collect", repeat_per_collect, low=1)
+        self._repeat_per_collect = repeat_per_collect
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows per update, None for all; may be assigned, for the next rollout."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int | None) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.integer("batch_size", batch_size, low=1, optional=True)
+        self._batch_size = batch_size
 
     @property
     def _is_whole(self) -> bool:
@@ -144,7 +192,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     def _all_updates(self) -> Iterator[UpdateResult]:
         """Let every policy that is trained learn from its rows and discard them, one after the other."""
         for unit in learning_units(self.policy, self.buffer, self._collector):
-            self.learning = unit.name
+            self._learning = unit.name
             if len(unit.buffer):
                 rows = unit.buffer.read(unit.policy.horizon, unit.policy.columns)
                 rollout = self._callbacks.transform(self, rows)
@@ -182,8 +230,12 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     def _collect(self) -> CollectStats:
         """Collect, or resume a collect that was interrupted."""
         collector = self._collector
-        collector.between_steps = self._interrupt.check
-        if collector.is_interrupted:
-            return collector.resume()
-        self._fire_collect_start()
-        return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect)
+        own = collector.between_steps  # of the user
+        collector.between_steps = self._between_steps(own)
+        try:
+            if collector.is_interrupted:
+                return collector.resume()
+            self._fire_collect_start()
+            return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect)
+        finally:
+            collector.between_steps = own

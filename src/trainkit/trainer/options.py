@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _EPISODES_PER_TEST = 10
+LONGEST_RUN = 10**15  # epochs, and steps of one: more than a run can make
 
 Callbacks = Callback | type[Callback] | Sequence[Callback | type[Callback]]
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -214,9 +215,9 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions, EventOptions):
 
     def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
         """Note all invalid options, for a run of `max_epoch` epochs of the given steps or updates."""
-        checks.integer("max_epoch", max_epoch, low=0)
+        checks.integer("max_epoch", max_epoch, low=0, high=LONGEST_RUN)
         for name, count in per_epoch.items():
-            checks.integer(name, count, low=1)
+            checks.integer(name, count, low=1, high=LONGEST_RUN)
         checks.one_of("callback_errors", self.callback_errors, ["raise", "log"])
         self.check_output(checks)
         self.check_limits(checks)
