@@ -71,8 +71,9 @@ def by_ppo(seed: int = 1, **options: Any) -> tk.OnpolicyTrainer:
     settings: dict[str, Any] = {"max_epoch": 12, "step_per_epoch": 10_240, "step_per_collect": 512}
     settings |= options
     n_steps = settings["max_epoch"] * settings["step_per_epoch"]
+    lr = tk.Linear(1e-3, 0.0).over(n_steps + settings["step_per_collect"])  # not yet 0 in the last rollout
     envs = tk.make_envs(TwoPoles, 4)
-    policy = tk.PPOPolicy.for_envs(envs, hidden=(64, 64), lr=tk.Linear(1e-3, 0.0).over(n_steps), gamma=0.98, lam=0.9)
+    policy = tk.PPOPolicy.for_envs(envs, hidden=(64, 64), lr=lr, gamma=0.98, lam=0.9)
     train = tk.Collector(policy, envs, tk.RolloutBuffer())
     test = tk.Collector(policy, tk.make_envs(TwoPoles, 10))
     return tk.OnpolicyTrainer(

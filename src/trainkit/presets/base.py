@@ -263,12 +263,17 @@ class Preset(Generic[P, SettingsT, TrainerT]):
             return None
         return f"{other} is {value!r}, and {name} needs {' or '.join(map(repr, values))}"
 
-    def _check_effects(self, options: Mapping[str, Any], settings: SettingsT, table: SettingsT) -> None:
-        """Raise `ConfigError` for options without an effect, except values equal to those of the preset's table."""
+    def _check_effects(self, options: Mapping[str, Any], settings: SettingsT) -> None:
+        """Raise `ConfigError` for options without an effect."""
         with Checks(repr(self)) as checks:
-            for name, value in options.items():
+            for name in options:
                 reason = self._no_effect(name, settings)
-                checks.require(reason is None or getattr(table, name) == value, f".{name} has no effect: {reason}")
+                checks.require(reason is None, f".{name} has no effect: {reason}")
+
+    def with_effect(self, options: Mapping[str, Any], domain: str | None = None) -> dict[str, Any]:
+        """Return the options that have an effect together with the others and the table of a domain."""
+        settings = replace(self.table(domain), **options)
+        return {name: value for name, value in options.items() if self._no_effect(name, settings) is None}
 
     def _over_the_run(
         self, settings: SettingsT, table: SettingsT, n_steps: int, options: Mapping[str, Any]
@@ -277,7 +282,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
         A torch scheduler starts at the learning rate of the preset's table.
         """
-        settings, table = over_the_run(settings, n_steps), over_the_run(table, n_steps)
+        n_between = self._steps_between(settings)
+        settings, table = (over_the_run(own, n_steps, n_between) for own in (settings, table))
         given, lr, usual = settings.optimizer, settings.lr, table.lr
         assert not isinstance(lr, Linear), "stretched by over_the_run"
         assert not isinstance(usual, Linear), "stretched by over_the_run"
@@ -287,6 +293,10 @@ class Preset(Generic[P, SettingsT, TrainerT]):
             checks.require(not is_ignored, ".lr has no effect: optimizer has a learning rate of its own, give one")
         optimizer = spec_with_lr(given, Adam(usual, eps=settings.adam_eps), lr)
         return replace(settings, optimizer=optimizer)
+
+    def _steps_between(self, settings: SettingsT) -> int:
+        """Return the steps of the clock between two rounds of updates."""
+        return 1
 
     def _recipe(self, domain: str, settings: SettingsT) -> dict[str, Any]:
         """Return how a trainer is made: the preset, the domain, and every setting that has an effect, in plain values.
@@ -450,7 +460,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         if settings.self_play:  # by the clock of the policy, which controls one agent of each game
             n_steps //= max(len(envs.agents), 1)
         settings = self._over_the_run(settings, table, n_steps, options)
-        self._check_effects(options, settings, table)
+        self._check_effects(options, settings)
+        self._check_effects_in(envs, options, table)
         policy = self._policy(envs, settings)
         common = self._trainer_options(options, settings)
         if settings.self_play:
@@ -469,6 +480,9 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
                 f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); zoo=False for the general table"
             )
         return trainer
+
+    def _check_effects_in(self, envs: Envs, options: Mapping[str, Any], table: EnvSettingsT) -> None:
+        """Raise `ConfigError` for options without an effect in these environments, except the table's values."""
 
     def _self_play(self, policy: Any, envs: Envs, common: dict[str, Any], *, add_every: int) -> MultiAgentPolicy:
         """Return a policy with a pool of its copies, and add the pool and the score to the trainer's options."""
@@ -544,7 +558,10 @@ class PresetConfig(Generic[TrainerT]):
     def written_out(self) -> "PresetConfig[TrainerT]":
         """Return an equal configuration that names the settings of the zoo itself, so that it stays as it is."""
         entry = self.preset.zoo_entry(self.env, self.options)
-        return self if entry is None else replace(self, options={**entry.settings, **self.options, "zoo": False})
+        if entry is None:
+            return self
+        own = self.preset.with_effect({**entry.settings, **self.options}, self.preset.domain_of_id(self.env))
+        return replace(self, options={**own, **self.options, "zoo": False})
 
     def copy(self, **changes: Any) -> "PresetConfig[TrainerT]":
         """Return a copy with some of env, buffer, seed and options changed."""
@@ -581,12 +598,16 @@ def _is_replaced(name: str, settings: Settings) -> bool:
     return name == "adam_eps" and given is not None
 
 
-def over_the_run(settings: SettingsT, n_steps: int) -> SettingsT:
-    """Return the settings with every `Linear`, also in mappings, as a schedule over the steps of the run."""
+def over_the_run(settings: SettingsT, n_steps: int, n_between: int) -> SettingsT:
+    """Return the settings with every `Linear`, also in mappings, as a schedule over the steps of the run.
+
+    One that falls to 0 at the end reaches it `n_between` steps later, where the next updates would follow: those at the
+    end of the run would change nothing at 0.
+    """
 
     def stretched(value: Any) -> Any:
         if isinstance(value, Linear):
-            return value.over(n_steps)
+            return value.over(n_steps + n_between if value.end == 0 and value.share == 1 else n_steps)
         return {key: stretched(own) for key, own in value.items()} if isinstance(value, Mapping) else value
 
     return replace(settings, **{item.name: stretched(getattr(settings, item.name)) for item in fields(settings)})

@@ -14,6 +14,7 @@ from trainkit.policy import Noise, SACPolicy
 from trainkit.presets.base import (
     EnvPreset,
     EnvSettings,
+    Needs,
     P,
     memory_options,
     network_options,
@@ -74,8 +75,27 @@ OffpolicySettingsT = TypeVar("OffpolicySettingsT", bound=OffpolicySettings)
 LearnerT = TypeVar("LearnerT", bound=Learner)
 
 
+REPLAY_NEEDS: dict[str, Needs] = {"alpha": ("prioritized", (True,)), "beta": ("prioritized", (True,))}
+
+
 class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[LearnerT]]):
     """A preset that learns from a replay buffer."""
+
+    needs = REPLAY_NEEDS
+
+    def _no_effect(self, name: str, settings: OffpolicySettingsT) -> str | None:
+        if name in ("alpha", "beta", "capacity") and name in settings.buffer:
+            return f"buffer has {name}"
+        is_uniform = not settings.prioritized and not settings.buffer
+        if name == "refresh_priorities" and is_uniform and settings.refresh_priorities != "round":
+            return "prioritized is False, and a uniform buffer has no priorities"
+        return super()._no_effect(name, settings)
+
+    def _steps_between(self, settings: OffpolicySettingsT) -> int:
+        """Return the steps between rounds of updates; whole episodes count as an epoch, since theirs are not known."""
+        if settings.episode_per_collect is not None:
+            return settings.step_per_epoch
+        return settings.n_envs if settings.step_per_collect is None else settings.step_per_collect
 
     def _trainer(
         self, policy: LearnerT, envs: Envs, settings: OffpolicySettingsT, common: Mapping[str, Any]
@@ -142,6 +162,11 @@ class SACSettings(OffpolicySettings):
 
 class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
     """A preset of SAC, for actions in a bounded Box."""
+
+    needs = REPLAY_NEEDS | {
+        "initial_temperature": ("temperature", ("auto",)),
+        "target_entropy": ("temperature", ("auto",)),
+    }
 
     def _domain_of(self, spaces: EnvSpaces) -> str:
         return "continuous"

@@ -174,7 +174,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         settings = replace(table, **options)
         recipe = self._recipe(domain, settings)
         settings = self._over_the_run(settings, table, settings.max_epoch * settings.update_per_epoch, options)
-        self._check_effects(options, settings, table)
+        self._check_effects(options, settings)
         policy = self._policy(spaces, settings)
         common = self._trainer_options(options, settings)
         if envs is not None:

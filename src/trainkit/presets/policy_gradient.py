@@ -7,6 +7,7 @@ from typing import Any, Literal
 from gymnasium import spaces as gym_spaces
 
 from trainkit.buffer import RolloutBuffer
+from trainkit.core.errors import Checks
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
@@ -122,6 +123,7 @@ _GRID = replace(_CLASSIC, hidden=(128,), shared=True)  # after the convolution o
 
 _TABLES = {"classic": _CLASSIC, "grid": _GRID, "continuous": _CONTINUOUS, "mujoco": _MUJOCO, "atari": _ATARI}
 
+_OF_BOX = frozenset(("action_scaling", "action_bound_method", "log_std", "exploration"))  # actions
 _OF_ACTOR_CRITIC = ("lam", "value_weight", "entropy_weight", "normalize_advantage")
 _OF_LEARNER: dict[type[OnpolicyPolicy], tuple[str, ...]] = {
     PPOPolicy: (*_OF_ACTOR_CRITIC, "clip_ratio", "clip_value", "target_kl"),
@@ -137,6 +139,12 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         learner: the policy's class.
         preset: as in `Preset`.
     """
+
+    def _steps_between(self, settings: OnpolicySettings) -> int:
+        """Return the steps between rounds of updates; whole episodes count as an epoch, since theirs are not known."""
+        if settings.episode_per_collect is not None:
+            return settings.step_per_epoch
+        return settings.n_envs if settings.step_per_collect is None else settings.step_per_collect
 
     def __init__(
         self,
@@ -162,6 +170,14 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         if is_others:
             return f"{self._learner.__name__} has no such option"
         return super()._no_effect(name, settings)
+
+    def _check_effects_in(self, envs: Envs, options: Mapping[str, Any], table: OnpolicySettings) -> None:
+        if isinstance(envs.action_space, (gym_spaces.Box, StructuredHybrid)):
+            return
+        with Checks(repr(self)) as checks:
+            for name in _OF_BOX & options.keys():
+                is_usual = options[name] == getattr(table, name)
+                checks.require(is_usual, f".{name} has no effect: actions are {envs.action_space}, and it is for a Box")
 
     def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
         return self._learner.for_envs(

@@ -34,7 +34,7 @@ from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
 from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, memory_options, network_options, scheduled
-from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
+from trainkit.presets.off_policy import REPLAY_NEEDS, OffpolicyPreset, OffpolicySettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,12 +174,11 @@ ACTION_VALUE_NEEDS: dict[str, Needs] = {
 class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
     """A preset of `DQNPolicy`, whose parts the settings name."""
 
-    needs = ACTION_VALUE_NEEDS | {
-        "sigma0": ("noisy", (True,)),
-        "entropy_temperature": ("munchausen", (True,)),
-        "alpha": ("prioritized", (True,)),
-        "beta": ("prioritized", (True,)),
-    }
+    needs = (
+        ACTION_VALUE_NEEDS
+        | REPLAY_NEEDS
+        | {"sigma0": ("noisy", (True,)), "entropy_temperature": ("munchausen", (True,))}
+    )
 
     def _policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
         return DQNPolicy.for_envs(
