@@ -329,7 +329,8 @@ class Dispatcher:
                     continue
                 name = _label(callback, "on_train_batch")
                 if not isinstance(returned, type(batch)):
-                    raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {returned!r}")
+                    stop = ': trainer.stop("reason") ends a run' if isinstance(returned, bool) else ""
+                    raise ConfigError(f"{name} must return a {type(batch).__name__} or None, got {returned!r}{stop}")
                 _check_rows(name, batch, returned)
             except BaseException as error:
                 if self._is_logged(error, callback, "on_train_batch", trainer):
@@ -371,7 +372,9 @@ class Dispatcher:
         for arguments in occurrences:
             for position, method in enumerate(methods):
                 try:
-                    method(trainer, *arguments)
+                    returned = method(trainer, *arguments)
+                    if returned is not None:
+                        _check_returned(_label(receivers[position], event), returned)
                 except BaseException as error:
                     callback = receivers[position]
                     if self._is_logged(error, callback, event, trainer):
@@ -395,6 +398,21 @@ class Dispatcher:
                 exc_info=error if count == 1 else None,
             )
         return True
+
+
+def _check_returned(name: str, returned: object) -> None:
+    """Raise for results that mean something elsewhere, and nothing here; others, as a lambda's, are ignored."""
+    if isinstance(returned, (bool, np.bool_)):
+        raise ConfigError(
+            f'{name} returned {returned}, which ends no run and continues none: return nothing; trainer.stop("reason") '
+            "ends the run"
+        )
+    if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
+        kind = "a generator, whose body has not run: remove its yield"
+        if inspect.iscoroutine(returned):
+            returned.close()
+            kind = "a coroutine, which has not run: define it without async"
+        raise ConfigError(f"{name} returned {kind}")
 
 
 def _check_rows(name: str, before: TrainBatch, after: TrainBatch) -> None:
