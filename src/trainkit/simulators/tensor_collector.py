@@ -311,8 +311,10 @@ class TensorCollector:
 
         Where the simulator cannot restore its own, the next collect cuts the open episodes and starts others.
         """
-        for name in _SAVED:
-            setattr(self, name, state[name])
+        self._env_step, self._n_episode = state["env_step"], state["n_episode"]
+        self._is_interrupted = state["is_interrupted"]
+        self._root, self._n_resets = state["_root"], state["_n_resets"]
+        self._needs_reset, self._n_left = state["_needs_reset"], state["_n_left"]
         self._recent, self._tally = deque(state["recent"], maxlen=100), Tally.from_state(state["tally"])
         self._running.copy_(state["running"])
         self._finished = [one.to(self._envs.device) for one in state["finished"]]
