@@ -104,7 +104,7 @@ class PrioritizedSampler(UniformSampler):
         self.mode: Literal["stratified", "iid"] = draw
         self.beta = beta
         self.largest_priority = 1.0
-        self._n_unanswered = 0  # draws since a priority was written
+        self._n_unanswered: int | None = 0  # draws before the first priority was written; None afterwards
         self._queued: list[Rows] = []  # rows added or removed whose masses are not written yet
 
     def bind(self, storage: Storage) -> None:
@@ -121,7 +121,8 @@ class PrioritizedSampler(UniformSampler):
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
     ) -> tuple[Rows, NDArray[np.float32]]:
         self._write_masses()
-        self._n_unanswered += 1
+        if self._n_unanswered is not None:
+            self._n_unanswered += 1
         if self._n_unanswered == _MOST_UNANSWERED:
             _log.warning(
                 "PrioritizedReplayBuffer was sampled %d times and got no priority, so that it samples uniformly: "
@@ -163,7 +164,7 @@ class PrioritizedSampler(UniformSampler):
         self._write_masses()
         if len(rows) == 0:
             return
-        self._n_unanswered = 0
+        self._n_unanswered = None
         self.largest_priority = max(self.largest_priority, float(priority[priority.argmax()]))
         self._set_mass(rows, (priority + self.eps) ** self.alpha)
 
