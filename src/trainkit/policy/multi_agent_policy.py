@@ -23,7 +23,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.game_actor import GameActor, GameEpisode
-from trainkit.policy.persistence import acting_state, describe
+from trainkit.policy.persistence import acting_state, current_recipe, describe
 
 PolicyMapping = Callable[[str, GameEpisode], str]
 
@@ -546,7 +546,8 @@ class MultiAgentPolicy:
     @property
     def recipes(self) -> dict[str, Mapping[str, Any] | None]:
         """How each policy was made, by its name; None where that is not known."""
-        return {name: getattr(policy, "recipe", None) for name, policy in self._policies.items()}
+        has_recipe = {name: hasattr(policy, "recipe") for name, policy in self._policies.items()}
+        return {name: current_recipe(self._policies[name]) if has_recipe[name] else None for name in self._policies}
 
     def components(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
         """Return the parts of a checkpoint, {"policy": ..., "policy/main": ...}: how each is read and restored."""

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,6 +31,9 @@ P = TypeVar("P", bound=nn.Module)
 ForEnvs = TypeVar("ForEnvs", bound=Callable[..., Any])
 KeyMap = Mapping[str, str | None] | Callable[[str], str | None]
 
+_PARTS = ("value", "backup", "penalty", "exploration")  # which may be assigned, and are options by the same names
+_GIVES = {"backup": ("backup", "double")}  # options that give a part, if not only the one of its name
+_PLAIN = (dict, list, str, int, float, NoneType)
 _MACHINE_OPTIONS = ("device", "seed", "engine", "act_on")  # which a loaded policy chooses again
 _BY_NAME: Mapping[str, Callable[[Any], Any]] = {"encoder": named_encoder, "activation": named_activation}
 
@@ -50,6 +54,7 @@ def recorded(for_envs: ForEnvs) -> ForEnvs:
         policy = for_envs(cls, envs, **options)
         name = getattr(envs, "name", None)
         policy.recipe = recipe | ({"env": name} if isinstance(name, str) else {})
+        policy._parts_made, policy._parts_named = _parts_of(policy), set()
         return policy
 
     unchanged: Any = recording  # for type checkers: it has the same signature
@@ -71,11 +76,62 @@ def recipe_of(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"class": cls.__name__, "arguments": arguments, "unknown": unknown}
 
 
+@runtime_checkable
+class Recorded(Protocol):
+    """A policy that `for_envs` made: with its parts then, and the names of those that a warning says are not saved."""
+
+    _parts_made: Mapping[str, Any]
+    _parts_named: set[str]
+
+
+def _parts_of(policy: Any) -> dict[str, Any]:
+    """Return the parts of a policy that may be assigned, as plain values; of others the objects themselves."""
+    parts: dict[str, Any] = {name: getattr(policy, name) for name in _PARTS if hasattr(policy, name)}
+    plain: dict[str, Any] = {}
+    for name, part in parts.items():
+        try:
+            plain[name] = to_plain(part)
+        except TypeError:
+            plain[name] = part
+    return plain
+
+
+def current_recipe(policy: Any) -> Mapping[str, Any] | None:
+    """Return the recipe of a policy as it is now: with parts that were assigned after it was made.
+
+    A part that is not trainkit's is among the "unknown", and a warning says that it is not saved.
+    """
+    recipe: Mapping[str, Any] | None = policy.recipe
+    if recipe is None or not isinstance(policy, Recorded):
+        return recipe
+    options = options_of(getattr(type(policy), "for_envs"))  # noqa: B009  # it made the policy
+    arguments, unknown = dict(recipe["arguments"]), dict(recipe["unknown"])
+    for name, part in _parts_of(policy).items():
+        made = policy._parts_made[name]
+        is_plain = isinstance(part, _PLAIN)
+        if name not in options or part is made or (is_plain and isinstance(made, _PLAIN) and part == made):
+            continue
+        for given in _GIVES.get(name, (name,)):
+            arguments.pop(given, None)
+            unknown.pop(given, None)
+        if is_plain:
+            arguments[name] = part
+        else:
+            unknown[name] = repr(part)
+            level = logging.DEBUG if name in policy._parts_named else logging.WARNING
+            policy._parts_named.add(name)
+            message = (
+                "%s.%s was replaced by %r, which is not trainkit's, and is not saved: give it to load_policy, %s=..."
+            )
+            _log.log(level, message, type(policy).__name__, name, part, name)
+    return {**recipe, "arguments": arguments, "unknown": unknown}
+
+
 def describe(policy: Any) -> dict[str, Any]:
     """Return a policy's class, spaces and recipe, for a manifest."""
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     plain = {name: None if space is None else space_to_plain(space) for name, space in spaces.items()}
-    return {"settings": {"policy": type(policy).__name__}, "spaces": plain, "policy": policy.recipe}
+    return {"settings": {"policy": type(policy).__name__}, "spaces": plain, "policy": current_recipe(policy)}
 
 
 def acting_state(policy: Any) -> dict[str, Any]:

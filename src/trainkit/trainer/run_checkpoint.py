@@ -13,6 +13,7 @@ from trainkit.core.files import decoding
 from trainkit.core.protocols import HasLearningUnits, Trainee
 from trainkit.core.spaces import space_to_plain
 from trainkit.core.stats import RunInfo
+from trainkit.policy.persistence import current_recipe
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ def describe_run(
     about = {
         "settings": settings,
         "spaces": {name: None if space is None else space_to_plain(space) for name, space in spaces.items()},
-        "policy": policy.recipe,
+        "policy": current_recipe(policy),
         **({"policies": policy.recipes} if isinstance(policy, HasLearningUnits) else {}),
         "logs": logs,
         "machine": _describe_machine(policy, threads),
