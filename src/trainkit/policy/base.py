@@ -50,7 +50,7 @@ from trainkit.engine.precision import LearningPrecision, Precision
 from trainkit.engine.ranks import Ranks
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import Preprocess, WithoutMask
-from trainkit.nets.weights import seeded_parts
+from trainkit.nets.weights import SeededModule, seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, takes_features_and_rows
 from trainkit.policy.checks import check_same_spaces
 from trainkit.policy.export import Exportable, export_policy
@@ -865,6 +865,20 @@ class Policy(nn.Module):
         self._is_seeded = True
         for name, module in self._drawn.items():
             self._draw_weights(name, module, root)
+        if missed := self._missed_by_seed():
+            _log.warning(
+                "%s: the seed does not reach the weights of %s, which no gradient step or target has: those were drawn "
+                "without a seed. Give the policy a seed at construction, or copy them after it has one",
+                *(type(self).__name__, ", ".join(missed)),
+            )
+
+    def _missed_by_seed(self) -> list[str]:
+        """Name the networks with initial weights that `seed` does not draw, such as copies that a constructor made."""
+        drawn = [part for module in self._drawn.values() for _, part in seeded_parts(module)]
+        reached = {one for part in drawn for one in part.modules()}
+        reached |= {one for target in self._learning.targets.values() for one in target.network.modules()}
+        unreached = [(name, one) for name, one in self.named_modules() if isinstance(one, SeededModule)]
+        return [name for name, one in unreached if one not in reached and any(True for _ in one.parameters())]
 
     def _draw_weights(self, name: str, module: nn.Module, root: int) -> None:
         """Draw the untouched parts of a trained module, each from a stream of its own."""

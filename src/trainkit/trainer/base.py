@@ -698,7 +698,7 @@ class Trainer(Generic[TraineeT]):
         if self.ranks is not None:
             check_even(type(self).__name__, self.train_collector, stats.n_step)
         self._metrics.recent.add_collect(stats)
-        if self._options.test_in_train:
+        if self._options.test_in_train and stats.n_episode:  # else there is nothing to compute a score of
             score = self.evaluation_schedule.score(stats)
             self.evaluation_schedule.looks_solved = is_solved(self._options.stop_fn, score)
         self._callbacks.fire("on_collect_end", self, stats)

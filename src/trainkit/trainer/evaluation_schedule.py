@@ -227,7 +227,7 @@ class EvaluationSchedule:
         score: Any = self._score_fn(stats)
         try:
             return None if score is None else float(score)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"compute_score_fn must return a number or None, got {score!r}") from error
 
     def state_dict(self) -> dict[str, Any]:
