@@ -68,6 +68,7 @@ class Preprocess(nn.Module):
         shapes: a tree of features' shapes.
         sees_images, sees_grids: whether leaves are images of at least 36 x 36; whether other leaves are small images or
             grids, and none is such an image.
+        sees_images_only: whether all leaves are such images.
         unscaled: paths of leaves of uint8 up to 255 that are no images.
     """
 
@@ -82,8 +83,10 @@ class Preprocess(nn.Module):
         named = tree.named_leaves(leaves)
         self.unscaled = [path for path, leaf in named if is_unscaled(leaf) and not normalize]
         self.is_identity = not normalize and isinstance(self._space, spaces.Box) and _is_float_vector(self._space)
-        planes = [size for size in feature_sizes(self.shapes) if len(size) == 3]
+        sizes = list(feature_sizes(self.shapes))
+        planes = [size for size in sizes if len(size) == 3]
         self.sees_images = any(is_image_size(size) for size in planes)
+        self.sees_images_only = bool(planes) and len(planes) == len(sizes) and all(map(is_image_size, planes))
         self.sees_grids = bool(planes) and not self.sees_images
 
         self.normalizers = nn.ModuleList()

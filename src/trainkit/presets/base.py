@@ -244,14 +244,18 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """Return the zoo's entry that a call with this environment and these options uses; None if it uses none."""
         return None
 
+    def settings_for(self, env: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that a call with this environment and these options starts from."""
+        return self.settings()
+
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for unknown options, and for values that do not match their annotation."""
         check_options(repr(self), options, self.option_types)
 
     def _domain_of(self, spaces: EnvSpaces) -> str:
-        """Return the domain of an environment's spaces."""
+        """Return the domain of an environment's spaces; a Dict of images and other values is no Atari game."""
         preprocess = Preprocess(spaces.observation_space)
-        domain = "atari" if preprocess.sees_images else "grid" if preprocess.sees_grids else "classic"
+        domain = "atari" if preprocess.sees_images_only else "grid" if preprocess.sees_grids else "classic"
         return domain if domain in self.domains else "classic"
 
     def _no_effect(self, name: str, settings: SettingsT) -> str | None:
@@ -365,9 +369,9 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         Args:
             env: an id, a factory, or a gymnasium vector environment (then evaluation makes its own from its id). If the
                 zoo has settings for exactly this id, they are used. Otherwise the id or the spaces choose the general
-                table: ids "ALE/..." and observations that are images "atari", Gymnasium's ids of MuJoCo "mujoco",
-                actions in a Box "continuous", observations that are small grids "grid", all others "classic", where
-                there is one.
+                table: ids "ALE/..." "atari", Gymnasium's ids of MuJoCo "mujoco", actions in a Box "continuous",
+                observations that are images and nothing else "atari", those with small grids "grid", all others
+                "classic", where there is one. A line names the settings of the zoo, or the table.
             args: none; options are given by name.
             options: `seed`, of everything; any of `settings()`; options of the trainer; `zoo=False`, to use the general
                 table. Options of the environment that change it, such as `env_options={"env_kwargs": ...}`, also do.
@@ -415,8 +419,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         check_options(f"{entry.path}.settings", entry.settings, self.option_types)
         return replace(self.table(self.domain_of_id(entry.env)), **entry.settings)
 
-    def general_table(self, env: str, env_options: Mapping[str, Any]) -> EnvSettingsT:
-        """Return the general table for an id, whose environment is made if the id does not determine it."""
+    def general_table(self, env: EnvSpec, env_options: Mapping[str, Any]) -> EnvSettingsT:
+        """Return the general table for an environment, which is made if its id does not determine the table."""
         domain = self.domain_of_id(env)
         if domain is None:
             with borrowed_envs(env, 1, **env_options) as envs:
@@ -427,6 +431,14 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         """Return the general table for spaces; the environments themselves were made by the first domain's."""
         first = self.table()
         return replace(self.table(self._domain_of(envs)), **{name: getattr(first, name) for name in _OF_ENVS})
+
+    def settings_for(self, env: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that a call with this environment and these options starts from."""
+        entry = self.zoo_entry(env, options)
+        if entry is not None:
+            return {**self.settings(self.domain_of_id(env)), **entry.settings}
+        table = self.general_table(env, options.get("env_options", {}))
+        return {name: getattr(table, name) for name in self.settings()}
 
     def complete_settings(self, settings: EnvSettingsT) -> dict[str, Any]:
         """Return the settings that an entry of the zoo must name, so that it does not change with the general table.
@@ -479,6 +491,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             trainer.note(
                 f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); zoo=False for the general table"
             )
+        elif settings.zoo:  # else it was asked for
+            trainer.note(f"{self}: the general table {domain!r}")
         return trainer
 
     def _check_effects_in(self, envs: Envs, options: Mapping[str, Any], table: EnvSettingsT) -> None:
@@ -548,12 +562,10 @@ class PresetConfig(Generic[TrainerT]):
     def settings(self) -> dict[str, Any]:
         """Return every setting of the preset with the value that `build` uses.
 
-        Where neither the zoo nor the environment's id determines the table, values are those of the first domain.
+        Where neither the zoo nor the environment's id determines the table, an environment is made for its spaces;
+        offline, values are those of the first domain.
         """
-        entry = self.preset.zoo_entry(self.env, self.options)
-        domain = self.preset.domain_of_id(self.env)
-        tuned = {} if entry is None else entry.settings
-        return {**self.preset.settings(domain), **tuned, **self.options}
+        return {**self.preset.settings_for(self.env, self.options), **self.options}
 
     def written_out(self) -> "PresetConfig[TrainerT]":
         """Return an equal configuration that names the settings of the zoo itself, so that it stays as it is."""

@@ -189,6 +189,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             **common,
         )
         trainer.recipe = recipe
+        trainer.note(f"{self}: the general table {domain!r}")
         return trainer
 
     def _evaluation_envs(

@@ -161,9 +161,8 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         self._learner = learner
 
     def _domain_of(self, spaces: EnvSpaces) -> str:
-        domain = super()._domain_of(spaces)
         has_box = isinstance(spaces.action_space, (gym_spaces.Box, StructuredHybrid))
-        return "continuous" if domain in ("classic", "grid") and has_box else domain
+        return "continuous" if has_box else super()._domain_of(spaces)
 
     def _no_effect(self, name: str, settings: OnpolicySettings) -> str | None:
         is_others = name in _OF_LEARNER[PPOPolicy] and name not in _OF_LEARNER[self._learner]
