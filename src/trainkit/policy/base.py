@@ -40,6 +40,7 @@ from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import UNSCALED_REMEDY, flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
+from trainkit.core.unpacking import discards_second
 from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device
 from trainkit.engine.device_frames import frame_indices, frames_of, gathered
 from trainkit.engine.engine import Engine, EngineName
@@ -409,6 +410,11 @@ class Policy(nn.Module):
         if self.sequences is not None:
             return action, output.state
         if not return_extra:
+            if np.shape(action)[:1] == (2,) and discards_second("trainkit.core.signatures"):
+                raise ConfigError(
+                    f"{type(self).__name__}.predict returns the action alone, and `action, _ = ...` would split its "
+                    "two parts: write action = policy.predict(obs); recurrent policies return (action, state)"
+                )
             return action
         extra = {**self._greedy_outputs(rows), **output.extras, **self._action_prob(rows, output.action, explore)}
         return action, {name: np.asarray(column)[0] if is_one else np.asarray(column) for name, column in extra.items()}
