@@ -12,13 +12,14 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -261,10 +262,60 @@ def _digest(path: Path) -> str:
 
 
 def _write(path: Path, state: Any) -> None:
-    if path.suffix == _TORCH:
-        files.write_whole(path, lambda file: torch.save(state, file))
+    """Write a component.
+
+    Raises:
+        OSError: it cannot be written; its text names the file, the bytes of its arrays, and those that are free.
+    """
+    try:
+        if path.suffix == _TORCH:
+            files.write_whole(path, lambda file: _save_tensors(state, file))
+        else:
+            files.save_state(path, state)
+    except OSError as error:
+        n_bytes = sum(getattr(leaf, "nbytes", 0) for leaf in _leaves(state))
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(f"{path.name} of {n_bytes:,} bytes, where {free:,} are free: {error}") from error
+
+
+def _save_tensors(state: Any, file: IO[bytes]) -> None:
+    """Save by torch, and raise the error of the file in place of torch's own."""
+    watched: Any = _WatchedFile(file)
+    try:
+        torch.save(state, watched)
+    except RuntimeError:
+        if watched.error is not None:
+            raise watched.error from None
+        raise
+
+
+class _WatchedFile:
+    """A file to write to that keeps its first error, which torch replaces by one of its own."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, content: bytes) -> int:
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _leaves(state: Any) -> Iterator[Any]:
+    """Yield the leaves of nested dicts and lists."""
+    if isinstance(state, Mapping):
+        state = list(state.values())
+    if isinstance(state, (list, tuple)):
+        for child in state:
+            yield from _leaves(child)
     else:
-        files.save_state(path, state)
+        yield state
 
 
 def _read(path: Path, max_bytes: int | None) -> Any:
@@ -295,11 +346,7 @@ def _remove(folder: Path, names: Any) -> None:
 
 
 def _has_tensor(state: Any) -> bool:
-    if isinstance(state, Mapping):
-        return any(_has_tensor(child) for child in state.values())
-    if isinstance(state, (list, tuple)):
-        return any(_has_tensor(child) for child in state)
-    return isinstance(state, torch.Tensor)
+    return any(isinstance(leaf, torch.Tensor) for leaf in _leaves(state))
 
 
 def _version(package: str) -> str | None:

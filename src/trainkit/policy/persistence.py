@@ -374,9 +374,10 @@ def _before_scaling(options: Mapping[str, Any], action_space: Space[Any]) -> dic
 def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Make a policy by the recipe of the saved one, whose state is `state`, and arguments that override it."""
     manifest = read_manifest(folder)
-    recipe = manifest.get("policy") if name is None else manifest.get("policies", {}).get(name)
     give = f"make one like it and give it: load_policy({str(folder)!r}, policy=...)"
-    kind = None if recipe is None else _exported_policies().get(str(recipe.get("class")))
+    with decoding(folder, "a policy's recipe", remedy=f"it does not say how its policy was made; {give}"):
+        recipe = manifest.get("policy") if name is None else manifest.get("policies", {}).get(name)
+        kind = None if recipe is None else _exported_policies().get(str(recipe.get("class")))
     if recipe is None or kind is None:
         raise CheckpointError(f"{folder} does not say how its policy was made, which was not by our `for_envs`: {give}")
     remedy = f"it does not say how its policy was made; {give}"
