@@ -162,7 +162,12 @@ class Trainer(Generic[TraineeT]):
         can_save = bool(self._checkpoints) and self.ranks is None
         self._interrupt = DeferredInterrupt(self._save_now if can_save else None, ends_work=self.ranks is None)
         self._evaluation_schedule = EvaluationSchedule(
-            evaluation, options.compute_score_fn, self._callbacks, self._metrics.stopwatch, self._interrupt.check
+            evaluation,
+            options.compute_score_fn,
+            self._callbacks,
+            self._metrics.stopwatch,
+            self._interrupt.check,
+            self.note,
         )
         self._is_running = False
         self._policy_use = PolicyUse(policy)

@@ -1,11 +1,14 @@
 """The schedule of evaluations: when a run evaluates its policy, and which score was the best."""
 
+import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError
 from trainkit.core.stats import NO_COLLECT, CollectStats
 from trainkit.trainer.background import EvaluationWorker, Request, pickled_policy, unpickled_policy
@@ -15,6 +18,11 @@ from trainkit.trainer.metrics import Stopwatch
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
+
+_log = logging.getLogger(__name__)
+
+_LONG_EPISODE = 1_000  # steps of an environment after which an episode without an end is suspicious
+_NOTE_EVERY_S = 30.0  # of an evaluation
 
 
 @dataclass(slots=True)
@@ -44,6 +52,7 @@ class EvaluationSchedule:
         callbacks: receive its events.
         stopwatch: times it.
         between_steps: called before every vector step; may interrupt.
+        note: prints a line about the run.
     """
 
     def __init__(
@@ -53,8 +62,11 @@ class EvaluationSchedule:
         callbacks: Dispatcher,
         stopwatch: Stopwatch,
         between_steps: Callable[[], None],
+        note: Callable[[str], None],
     ) -> None:
         self.evaluation = evaluation
+        self._note = note
+        self._has_warned = False  # of episodes that do not end
         self._score_fn = score_fn
         self._callbacks, self._stopwatch, self._between_steps = callbacks, stopwatch, between_steps
         self._worker: EvaluationWorker | None = None
@@ -107,6 +119,7 @@ class EvaluationSchedule:
         """Evaluate, or resume an interrupted evaluation, without repeating completed parts."""
         if not self._is_announced:
             self._is_announced = True
+            self._warn_of_endless_episodes(trainer)
             self._callbacks.fire("on_evaluate_start", trainer)
         if self._is_delivered:
             pass
@@ -115,6 +128,19 @@ class EvaluationSchedule:
         else:
             self._request(trainer)
         self.looks_solved = False
+
+    def _warn_of_endless_episodes(self, trainer: "Trainer") -> None:
+        """Warn, once, before an evaluation of whole episodes where none has ended in training."""
+        train, evaluation = trainer.train_collector, self._required()
+        is_late = train is not None and train.env_step >= _LONG_EPISODE * train.envs.n and train.n_episode == 0
+        if self._has_warned or not is_late or evaluation.duration_unit != "episodes":
+            return
+        self._has_warned = True
+        _log.warning(
+            "no episode has ended in the first %s steps of training, and an evaluation waits for the end of each, or "
+            "for %s steps: give make_envs(max_episode_steps=...), or a preset env_options={'max_episode_steps': ...}",
+            *(f"{trainer.env_step:,}", f"{evaluation.max_episode_steps:,}"),
+        )
 
     def _evaluate(self, trainer: "Trainer") -> None:
         evaluation = self._required()
@@ -268,10 +294,24 @@ class EvaluationSchedule:
 
     def _run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         evaluation = self._required()
-        evaluation.collector.between_steps = self._between_steps
+        evaluation.collector.between_steps = self._with_notes(evaluation.collector)
         with self._stopwatch.measure("evaluate"):
             self.last_test = evaluation.run(step, fresh=fresh)
         return self.last_test
+
+    def _with_notes(self, collector: Collector) -> Callable[[], None]:
+        """Return what is called before every vector step, which also says how far a long evaluation is."""
+        n_episode, env_step, noted_at = collector.n_episode, collector.env_step, time.monotonic()
+
+        def between_steps() -> None:
+            nonlocal noted_at
+            self._between_steps()
+            if time.monotonic() - noted_at > _NOTE_EVERY_S:
+                noted_at = time.monotonic()
+                done = f"{collector.n_episode - n_episode:,} episodes, {collector.env_step - env_step:,} steps"
+                self._note(f"evaluating: {done} so far")
+
+        return between_steps
 
     @staticmethod
     @contextmanager
