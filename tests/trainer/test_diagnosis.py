@@ -104,6 +104,16 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
             run_of(columns=ZERO_SUM),
         ],
     ),
+    "zero_sum_returns": (
+        r"all 30 games returned 0, as one policy plays all sides: .*self_play=True",
+        [run_of(columns=ZERO_SUM)],
+        [
+            run_of(columns=returns(0.0)),  # of one agent
+            run_of(columns=ZERO_SUM | {"train/policies/main/returns/mean": 0.0}),
+            run_of(columns=ZERO_SUM | {"train/n_episode": 4}),
+            run_of(columns=ZERO_SUM | {"train/returns/max": 1.0}),
+        ],
+    ),
     "no_progress": (
         r"training returns (0\.02|-1.2e\+03), in the first epoch (0\.015|-1.25e\+03): train for longer",
         [

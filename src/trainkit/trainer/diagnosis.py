@@ -117,6 +117,20 @@ def constant_returns(trainer: "Trainer") -> str | None:
     )
 
 
+def zero_sum_returns(trainer: "Trainer") -> str | None:
+    """Report three epochs of games whose agents share one policy and whose returns are all 0, whatever is learned."""
+    history = trainer.history
+    if len(history) == 0 or any(tag.startswith("train/policies/") for tag in history[-1]):
+        return None
+    n_games = np.nansum(history.newest("train/n_episode", PATIENCE))
+    if n_games < N_EPISODES or not _has_opponents(trainer) or _extremes(trainer, "returns", PATIENCE) != (0.0, 0.0):
+        return None
+    return (
+        f"all {n_games:,.0f} games returned 0, as one policy plays all sides: play against copies of it, and score it "
+        "against random actions (self_play=True, OpponentPool)"
+    )
+
+
 def no_progress(trainer: "Trainer") -> str | None:
     """Report the last quarter of a run if its returns are no better than those of the first epoch, unless solved."""
     trained, tested = (_newest(trainer, f"{group}/returns/mean") for group in ("train", "test"))
@@ -285,6 +299,7 @@ def clipped_gradients(trainer: "Trainer") -> str | None:
 DIAGNOSIS_RULES: tuple[Rule, ...] = (
     no_updates,
     constant_returns,
+    zero_sum_returns,
     no_progress,
     worse_than_random,
     clipped_targets,

@@ -10,7 +10,10 @@ from typing import Any, TextIO
 from tqdm.auto import tqdm
 
 from trainkit.core.data import EpochResult
-from trainkit.core.stats import EpochStats
+from trainkit.core.stats import CollectStats, EpochStats, Summary
+
+_MOST_POLICIES = 2  # in a line
+_FEW = 5  # episodes below which a line has their number
 
 
 class Progress:
@@ -97,8 +100,8 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
     if unit == "update":
         del parts[1]  # none are made
     for name, collect in (("test", stats.test), ("train", stats.train)):
-        if not collect.returns.is_empty:
-            parts.append(f"{name} {collect.returns.mean:.1f} +- {collect.returns.std:.1f}")
+        if shown := _returns(collect):
+            parts.append(f"{name} {shown}")
     losses = ["loss"] if "loss" in stats.update else ["critic_loss", "actor_loss"]  # of SAC
     parts += [f"{name.replace('_', ' ')} {stats.update[name]:.4g}" for name in losses if name in stats.update]
     parts.append(f"{stats.time.steps_per_second:,.0f} {unit}s/s")
@@ -106,6 +109,23 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
         is_new = one.first_epoch == result.epoch
         parts.append(f"! {one.name}: {one.message}" if is_new else f"! {one.name} since epoch {one.first_epoch}")
     return " | ".join(parts)
+
+
+def _returns(collect: CollectStats) -> str:
+    """Return the mean of returns +- their standard deviation; where several policies play, of the first two by name.
+
+    The mean over all agents of a game says nothing where they play each other.
+    """
+    named = [f"{name} {_spread(own.returns, 2)}" for name, own in collect.policies.items() if not own.returns.is_empty]
+    if named:
+        return ", ".join(named[:_MOST_POLICIES])
+    return "" if collect.returns.is_empty else _spread(collect.returns, 1)
+
+
+def _spread(returns: Summary, n_decimals: int) -> str:
+    """Return mean and standard deviation, with the number of episodes where it is small."""
+    few = f" (n = {returns.count})" if returns.count < _FEW else ""
+    return f"{returns.mean:.{n_decimals}f} +- {returns.std:.{n_decimals}f}{few}"
 
 
 def _postfix(stats: EpochStats) -> dict[str, str]:
