@@ -17,6 +17,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked, to_plain
+from trainkit.core.spaces import StructuredHybrid
 from trainkit.core.stats import CollectStats
 from trainkit.engine.engine import EngineName
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
@@ -175,9 +176,11 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     Attributes:
         needs: {setting: what it needs to have an effect}.
+        of_box: settings that have an effect on Box actions only.
     """
 
     needs: ClassVar[Mapping[str, Needs]] = {}
+    of_box: ClassVar[frozenset[str]] = frozenset()
     __call__: Callable[..., TrainerT]
 
     def __init__(
@@ -273,6 +276,16 @@ class Preset(Generic[P, SettingsT, TrainerT]):
             for name in options:
                 reason = self._no_effect(name, settings)
                 checks.require(reason is None, f".{name} has no effect: {reason}")
+
+    def _check_effects_in(self, spaces: EnvSpaces, options: Mapping[str, Any], table: SettingsT) -> None:
+        """Raise `ConfigError` for options without an effect on such actions, except the table's values."""
+        if isinstance(spaces.action_space, (gym.spaces.Box, StructuredHybrid)):
+            return
+        with Checks(repr(self)) as checks:
+            for name in sorted(self.of_box & options.keys()):
+                is_usual = options[name] == getattr(table, name)
+                rule = f".{name} has no effect: actions are {spaces.action_space}, and it is for a Box"
+                checks.require(is_usual, rule)
 
     def with_effect(self, options: Mapping[str, Any], domain: str | None = None) -> dict[str, Any]:
         """Return the options that have an effect together with the others and the table of a domain."""
@@ -494,9 +507,6 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         elif settings.zoo:  # else it was asked for
             trainer.note(f"{self}: the general table {domain!r}")
         return trainer
-
-    def _check_effects_in(self, envs: Envs, options: Mapping[str, Any], table: EnvSettingsT) -> None:
-        """Raise `ConfigError` for options without an effect in these environments, except the table's values."""
 
     def _self_play(self, policy: Any, envs: Envs, common: dict[str, Any], *, add_every: int) -> MultiAgentPolicy:
         """Return a policy with a pool of its copies, and add the pool and the score to the trainer's options."""

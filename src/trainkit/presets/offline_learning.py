@@ -175,6 +175,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         recipe = self._recipe(domain, settings)
         settings = self._over_the_run(settings, table, settings.max_epoch * settings.update_per_epoch, options)
         self._check_effects(options, settings)
+        self._check_effects_in(spaces, options, table)
         policy = self._policy(spaces, settings)
         common = self._trainer_options(options, settings)
         if envs is not None:
@@ -211,6 +212,8 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
 
 class BCPreset(OfflinePreset[P, BCSettings]):
     """A preset of `BCPolicy`."""
+
+    of_box = frozenset(("action_scaling",))
 
     def _policy(self, spaces: EnvSpaces, settings: BCSettings) -> BCPolicy:
         return BCPolicy.for_envs(

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from gymnasium import spaces as gym_spaces
 
 from trainkit.buffer import RolloutBuffer
-from trainkit.core.errors import Checks
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
@@ -123,7 +122,6 @@ _GRID = replace(_CLASSIC, hidden=(128,), shared=True)  # after the convolution o
 
 _TABLES = {"classic": _CLASSIC, "grid": _GRID, "continuous": _CONTINUOUS, "mujoco": _MUJOCO, "atari": _ATARI}
 
-_OF_BOX = frozenset(("action_scaling", "action_bound_method", "log_std", "exploration"))  # actions
 _OF_ACTOR_CRITIC = ("lam", "value_weight", "entropy_weight", "normalize_advantage")
 _OF_LEARNER: dict[type[OnpolicyPolicy], tuple[str, ...]] = {
     PPOPolicy: (*_OF_ACTOR_CRITIC, "clip_ratio", "clip_value", "target_kl"),
@@ -139,6 +137,8 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         learner: the policy's class.
         preset: as in `Preset`.
     """
+
+    of_box = frozenset(("action_scaling", "action_bound_method", "log_std", "exploration"))
 
     def _steps_between(self, settings: OnpolicySettings) -> int:
         """Return the steps between rounds of updates; whole episodes count as an epoch, since theirs are not known."""
@@ -169,14 +169,6 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         if is_others:
             return f"{self._learner.__name__} has no such option"
         return super()._no_effect(name, settings)
-
-    def _check_effects_in(self, envs: Envs, options: Mapping[str, Any], table: OnpolicySettings) -> None:
-        if isinstance(envs.action_space, (gym_spaces.Box, StructuredHybrid)):
-            return
-        with Checks(repr(self)) as checks:
-            for name in _OF_BOX & options.keys():
-                is_usual = options[name] == getattr(table, name)
-                checks.require(is_usual, f".{name} has no effect: actions are {envs.action_space}, and it is for a Box")
 
     def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
         return self._learner.for_envs(

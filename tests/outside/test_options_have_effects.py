@@ -1,0 +1,258 @@
+"""Options without an effect: each option of each preset, changed once, changes a run or what it writes, or is rejected.
+
+Options are found by introspection, and their annotations give other values, so that a new one is tested without being
+listed here. A value is "rejected" where an error of trainkit names it.
+"""
+
+import functools
+import random
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+
+import trainkit as tk
+from tests.outside.test_assignments import digest
+from trainkit import presets
+from trainkit.core.signatures import union_members
+
+TINY: dict[str, Any] = {"device": "cpu", "seed": 1, "hidden": (8,), "max_epoch": 2, "zoo": False, "log_every": 10}
+ONLINE: dict[str, Any] = TINY | {"n_envs": 2, "n_test_envs": 2, "episode_per_test": 2, "step_per_epoch": 40}
+REPLAY: dict[str, Any] = ONLINE | {"step_per_collect": 2, "batch_size": 8, "learning_starts": 8, "update_per_step": 0.5}
+OF_Q = REPLAY | {"target_every": 10, "env_options": {"max_episode_steps": 30}}
+ROLLOUTS = ONLINE | {"step_per_collect": 20, "batch_size": 10, "repeat_per_collect": 2}
+OFFLINE = {name: own for name, own in TINY.items() if name != "zoo"}
+OFFLINE |= {"update_per_epoch": 25, "batch_size": 8, "episode_per_test": 2, "n_test_envs": 2}
+HOW_A_RUN_IS_EXECUTED = {"device", "engine", "precision", "act_on", "threads", "overlap", "frames_on_device"}
+
+
+def received(*_: object, **__: object) -> Any:
+    raise tk.ConfigError("was received")
+
+
+def failing(*_: object) -> None:
+    raise RuntimeError("of the user")
+
+
+@functools.cache
+def dataset() -> tk.ReplayBuffer:
+    envs = tk.make_envs("CartPole-v1", 2, seed=1)
+    buffer = tk.ReplayBuffer(200, spaces=envs, seed=1)
+    tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, buffer).collect(n_step=100)
+    return buffer
+
+
+# Runs of each kind of preset, in one of which an option must matter: some need another option.
+Q_RUNS: list[dict[str, Any]] = [
+    OF_Q,
+    OF_Q | {"prioritized": True, "n_step": 3},
+    OF_Q | {"recurrent": "gru", "sequence_length": 4, "burn_in": 2, "batch_size": 4},
+    OF_Q | {"repeat": 2.0},
+    OF_Q | {"noisy": True},
+    OF_Q | {"munchausen": True},
+    OF_Q | {"value": "categorical"},
+    OF_Q | {"value": "quantile", "quantiles": 5},
+]
+COMMON: list[dict[str, Any]] = [
+    {"on_epoch_end": failing},
+    {"on_epoch_end": lambda trainer, result: trainer.log("threads", torch.get_num_threads())},
+    {"reward": lambda columns: columns["reward"] * np.nan},
+    {"checkpoint": "checkpoints"},
+]
+OF_BC = [more for more in COMMON if "reward" not in more]
+ROLLOUT_RUNS: list[dict[str, Any]] = [
+    ROLLOUTS,
+    ROLLOUTS | {"recurrent": "gru", "sequence_length": 4},
+    ROLLOUTS | {"env": "Pendulum-v1"},
+    *(ROLLOUTS | more for more in COMMON),
+]
+EPISODES: dict[str, Any] = {"step_per_collect": None, "episode_per_collect": 2, "batch_size": None}
+EPISODES |= {"step_per_epoch": 200}
+RUNS: dict[str, list[dict[str, Any]]] = {
+    "dqn": [*Q_RUNS, *(OF_Q | more for more in COMMON)],
+    "ppo": ROLLOUT_RUNS,
+    "a2c": ROLLOUT_RUNS,
+    "reinforce": [run | EPISODES for run in ROLLOUT_RUNS],
+    "sac": [
+        REPLAY | {"env": "Pendulum-v1"},
+        REPLAY | {"env": "Pendulum-v1", "prioritized": True},
+        REPLAY | {"env": "Pendulum-v1", "recurrent": "gru", "sequence_length": 4, "burn_in": 2, "batch_size": 4},
+        *(REPLAY | {"env": "Pendulum-v1"} | more for more in COMMON),
+    ],
+    "bc": [OFFLINE, *(OFFLINE | more for more in OF_BC)],
+    "cql": [OFFLINE | more for more in ({"target_every": 5}, {"value": "categorical"}, *COMMON)],
+    "bcq": [OFFLINE | more for more in ({"target_every": 5}, {"value": "quantile", "quantiles": 5}, *COMMON)],
+}
+SPECIAL: dict[str, Any] = {
+    "activation": "elu",
+    "auxiliary": lambda features, rows: features.square().mean(dim=1),
+    "buffer": {"type": "PrioritizedReplayBuffer", "capacity": 50},
+    "callbacks": tk.callbacks.StopAt(env_step=20),
+    "callback_errors": "log",
+    "critic_only": ("x",),
+    "diagnosis": (received,),
+    "encoder": "impala",
+    "env_options": {"max_episode_steps": 9},
+    "evaluation": tk.Evaluation(duration=3),
+    "exploration": tk.EpsilonGreedy(0.9),
+    "lives_key": "lives",
+    "log_every": 1_000,
+    "max_env_step": 30,
+    "max_epoch_seconds": 1e-9,
+    "max_seconds": 1e-9,
+    "n_test_envs": 1,
+    "optimizer": functools.partial(torch.optim.SGD, lr=0.1),
+    "resume_from": "nowhere",
+    "reward": 0.5,
+    "stop_return": -1e9,
+    "test_collector": object(),
+    "test_env": "MountainCar-v0",
+    "test_in_train": True,
+    "v_min": -3.0,
+    "v_max": 3.0,
+}
+
+
+def others(option: str, annotation: Any, current: Any) -> list[Any]:
+    """Return other values of an option: those named here, else some that its annotation allows."""
+    if option in SPECIAL:
+        return [SPECIAL[option], *([0.5] if option == "exploration" else [])]
+    values: list[Any] = []
+    for member in union_members(annotation):
+        origin = get_origin(member) or member
+        if origin is Literal:
+            values += [word for word in get_args(member) if word != current]
+        elif origin is bool:
+            values.append(not current)
+        elif origin is int:
+            values += [1 if current is None else current + 1, 3, 1] if not isinstance(current, tuple) else [3]
+        elif origin is float:
+            values += [0.25 if not isinstance(current, float) or not current else 0.5 * current, 1e-6]
+        elif origin is tuple:
+            values.append((5,))
+        elif member is Path:
+            values.append("here")
+        elif "Callable" in str(origin):
+            values.append(received)
+    return values or ["here"]
+
+
+def outcome(preset: Any, options: Mapping[str, Any], capsys: Any, folder: Path, option: str = "") -> str:
+    """Train, and return a digest of what was learned, logged, printed and written; or how the run was rejected."""
+    given = dict(options)
+    env = given.pop("env", "CartPole-v1")
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    dataset().seed(1)
+    try:
+        data = (dataset(),) if isinstance(preset, presets.OfflinePreset) else ()
+        with preset(*data, env, **given) as trainer:
+            trainer.run()
+            timed = re.compile("second|durations|_ms$|^system/|^time/")
+            history = [{k: v for k, v in row.items() if not timed.search(k)} for row in trainer.history]
+            record = trainer.describe() if option in HOW_A_RUN_IS_EXECUTED else {}
+            state = trainer.policy.state_dict(), trainer.gradient_step, trainer.env_step, trainer.stop_reason
+    except tk.errors.TrainkitError as error:
+        return f"rejected: {error}"
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        shown = capsys.readouterr()
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "summary" not in path.name)
+    return digest(state, history, record, shown.out.count("\n"), bool(shown.err), files)
+
+
+# Events of several policies, of failing environments and of resumed runs, which no run here has.
+OF_OTHER_RUNS = {"on_policy_added", "on_episode_failed", "on_checkpoint_loaded"}
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Yield (preset, option): all of one preset of each kind, of the others those that depend on another option."""
+    for name, preset in presets.PRESETS.items():
+        options = preset.option_types if name in RUNS else preset.needs
+        yield from ((name, option) for option in options if option not in OF_OTHER_RUNS)
+
+
+def kind_of(name: str) -> str:
+    """Return the preset of the same kind whose runs are in the table."""
+    if name in RUNS:
+        return name
+    return "dqn" if isinstance(presets.PRESETS[name], presets.QPreset) else "ppo"
+
+
+def has_effect(name: str, option: str, capsys: Any, folder: Path, known: dict[Any, str]) -> bool:
+    """Return whether any other value of an option changes the outcome of any run."""
+    preset = presets.PRESETS[name]
+    for position, run in enumerate(RUNS[kind_of(name)]):
+        base = {key: own for key, own in run.items() if key == "env" or key in preset.option_types}
+        key = name, position, option in HOW_A_RUN_IS_EXECUTED
+        if key not in known:
+            known[key] = outcome(preset, base, capsys, folder, option)
+        current = (
+            base[option] if option in base else preset.settings().get(option, getattr(preset.table(), option, None))
+        )
+        for value in others(option, preset.option_types[option], current):
+            changed = outcome(preset, base | {option: value}, capsys, folder, option)
+            if changed != known[key]:
+                return True
+    return False
+
+
+def problems(chosen: list[tuple[str, str]], capsys: Any, folder: Path) -> list[str]:
+    known: dict[Any, str] = {}
+    return [f"{name}({option}=)" for name, option in chosen if not has_effect(name, option, capsys, folder, known)]
+
+
+def test_runs_with_equal_options_are_equal(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("dqn", "ppo", "cql"):
+        run = RUNS[name][0]
+        one, other = (outcome(presets.PRESETS[name], run, capsys, tmp_path) for _ in range(2))
+        assert one == other
+        assert not one.startswith("rejected"), one
+
+
+def test_a_random_twentieth_of_all_options_has_an_effect_or_is_rejected(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    every = [*cases()]
+    assert problems(random.Random().sample(every, len(every) // 20), capsys, tmp_path) == []
+
+
+@pytest.mark.slow
+def test_every_option_has_an_effect_or_is_rejected(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert problems([*cases()], capsys, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: presets.c51("CartPole-v1", loss="mse"), "loss has no effect: value is 'categorical'"),
+        (lambda: presets.sac("Pendulum-v1", alpha=0.5), "alpha has no effect: prioritized is False"),
+        (lambda: presets.sac("Pendulum-v1", beta=0.5), "beta has no effect: prioritized is False"),
+        (
+            lambda: presets.sac("Pendulum-v1", temperature=0.2, initial_temperature=3.0),
+            "initial_temperature has no effect: temperature is 0.2",
+        ),
+        (
+            lambda: presets.dqn("CartPole-v1", refresh_priorities="late"),
+            "refresh_priorities has no effect: prioritized",
+        ),
+        (
+            lambda: presets.ppo("CartPole-v1", action_scaling=False),
+            "action_scaling has no effect: actions are Discrete",
+        ),
+    ],
+)
+def test_options_without_an_effect_are_named(make: Any, message: str) -> None:
+    with pytest.raises(tk.ConfigError, match=message):
+        make()
