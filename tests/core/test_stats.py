@@ -293,7 +293,7 @@ def test_printed_statistics_are_short_and_readable() -> None:
     assert str(NONE) == "none"
     shown = str(epoch_stats()).splitlines()
     assert shown[1] == "test    30 steps | returns 15 +- 5 (10 to 20, n = 2) | lengths 15 +- 10 (5 to 25, n = 2)"
-    assert shown[-1].startswith("time    seconds=4, collect=0.5, update=0.25")
+    assert shown[-1].startswith("time    4 s, 7.5 per second: collect 50.0%, update 25.0%")
     assert max(map(len, shown)) <= 120
 
 

@@ -5,7 +5,7 @@ Axis letters, here and everywhere: N environments, K rows, B batch, T time, A ac
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -187,7 +187,19 @@ def _no_field(batch: object, name: str) -> str:
     return f"{type(batch).__name__} has no attribute {name!r}{hint}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _shapes_of(data: Any) -> str:
+    """Return a dataclass as text, with the shapes and types of its arrays instead of their numbers."""
+    shown = []
+    for item in fields(data):
+        value = getattr(data, item.name)
+        value = dict(value) if isinstance(value, Mapping) else value
+        for path, leaf in tree.named_leaves({item.name: value}):
+            is_array = isinstance(leaf, np.ndarray)
+            shown.append(f"{path} {leaf.dtype} {list(leaf.shape)}" if is_array else f"{path}={leaf!r}")
+    return f"{type(data).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TransitionBatch:
     """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` until the next one.
 
@@ -202,6 +214,9 @@ class TransitionBatch:
     weight: NDArray[np.float32]  # [B], importance weights; ones where rows were drawn uniformly
     slots: NDArray[np.int64]  # [B], the rows' names, for `update_priorities`
     extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [B, ...]}, those requested
+
+    def __repr__(self) -> str:
+        return _shapes_of(self)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -231,7 +246,7 @@ class TransitionBatch:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SequenceBatch:
     """B sequences of up to T = burn_in + length consecutive rows, each of one episode.
 
@@ -254,6 +269,9 @@ class SequenceBatch:
     weight: NDArray[np.float32]  # [B], importance weights; ones where rows were drawn uniformly
     slots: NDArray[np.int64]  # [B], of the drawn rows, for `update_priorities`
     extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [T, B, ...]}, those requested
+
+    def __repr__(self) -> str:
+        return _shapes_of(self)
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -297,7 +315,7 @@ class SequenceBatch:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Rollout:
     """All rows of one collect, in order: environment n has exactly the rows (t, n) with t < n_rows[n].
 
@@ -314,6 +332,9 @@ class Rollout:
     last_obs: Obs  # [E, ...], the true observations after them, to bootstrap from
     extras: Mapping[str, NDArray[Any]]  # {name: [T, N, ...]}, as the policy stored them
 
+    def __repr__(self) -> str:
+        return _shapes_of(self)
+
     def __len__(self) -> int:
         return int(self.n_rows.sum())
 
@@ -324,7 +345,7 @@ class Rollout:
         return is_row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RecordedEpisode:
     """One episode of T steps from its start; an episode with neither flag was cut by the recording."""
 
@@ -335,6 +356,9 @@ class RecordedEpisode:
     truncated: bool
     extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
     agent: int = 0  # its index, where several agents share games
+
+    def __repr__(self) -> str:
+        return _shapes_of(self)
 
     def __len__(self) -> int:
         return len(self.reward)

@@ -444,6 +444,11 @@ class Part:
         """Return the constructor's arguments for an equal part."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
+    def __repr__(self) -> str:
+        """Return the constructor's call, with the arguments that it had."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
+        return f"{type(self).__name__}({given})"
+
 
 def to_plain(value: Any) -> Any:
     """Describe an argument in JSON-compatible values; raise TypeError if that is impossible.

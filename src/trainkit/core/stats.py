@@ -303,6 +303,14 @@ class TimeStats:
     sample: float | None = None  # of the update's share, drawing batches; None where none are drawn
     priorities: float | None = None  # of the update's share, reading priorities and writing them to the buffer
 
+    def __str__(self) -> str:
+        shares = {name: getattr(self, name) for name in ("collect", "update", "evaluate", "other")}
+        parts = {name: share for name in ("sample", "priorities") if (share := getattr(self, name)) is not None}
+        shown = [f"{name} {share:.1%}" for name, share in shares.items()]
+        if parts:
+            shown[1] += f" ({', '.join(f'{name} {share:.1%}' for name, share in parts.items())})"
+        return f"{format_number(self.seconds)} s, {format_number(self.steps_per_second)} per second: {', '.join(shown)}"
+
 
 NO_TIME = TimeStats(seconds=0.0, collect=0.0, update=0.0, evaluate=0.0, other=0.0, steps_per_second=0.0)
 
@@ -384,6 +392,7 @@ class EpochStats:
             numbers = scalars(getattr(self, name))
             if numbers:
                 body = ", ".join(f"{tag}={format_number(value)}" for tag, value in numbers.items())
+                body = str(self.time) if name == "time" else body
                 lines.append(textwrap.fill(body, 110, initial_indent=f"{name:8}", subsequent_indent=" " * 8))
         return "\n".join([*lines, *(f"warning {one}" for one in self.warnings.values())])
 
@@ -421,14 +430,14 @@ class RunInfo:
     def __str__(self) -> str:
         best = "none yet" if self.best_score is None else f"{format_number(self.best_score)} in epoch {self.best_epoch}"
         times = {"collect": self.collect_seconds, "update": self.update_seconds, "evaluate": self.evaluate_seconds}
-        shares = ", ".join(f"{name} {format_number(seconds)}" for name, seconds in times.items())
+        parts = ", ".join(f"{name} {format_number(seconds)} s" for name, seconds in times.items())
         state = "running" if self.stop_reason is None else f"stopped by {self.stop_reason}"
         done = f"{self.env_step:,} steps, {self.gradient_step:,} updates, {self.n_episode:,} episodes"
         return "\n".join(
             [
                 f"epoch   {self.epoch}: {done}",
                 f"test    best {best} | last returns {self.last_test.returns}",
-                f"time    {format_number(self.seconds)} s ({shares}, other {format_number(self.other_seconds)})",
+                f"time    {format_number(self.seconds)} s: {parts}, other {format_number(self.other_seconds)} s",
                 f"state   {state}, {'not logged' if self.run_dir is None else f'logged to {self.run_dir}'}",
                 *(f"warning {one}" for one in self.warnings.values()),
             ]
