@@ -76,6 +76,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+_DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
 _MODELESS = {nn.Linear, nn.Conv2d, nn.ModuleList, nn.Flatten, nn.LayerNorm, nn.RMSNorm}  # which have no modes
 
 
@@ -878,6 +879,14 @@ class Policy(nn.Module):
                 *(type(self).__name__, ", ".join(missed)),
             )
 
+        if dropping := [name for name, module in self.named_modules() if _drops(module)]:
+            _log.warning(
+                "%s: %s draw from torch's global generator while the policy learns, which neither its seed nor a "
+                "checkpoint covers: runs of one seed differ, and a resumed one from the whole. Leave dropout out, or "
+                "seed torch yourself and expect no equal bits after a resume",
+                *(type(self).__name__, ", ".join(dropping)),
+            )
+
     def _missed_by_seed(self) -> list[str]:
         """Name the networks with initial weights that `seed` does not draw, such as copies that a constructor made."""
         drawn = [part for module in self._drawn.values() for _, part in seeded_parts(module)]
@@ -1024,3 +1033,9 @@ class Policy(nn.Module):
         for name, part in self.named_children():
             rows[name] = f"{type(part).__name__}, {sum(one.numel() for one in part.parameters()):,} parameters"
         return html_table(type(self).__name__, rows.items())
+
+
+def _drops(module: nn.Module) -> bool:
+    """Return whether a module drops some of its inputs at random in training mode."""
+    share = module.p if isinstance(module, _DROPOUTS) else getattr(module, "dropout", 0.0)
+    return isinstance(share, float) and share > 0.0
