@@ -1,0 +1,250 @@
+"""What users of other libraries expect and do not get yet: each test fails until the part that it names is rebuilt."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import trainkit as tk
+from tests.helpers.learning import FOUR_NUMBERS, Spaces
+from tests.outside.test_rival_names import PAGES, rows_of
+from trainkit.cli import main
+from trainkit.cli.serve import PolicyServer
+
+# ---- hints: no guess is better than a wrong one ----
+
+BY_LETTERS = "a hint is the name with the most similar letters, whatever it means"
+
+
+def message(call: Callable[[], Any]) -> str:
+    with pytest.raises((tk.ConfigError, AttributeError, tk.SpaceMismatchError)) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_LETTERS)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("norm_obs", "'norm'"),  # layer normalization
+        ("n_timesteps", "'n_step'"),
+        ("resume", "CsvLogger"),
+        ("adam_epsilon", "'epsilon'"),
+        ("batch_mode", "'batch_size'"),
+        ("normalize_actions", "'normalize_obs'"),
+        ("on_train_result", "'on_train_start'"),
+    ],
+)
+def test_an_option_of_another_library_is_not_answered_by_a_wrong_one(name: str, wrong: str) -> None:
+    assert wrong not in message(lambda: tk.presets.dqn("CartPole-v1", **{name: 1}))
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_LETTERS)
+def test_a_buffer_that_relabels_goals_is_not_answered_by_one_that_does_not() -> None:
+    assert "ReplayBuffer?" not in message(lambda: tk.HerReplayBuffer)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_LETTERS)
+@pytest.mark.parametrize(
+    ("flag", "wrong"),
+    [
+        ("--n-timesteps", "--step-per-collect"),
+        ("--n-timesteps", "--n-step"),
+        ("--env", "--n-envs"),
+        ("--max-episode-steps", "--max-env-step"),  # ends the run after one rollout
+    ],
+)
+def test_a_flag_of_another_library_is_not_answered_by_a_wrong_one(
+    flag: str, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = "".join(said(["train", preset, "CartPole-v1", flag, "10"], capsys) for preset in ("dqn", "ppo"))
+    assert wrong not in shown
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="each policy names the next one, none checks the dtype")
+@pytest.mark.parametrize("dtype", [np.int64, np.float16])
+def test_policies_do_not_advise_each_other_in_a_circle(dtype: Any) -> None:
+    envs = Spaces(FOUR_NUMBERS, spaces.Box(0, 3, (1,), dtype))
+    texts = {
+        kind: message(lambda kind=kind: kind.for_envs(envs)) for kind in (tk.DQNPolicy, tk.SACPolicy, tk.PPOPolicy)
+    }
+    named = {kind.__name__: re.findall(r"\b(\w+Policy)\b", text.partition(":")[2]) for kind, text in texts.items()}
+    assert [(kind, other) for kind, others in named.items() for other in others if other in named] == []
+
+
+# The options for which the pages have names of ours, and the groups that `presets.dqn` and `presets.ppo` are asked for.
+GROUPS = {
+    "tianshou": {"Trainers", "Buffers", "Every policy", "Q-learners", "Policy gradients", "Networks"},
+    "rllib": {
+        "DQNConfig.training",
+        "PPOConfig.training",
+        "training",
+        "environment",
+        "env_runners",
+        "evaluation",
+        "model",
+    },
+}
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="hints have a table of their own beside the pages'")
+@pytest.mark.parametrize("library", GROUPS)
+def test_a_hint_for_another_librarys_option_is_what_the_pages_say(library: str) -> None:
+    said_by_pages: dict[str, str] = {}
+    for section, theirs, ours in rows_of(PAGES[library]):
+        if section in GROUPS[library]:
+            for name in theirs:
+                said_by_pages[name] = said_by_pages.get(name, "") + (f"{ours} {name}" if "the same" in ours else ours)
+    wrong = {}
+    for name, ours in said_by_pages.items():
+        for preset in (tk.presets.dqn, tk.presets.ppo):
+            with contextlib.suppress(tk.ConfigError, TypeError, ValueError):
+                preset.config("CartPole-v1", **{name: 1})
+                continue
+            hint = re.search(
+                r"did you mean '?(\w+)", message(lambda name=name, preset=preset: preset("CartPole-v1", **{name: 1}))
+            )
+            if hint is not None and not re.search(rf"\b{hint[1]}\b", ours):
+                wrong[name] = hint[1]
+    assert wrong == {}
+
+
+# ---- the command ----
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command prints before it ends, having found a mistake."""
+    with contextlib.suppress(SystemExit):
+        main(arguments)
+    shown = capsys.readouterr()
+    return shown.out + shown.err
+
+
+SHORT = ["--max-env-step", "64", "--quiet", "--set", "episode_per_test=1", "--set", "n_test_envs=1"]
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="flags of `train` are options of the preset alone")
+@pytest.mark.parametrize(
+    "flags",
+    [["--max-episode-steps", "10"], ["--env-kwargs", '{"sutton_barto_reward": true}'], ["--evaluation", "none"]],
+    ids=["limit", "kwargs", "evaluation"],
+)
+def test_train_has_the_flags_that_eval_and_the_settings_have(
+    flags: list[str], tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", "ppo", "CartPole-v1", "--logdir", str(tmp_path), *SHORT, *flags]
+    assert "unknown flag" not in said(arguments, capsys)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="hints for flags are those for options in Python")
+@pytest.mark.parametrize("flag", ["--env-kwargs", "--max-episode-steps"])
+def test_a_hint_in_the_shell_is_in_the_shells_spelling(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(["train", "ppo", "CartPole-v1", flag, "4"], capsys)
+    hint = shown.partition("did you mean ")[2]
+    assert hint == "" or re.match(r"(--[a-z-]+( |=|\?)|--set )", hint), shown
+    assert "--max-env-step?" not in shown
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="every command imports torch and all presets first")
+def test_help_takes_less_than_a_second_of_the_processor() -> None:
+    before = os.times()
+    subprocess.run([sys.executable, "-m", "trainkit", "--help"], check=True, capture_output=True)
+    after = os.times()
+    spent = after.children_user - before.children_user + after.children_system - before.children_system
+    assert spent < 1.0
+
+
+# ---- names of environments ----
+
+
+@pytest.mark.xfail(strict=True, reason="an id that gymnasium does not know is answered by gymnasium's guess")
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("tictactoe_v3", "pettingzoo/classic/tictactoe_v3"),
+        ("pettingzoo.classic.tictactoe_v3", "pettingzoo/classic/tictactoe_v3"),
+        ("gymnasium.envs.classic_control.cartpole:CartPoleEnv", "gymnasium.envs.classic_control.cartpole.CartPoleEnv"),
+        ("MountainCar", "MountainCar-v0"),  # and trains without the settings of the zoo
+    ],
+)
+def test_a_misspelled_environment_is_answered_by_the_right_spelling(name: str, right: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(tk.ConfigError, match=re.escape(right)):
+            tk.make_envs(name, 1)
+
+
+# ---- serving ----
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PolicyServer]:
+    policy = tk.DQNPolicy.for_envs(Spaces(FOUR_NUMBERS, spaces.Discrete(3)), hidden=(8,), device="cpu", seed=0)
+    with PolicyServer(policy) as own:
+        yield own
+
+
+def answers(server: PolicyServer, request: bytes) -> list[tuple[int, Any]]:
+    """Return status and body of each answer to some bytes, as a client reads them until the connection ends."""
+    address = urlsplit(server.url)
+    with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=20) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        rest = connection.makefile("rb").read()
+    found = []
+    while rest.startswith(b"HTTP/"):
+        head, _, rest = rest.partition(b"\r\n\r\n")
+        length = int((re.search(rb"(?i)content-length: (\d+)", head) or [b"", b"0"])[1])
+        found.append((int(head.split()[1]), json.loads(rest[:length] or b"null")))
+        rest = rest[length:]
+    assert rest == b"", rest[:200]  # no status line, so no answer of HTTP
+    return found
+
+
+SMUGGLED = b"GET /health HTTP/1.1\r\n\r\n"
+
+
+HTTP = pytest.mark.xfail(strict=True, raises=AssertionError, reason="the server is Python's http.server")
+
+
+@HTTP
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET /health\r\n\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/-1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b'POST /predict HTTP/1.1\r\nContent-Length: 21\r\nContent-Length: 5\r\n\r\n{"obs": [0, 0, 0, 0]}',
+        b"GET /health HTTP/1.1\r\nno colon\r\n\r\n",
+    ],
+    ids=["word", "no_version", "9.9", "minus", "http2", "lengths", "colon"],
+)
+def test_a_request_that_is_not_http_is_answered_400_in_json(server: PolicyServer, request_bytes: bytes) -> None:
+    found = answers(server, request_bytes)
+    assert [status for status, _ in found] == [400]
+    assert [list(body) for _, body in found] == [["error"]]
+
+
+@HTTP
+@pytest.mark.parametrize(
+    "head",
+    [b"Content-Length: %d\r\n\r\n" % len(SMUGGLED), b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(SMUGGLED)],
+    ids=["length", "chunked"],
+)
+def test_the_body_of_a_get_is_not_read_as_a_second_request(server: PolicyServer, head: bytes) -> None:
+    end = b"\r\n0\r\n\r\n" if b"chunked" in head else b""
+    assert len(answers(server, b"GET /health HTTP/1.1\r\n" + head + SMUGGLED + end)) == 1
