@@ -52,6 +52,7 @@ RECORDS |= {
 RECORDS |= {
     "FittedQ",
     "GameEpisode",
+    "PairedComparison",
     "PlayerStats",
     "Tournament",
     "WinRate",
