@@ -98,6 +98,7 @@ GROUPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="hints have a table of their own beside the pages'")
 @pytest.mark.parametrize("library", GROUPS)
 def test_a_hint_for_another_librarys_option_is_what_the_pages_say(library: str) -> None:
