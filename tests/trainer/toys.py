@@ -177,11 +177,11 @@ def everything(trainer: tk.Trainer) -> dict[str, Any]:
 
 
 def is_aside(path: str) -> bool:
-    """Return whether a leaf is a time, a statistic of reports (which a save in mid-epoch splits), or of callbacks.
+    """Return whether a leaf is a time, or of callbacks.
 
     So is how many calls in a row recorded a function: where nothing changes, the next call sets it to 0.
     """
-    parts = ("/durations", "/rows/", "/watch/", "/reports/losses/", "/engine/recorded/", "/engine/counts/")
+    parts = ("/durations", "/rows/", "/watch/", "/engine/recorded/", "/engine/counts/")
     return path.endswith(("seconds", "_ms", "_per_second")) or any(part in path for part in parts)
 
 

@@ -132,22 +132,30 @@ class MeanMetrics:
         return {**means, **plain}
 
     def state_dict(self) -> dict[str, Any]:
-        """Wait for the device and return the sums of `sum_up`, and how many updates were counted."""
-        return {"n_updates": self.n_updates, "sums": dict(self._totals())}
+        """Wait for the device and return all sums, and how many updates were counted."""
+        names = [] if self.device_sums is None else list(self._device_names)
+        return {
+            "n_updates": self.n_updates,
+            "sums": dict(self._totals()),
+            "on_device": names,
+            "plain": dict(self._plain_sums),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Continue from saved sums."""
         self.n_updates, sums = state["n_updates"], {name: float(total) for name, total in state["sums"].items()}
-        if device.type == "cpu":
-            self._sums = sums
-        else:
-            self._device_names = tuple(sums)
-            self.device_sums = torch.tensor(list(sums.values()), dtype=torch.float64).to(device)
+        self._plain_sums = {name: float(total) for name, total in state.get("plain", {}).items()}
+        names = () if device.type == "cpu" else tuple(state.get("on_device", sums))  # older checkpoints have no names
+        on_device = [sums.pop(name) for name in names]
+        self._device_names = names
+        self.device_sums = torch.tensor(on_device, dtype=torch.float64).to(device) if names else None
+        self._sums = sums  # also those that a GPU summed up, where this is another device
 
     def _totals(self) -> dict[str, float]:
         if self.device_sums is None:
             return self._sums
-        return self._sums | dict(zip(self._device_names, self.device_sums.tolist(), strict=True))
+        on_device = dict(zip(self._device_names, self.device_sums.tolist(), strict=True))
+        return self._sums | {name: total + self._sums.get(name, 0.0) for name, total in on_device.items()}
 
 
 class PeriodicMeans:

@@ -423,6 +423,11 @@ class Trainer(Generic[TraineeT]):
             if reset_buffer and isinstance(self.buffer, Clearable):
                 self.buffer.clear()
             self._continue_without_rows()
+        self._restart()
+        self._metrics.discard_updates()
+
+    def _restart(self) -> None:
+        """Start the counters, the evaluations and the metrics again; updates are still to be reported."""
         self._stop_reason, self._ended, self._phase = None, None, "new"
         self._epochs.reset(self.clock)
         self.evaluation_schedule.reset()
@@ -912,7 +917,7 @@ class Trainer(Generic[TraineeT]):
             # Keys belong to the file format and stay; so do "credit", "learnt", "ways" and "spreads" of other parts.
             "judge": self.evaluation_schedule.state_dict(),
             "hooks": self._callbacks.state_dict(),
-            "reports": self._metrics.state_dict(),
+            "reports": self._metrics.state_dict(self.clock),
             "diagnosis": self._reports.diagnosis.state_dict(),
         }
 
@@ -944,7 +949,7 @@ class Trainer(Generic[TraineeT]):
         """Return what a checkpoint of this run contains."""
 
         def load_own(state: dict[str, Any]) -> None:
-            self.reset()
+            self._restart()
             self.load_state_dict(state)
 
         components = {  # in this order: the policy rejects other networks before anything changes

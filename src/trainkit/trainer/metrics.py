@@ -90,6 +90,15 @@ class Interval:
             self._sums[name] = self._sums.get(name, 0.0) + mean * n_updates
             self._counts[name] = self._counts.get(name, 0) + n_updates
 
+    def updates_state(self) -> dict[str, Any]:
+        """Return the sums of `add_means`, from which a run continues that was saved within the interval."""
+        return {"n_updates": dict(self.n_updates), "sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def load_updates_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from saved sums of `add_means`."""
+        self.n_updates = dict(state["n_updates"])
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
     def log(self, name: str, value: float, reduce: Reduce) -> None:
         """Add a logged value."""
         if name in self.logged:
@@ -231,12 +240,12 @@ class Metrics:
         self._smoothed_reports = smoothed_reports
         self.stopwatch = Stopwatch()
         self.restart(0, 0)
+        self.discard_updates()
 
     def restart(self, step: int, env_step: int) -> None:
-        """Discard everything gathered."""
+        """Discard everything gathered; updates that are not reported yet remain with the policy."""
         self.timed_from = env_step, self._policy.n_updates
         self._losses: dict[str, SmoothedLosses] = {}  # by prefix
-        self._discard_updates()
         self.recent, self._epoch = Interval(step), Interval(step)
         self._ending: list[tuple[Interval, dict[str, float]]] = []  # report and epoch that end, and their `custom`
         self._reduces: dict[str, Reduce] = {}  # how each name is reduced
@@ -247,11 +256,11 @@ class Metrics:
     def skip(self, n_steps: int, n_env_steps: int, n_updates: int) -> None:
         """Leave out steps and updates that no epoch made; means of updates start again."""
         self.timed_from = self.timed_from[0] + n_env_steps, self.timed_from[1] + n_updates
-        self._discard_updates()
+        self.discard_updates()
         for interval in (self.recent, self._epoch):
             interval.start += n_steps
 
-    def _discard_updates(self) -> None:
+    def discard_updates(self) -> None:
         """Let the next report count and average the updates from here."""
         self._policy.read_metrics()
         self._n_updates = {prefix: one.n_updates for prefix, one in learners_of(self._policy).items()}  # reported
@@ -352,8 +361,8 @@ class Metrics:
         self._ending = []
         self._epoch.logged = {}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the logged values that are not reported yet, the reduction of each name, and the moving averages."""
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """Return the state of both intervals at a step, without their collects, and the moving averages."""
         return {
             "ways": dict(self._reduces),
             "epoch": {name: asdict(logged) for name, logged in self._epoch.logged.items()},
@@ -362,10 +371,20 @@ class Metrics:
             "losses": self._losses_of("").state_dict(),
             "losses_of": {prefix: losses.state_dict() for prefix, losses in self._losses.items() if prefix},
             "episodes": [list(self._epoch.episodes), list(self.recent.episodes)],
+            "reported": {
+                prefix: [self._n_updates.get(prefix, 0), policy.n_updates]
+                for prefix, policy in learners_of(self._policy).items()
+            },
+            "updates": [self._epoch.updates_state(), self.recent.updates_state()],
+            "steps": [step - self._epoch.start, step - self.recent.start],
+            "seconds": [
+                {f"{part}_seconds": seconds for part, seconds in interval.seconds.items()}
+                for interval in (self._epoch, self.recent)
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
+        """Restore a saved state, after `restart` at the step from which the run continues."""
         self._reduces = dict(state["ways"])
         self._losses_of("").load_state_dict(state.get("losses", []))  # older checkpoints have none
         for prefix, losses in state.get("losses_of", {}).items():
@@ -375,6 +394,19 @@ class Metrics:
             interval.logged = {name: LoggedValue(**one) for name, one in logged.items()}
         episodes = state.get("episodes", [[], []])  # older checkpoints have none
         self._epoch.episodes, self.recent.episodes = [[dict(row) for row in rows] for rows in episodes]
+        intervals = self._epoch, self.recent
+        if "steps" in state:  # not in older checkpoints
+            for interval, n_steps, seconds in zip(intervals, state["steps"], state["seconds"], strict=True):
+                interval.start -= n_steps
+                interval.seconds = {name.removesuffix("_seconds"): number for name, number in seconds.items()}
+        n_updates = {prefix: policy.n_updates for prefix, policy in learners_of(self._policy).items()}
+        reported = state.get("reported", {})  # older checkpoints have none
+        if n_updates != {prefix: counts[1] for prefix, counts in reported.items()}:  # loaded without the policies
+            self.discard_updates()
+            return
+        self._n_updates = {prefix: counts[0] for prefix, counts in reported.items()}
+        for interval, updates in zip(intervals, state["updates"], strict=True):
+            interval.load_updates_state(updates)
 
     def _stats(
         self, interval: Interval, train: CollectStats, step: int, test: CollectStats, custom: Mapping[str, float]
