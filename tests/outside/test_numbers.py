@@ -90,3 +90,32 @@ def test_slots_that_no_row_ever_had_are_rejected(slot: int) -> None:
     buffer.update_priorities(np.array([0, slots[0]]), np.ones(2))
     with pytest.raises(MissingRowError, match=f"update_priorities: slot {slot} is none that add or sample returned"):
         buffer.update_priorities(np.array([slots[0], slot]), np.ones(2))
+
+
+@pytest.mark.parametrize("limit", [1e-40, 5e-324])
+def test_a_clip_of_gradients_below_the_numbers_of_float32_is_rejected(limit: float) -> None:
+    with pytest.raises(tk.ConfigError, match=r"Clip.limit must be a normal number of float32"):
+        tk.DQNPolicy.for_envs(tk.make_envs("CartPole-v1", 1), hidden=(4,), max_grad_norm=limit)
+
+
+@pytest.mark.parametrize("preset", ["dqn", "a2c"])
+def test_the_smallest_clip_of_gradients_trains(preset: str) -> None:
+    options: dict[str, Any] = {"learning_starts": 40, "step_per_collect": 4} if preset == "dqn" else {}
+    make = getattr(tk.presets, preset)
+    trainer = make("CartPole-v1", max_grad_norm=1.2e-38, max_epoch=1, step_per_epoch=200, verbose=False, **options)
+    assert trainer.run().gradient_step > 0
+
+
+def test_returns_too_large_for_a_categorical_value_are_rejected_with_the_remedy() -> None:
+    trainer = tk.presets.rainbow(
+        lambda: Paying(1e39),
+        max_epoch=1,
+        step_per_epoch=200,
+        learning_starts=40,
+        step_per_collect=4,
+        evaluation=None,
+        hidden=(4,),
+        verbose=False,
+    )
+    with pytest.raises(tk.ConfigError, match=r"too large for float32: let reward= of the horizon scale or clip"):
+        trainer.run()

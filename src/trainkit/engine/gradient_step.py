@@ -31,6 +31,9 @@ _N_WARM_UPS = 3  # steps in which cuDNN looks for the fastest convolutions
 ClipBy = Literal["global_norm", "norm", "value"]
 
 
+_LARGEST, _SMALLEST_LIMIT = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
+
+
 @checked
 @dataclass(frozen=True, slots=True)
 class Clip(Part):
@@ -41,7 +44,9 @@ class Clip(Part):
 
     def __post_init__(self) -> None:
         with Checks("Clip") as checks:
-            checks.number("limit", self.limit, low=0, above_low=True)
+            if checks.number("limit", self.limit, low=0, above_low=True):
+                rule = f".limit must be a normal number of float32, {_SMALLEST_LIMIT:g} or more, got {self.limit:g}"
+                checks.require(self.limit >= _SMALLEST_LIMIT, rule)
             checks.one_of("by", self.by, ["global_norm", "norm", "value"])
 
 
@@ -157,7 +162,7 @@ class GradientStep:
             if not math.isfinite(norm + taken.loss):
                 return taken._replace(skipped=1.0)
             if norm + 1e-6 > limit:
-                scale = torch.full((), (norm + 1e-6) / limit, dtype=torch.float32)
+                scale = torch.full((), min((norm + 1e-6) / limit, _LARGEST), dtype=torch.float32)
         else:  # without reading a number, for which the CPU would wait
             norms = [group.gradient.norm() for group in groups]
             total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))

@@ -151,6 +151,7 @@ class ExpectedValue(ReturnValue):
         return functional.huber_loss(chosen, target, reduction="none", delta=self.delta), priority
 
 
+_SMALLER_RETURNS = "let reward= of the horizon scale or clip rewards, or give v_min and v_max"
 SLACK = 0.1  # room beyond the returns that bounds are fitted to; and beyond them before they are moved
 
 
@@ -216,7 +217,14 @@ class SupportValue(nn.Module, Part):
 
     @torch.no_grad()
     def set_bounds(self, low: float, high: float) -> None:
-        """Spread the returns evenly between other bounds."""
+        """Spread the returns evenly between other bounds.
+
+        Raises:
+            ConfigError: float32 cannot represent their distance.
+        """
+        with Checks("CategoricalValue") as checks:
+            rule = f" cannot spread returns between {low:g} and {high:g}, which are too large for float32"
+            checks.require(high - low < torch.finfo(torch.float32).max, f"{rule}: {_SMALLER_RETURNS}")
         gap = (high - low) / self._n_gaps
         rest = gap * (self._n_gaps - self.width + 1) / 2  # between a bound and the return next to it
         self.support.copy_(torch.linspace(low + rest, high - rest, self.width, dtype=torch.float32))
