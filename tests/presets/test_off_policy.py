@@ -149,6 +149,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "update_per_step": (0.25, lambda t: t.update_per_step),
     "learning_starts": (55, lambda t: t.learning_starts),
     "warmup": ("policy", lambda t: t._warmup),
+    "schedule_steps": (999, lambda t: adam(t).lr.knots[-1][0]),
     "max_epoch": (6, lambda t: t.max_epoch),
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options.stop_fn(x))),
@@ -166,6 +167,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
 }
 NEEDS: dict[str, dict[str, Any]] = {
     **MEMORY_NEEDS,
+    "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
     "self_play": {"env": PushedCorridors},
     "auxiliary": {"encoder": Plain},  # the features of vectors are not learned otherwise
     "alpha": {"prioritized": True},

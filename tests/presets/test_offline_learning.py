@@ -113,6 +113,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "adam_eps": (0.25, lambda t: adam(t).eps),
     "max_grad_norm": (3.0, lambda t: next(iter(t.policy._learning.steps.values())).clip.limit),
     "batch_size": (9, lambda t: t.batch_size),
+    "schedule_steps": (999, lambda t: adam(t).lr.knots[-1][0]),
     "max_epoch": (6, lambda t: t.max_epoch),
     "update_per_epoch": (66, lambda t: t.step_per_epoch),
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options.stop_fn(x))),
@@ -122,6 +123,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
 }
 NEEDS = {
     **MEMORY_NEEDS,
+    "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
     "atoms": {"value": "categorical"},
     "v_min": {"value": "categorical"},
     "v_max": {"value": "categorical"},

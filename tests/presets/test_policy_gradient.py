@@ -134,6 +134,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "episode_per_collect": (3, lambda t: t.episode_per_collect),
     "repeat_per_collect": (3, lambda t: t.repeat_per_collect),
     "batch_size": (9, lambda t: t.batch_size),
+    "schedule_steps": (999, lambda t: t.policy._learning.steps["model"].optimizer.lr.knots[-1][0]),
     "max_epoch": (6, lambda t: t.max_epoch),
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options.stop_fn(x))),
@@ -146,6 +147,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
 NEEDS: dict[str, dict[str, Any]] = {
     "critic_only": {"env": Clock},
     **MEMORY_NEEDS,
+    "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
     "self_play": {"env": PushedCorridors},
     "episode_per_collect": {"step_per_collect": None},
     "lives_key": {"env": Lives},

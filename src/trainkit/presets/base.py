@@ -75,6 +75,9 @@ class Settings(Options):
         adam_eps: eps of Adam, if `optimizer` is None.
         max_grad_norm: gradients of a larger norm are scaled down to it; None is unlimited.
         max_epoch: epochs of the run.
+        schedule_steps: the length that every `Linear` is stretched over, in environment steps (offline in updates);
+            None is that of the run. A run that is to be trained on with a larger `max_epoch` gives it from the start,
+            or later the length of its first part, so that no schedule changes.
         stop_return: end the run once an evaluation's mean return reaches this.
         device: "auto", "cpu", "cuda", "cuda:1", "xpu" ...
         precision: of matrix products on a GPU.
@@ -96,6 +99,7 @@ class Settings(Options):
     adam_eps: float
     max_grad_norm: float | None
     max_epoch: int
+    schedule_steps: int | None = None
     stop_return: float | None = None
     device: str = "auto"
     precision: Precision = "float32"
@@ -311,6 +315,17 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         optimizer = spec_with_lr(given, Adam(usual, eps=settings.adam_eps), lr)
         return replace(settings, optimizer=optimizer)
 
+    def _schedule_steps(self, settings: SettingsT, per_epoch: int) -> int:
+        """Return the steps that schedules cover: those of the run, unless they are given."""
+        if (given := settings.schedule_steps) is None:
+            return settings.max_epoch * per_epoch
+        with Checks(repr(self)) as checks:
+            checks.integer("schedule_steps", given, low=1)
+            used = {name: own for name, own in vars(settings).items() if self._no_effect(name, settings) is None}
+            has_effect = getattr(settings, "self_play", False) or _has_linear(used)
+            checks.require(has_effect, ".schedule_steps has no effect: no setting is a Linear, leave it out")
+        return given
+
     def _steps_between(self, settings: SettingsT) -> int:
         """Return the steps of the clock between two rounds of updates."""
         return 1
@@ -481,7 +496,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         domain = self._domain_of(envs) if domain is None else domain
         settings = replace(table, **options)
         recipe = self._recipe(domain, settings)
-        n_steps = settings.max_epoch * settings.step_per_epoch
+        n_steps = self._schedule_steps(settings, settings.step_per_epoch)
         if settings.self_play:  # by the clock of the policy, which controls one agent of each game
             n_steps //= max(len(envs.agents), 1)
         settings = self._over_the_run(settings, table, n_steps, options)
@@ -618,6 +633,13 @@ def _is_replaced(name: str, settings: Settings) -> bool:
     if name == "lr":
         return not isinstance(lr, Linear) and ignores_lr(given, lr)
     return name == "adam_eps" and given is not None
+
+
+def _has_linear(values: Mapping[str, Any]) -> bool:
+    """Return whether a value is a `Linear`, or has one in a mapping."""
+    return any(
+        isinstance(value, Linear) or (isinstance(value, Mapping) and _has_linear(value)) for value in values.values()
+    )
 
 
 def over_the_run(settings: SettingsT, n_steps: int, n_between: int) -> SettingsT:

@@ -173,7 +173,9 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         table = self.table(domain)
         settings = replace(table, **options)
         recipe = self._recipe(domain, settings)
-        settings = self._over_the_run(settings, table, settings.max_epoch * settings.update_per_epoch, options)
+        settings = self._over_the_run(
+            settings, table, self._schedule_steps(settings, settings.update_per_epoch), options
+        )
         self._check_effects(options, settings)
         self._check_effects_in(spaces, options, table)
         policy = self._policy(spaces, settings)
