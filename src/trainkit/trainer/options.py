@@ -127,7 +127,7 @@ class OutputOptions:
         logger: a folder (tensorboard), a logger, or a list of them.
         log_every: environment steps between reports within an epoch.
         smoothed_reports: the number of reports whose updates `update/smoothed_loss` averages over.
-        verbose: print one line per epoch.
+        verbose: print one line per epoch; False logs it by Python's `logging` instead, as info.
         show_progress: one bar; None shows it on a terminal and in notebooks.
         checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
         resume_from: a checkpoint to resume from, or the folder of several: then the newest. "auto" resumes from the

@@ -3,6 +3,7 @@
 A stream that is missing (`pythonw`, `2>&-`), closed or broken does not end a run: its output is dropped.
 """
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -11,6 +12,8 @@ from tqdm.auto import tqdm
 
 from trainkit.core.data import EpochResult
 from trainkit.core.stats import CollectStats, EpochStats, Summary
+
+_log = logging.getLogger(__name__)
 
 _MOST_POLICIES = 2  # in a line
 _FEW = 5  # episodes below which a line has their number
@@ -22,7 +25,7 @@ class Progress:
     Args:
         total: steps of the whole run.
         show_bar: None shows it on a terminal and in a notebook, and nowhere else.
-        show_lines: whether to print a line per epoch.
+        show_lines: whether to print a line per epoch; if not, it is logged.
         unit: of the steps.
     """
 
@@ -53,9 +56,11 @@ class Progress:
             self._bar.set_postfix(_postfix(stats), refresh=False)
 
     def epoch(self, result: EpochResult) -> None:
-        """Print one line about an epoch."""
+        """Print one line about an epoch, or log it where lines are not printed."""
         if self._show_lines:
             self._print(epoch_line(result, self._unit))
+        elif _log.isEnabledFor(logging.INFO):
+            _log.info("%s", epoch_line(result, self._unit))
 
     def note(self, line: str) -> None:
         """Print a line about the run."""
