@@ -274,7 +274,8 @@ def _write(path: Path, state: Any) -> None:
             files.save_state(path, state)
     except OSError as error:
         n_bytes = sum(getattr(leaf, "nbytes", 0) for leaf in _leaves(state))
-        free = shutil.disk_usage(path.parent).free
+        there = next(folder for folder in path.parents if folder.exists())  # it may not be made yet
+        free = shutil.disk_usage(there).free
         raise OSError(f"{path.name} of {n_bytes:,} bytes, where {free:,} are free: {error}") from error
 
 
