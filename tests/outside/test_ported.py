@@ -42,7 +42,7 @@ SCRIPTS = {
     "env_rendering_and_recording": Script("rllib", "rllib/examples/envs/env_rendering_and_recording.py"),
     "cartpole_recording": Script("rllib", "rllib/examples/offline_rl/cartpole_recording.py", 60.0, is_slow=True),
 }
-VERSIONS = {"tianshou": "Tianshou 1.2.0", "rllib": "ray 2.60.0"}
+VERSIONS = {"tianshou": "Tianshou 1.2", "rllib": "ray 2.60.0"}
 
 
 def run(name: str, folder: Path) -> tk.trainer.RunInfo:

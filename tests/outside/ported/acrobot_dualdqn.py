@@ -1,4 +1,7 @@
-"""After examples/box2d/acrobot_dualdqn.py of Tianshou 1.2.0; 2 epochs of 3,000 steps for 10 of 100,000."""
+"""After examples/box2d/acrobot_dualdqn.py of Tianshou 1.2; 2 epochs of 3,000 steps for 10 of 100,000.
+
+Read at a 1.x version; its calls were mapped to the signatures of 1.2.0.
+"""
 
 from pathlib import Path
 

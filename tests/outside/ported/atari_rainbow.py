@@ -1,4 +1,7 @@
-"""After examples/atari/atari_rainbow.py of Tianshou 1.2.0, with a game of 40 x 40 frames; 1 epoch of 300 steps."""
+"""After examples/atari/atari_rainbow.py of Tianshou 1.2, with a game of 40 x 40 frames; 1 epoch of 300 steps.
+
+Read at a 2.x version; its calls were mapped to the signatures of 1.2.0.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""After examples/discrete/discrete_dqn.py of Tianshou 1.2.0; 2 epochs of 6,000 steps for 10 of 10,000."""
+"""After examples/discrete/discrete_dqn.py of Tianshou 1.2; 2 epochs of 6,000 steps for 10 of 10,000.
+
+Read in the quick start of the README of 1.2.0, which is the same script.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""After examples/box2d/lunarlander_dqn.py of Tianshou 1.2.0, on CartPole-v1 (without Box2D); 2 epochs of 800 steps."""
+"""After examples/box2d/lunarlander_dqn.py of Tianshou 1.2, on CartPole-v1 (without Box2D); 2 epochs of 800 steps.
+
+Read at a 0.x version; its calls were mapped to the signatures of 1.2.0.
+"""
 
 from pathlib import Path
 

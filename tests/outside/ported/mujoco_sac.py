@@ -1,4 +1,7 @@
-"""After examples/mujoco/mujoco_sac.py of Tianshou 1.2.0, on Pendulum-v1; 2 epochs of 200 steps for 200 of 5,000."""
+"""After examples/mujoco/mujoco_sac.py of Tianshou 1.2, on Pendulum-v1; 2 epochs of 200 steps for 200 of 5,000.
+
+Read at a 1.x version; its calls were mapped to the signatures of 1.2.0.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""After examples/offline/atari_bcq.py of Tianshou 1.2.0, with a game of 40 x 40 frames; 2 epochs of 5 updates."""
+"""After examples/offline/atari_bcq.py of Tianshou 1.2, with a game of 40 x 40 frames; 2 epochs of 5 updates.
+
+Read at a 0.x version; its calls were mapped to the signatures of 1.2.0.
+"""
 
 from pathlib import Path
 
