@@ -22,7 +22,9 @@ BLOCK = re.compile(r"^```(diff|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"'\s>]+)")
 
 
-@pytest.mark.parametrize(("page", "n_scripts"), [("port_tianshou", 1), ("port_rllib", 1), ("port_sb3", 1), ("port_multi_agent", 2)])
+@pytest.mark.parametrize(
+    ("page", "n_scripts"), [("port_tianshou", 1), ("port_rllib", 1), ("port_sb3", 1), ("port_multi_agent", 2)]
+)
 def test_a_ported_script_is_the_green_side_of_its_diff(page: str, n_scripts: int) -> None:
     blocks = BLOCK.findall((DOCS / "howto" / f"{page}.md").read_text())
     diffs, scripts = ([text for kind, text in blocks if kind == own] for own in ("diff", "python"))

@@ -62,8 +62,8 @@ def all_before_forgotten(sum_up: Any) -> Any:
     return faulty
 
 
-def never_exploring(action_values: Any) -> Any:
-    return lambda policy, obs, *, explore=False: action_values(policy, obs)
+def never_exploring(values: Any) -> Any:
+    return lambda policy, obs, *, explore=False: values(policy, obs)
 
 
 def any_environments_quota(_: Any) -> Any:
@@ -101,7 +101,7 @@ MUTANTS = {
         check=test_update_result.test_means_are_over_everything_added_since_the_last_read,
     ),
     "noise off while collecting": Fault(
-        plant=replaced(DQNPolicy, "action_values", never_exploring),
+        plant=replaced(DQNPolicy, "_values", never_exploring),
         check=lambda: test_dqn.TestNoise().test_exploring_does_draw(),
     ),
     "quota by finish order": Fault(

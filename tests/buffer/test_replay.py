@@ -317,7 +317,7 @@ def test_a_buffer_of_another_kind_or_capacity_is_refused(tmp_path: Path) -> None
     for one, other in [(uniform, prioritized), (prioritized, uniform)]:
         one.save(tmp_path / "buffer.npz")
         kind, other_kind = type(one).__name__, type(other).__name__
-        with pytest.raises(CheckpointError, match=f"buffer.npz does not hold a {other_kind}: load it with the class"):
+        with pytest.raises(CheckpointError, match=f"does not hold a {other_kind}, it is a {kind}: call {kind}.load"):
             type(other).load(tmp_path / "buffer.npz")
         message = f"a {kind} of capacity 33 was saved, this is a {other_kind} of 33: make the buffer as it was"
         with pytest.raises(CheckpointError, match=message):

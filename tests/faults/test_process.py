@@ -117,7 +117,7 @@ def test_fifty_trainers_in_a_row_take_no_more_than_ten() -> None:
 def test_counters_are_exact_beyond_what_a_float_holds() -> None:
     trainer = make_trainer(buffer=tk.ReplayBuffer(60))
     assert trainer.train_collector is not None
-    trainer.train_collector.env_step = 2**53 + 1
+    trainer.train_collector._env_step = 2**53 + 1
     trainer.policy.n_updates = 2**53 + 1
     trainer.reset()
     info = trainer.run()

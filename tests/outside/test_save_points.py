@@ -151,6 +151,13 @@ def of_evaluations(path: str) -> bool:
 OPEN = "what a pool froze, and who played, comes back with the checkpoint only where no game was open or ended"
 WANTED = {  # events at which kinds of runs do not resume yet
     "pool by steps": ("on_episode_end", "on_episode_step", "on_train_end"),
+    "pool by win rate": (
+        "on_episode_step",
+        "on_epoch_end",
+        "on_epoch_reported",
+        "on_evaluate_start",
+        "on_evaluate_end",
+    ),
     "pool by hard choice": ("on_train_end",),
     "turns": ("on_train_end",),
     "several policies": ("on_epoch_end", "on_epoch_reported", "on_train_end"),
