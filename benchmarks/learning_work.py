@@ -202,9 +202,11 @@ def trained(
 
 
 def settings_of(task: Task, preset: str) -> str:
-    """Write a preset's settings for a task in a line."""
-    settings = tk.presets.PRESETS[preset].config(task.env, zoo=task.uses_zoo, **task.changes(preset)).settings()
-    return str(sorted(settings.items()))
+    """Write a preset's settings for a task in a line; of the table that its id names, without an environment."""
+    of, options = tk.presets.PRESETS[preset], {"zoo": task.uses_zoo, **task.changes(preset)}
+    entry = of.zoo_entry(task.env, options)
+    tuned = {} if entry is None else entry.settings
+    return str(sorted({**of.settings(of.domain_of_id(task.env)), **tuned, **options}.items()))
 
 
 def kept(cache: Path | None) -> Iterator[Run]:

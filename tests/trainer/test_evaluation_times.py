@@ -24,9 +24,10 @@ def with_evaluation(**options: Any) -> tuple[tk.OffpolicyTrainer, Log]:
 
 
 def trained(trainer: tk.OffpolicyTrainer) -> dict[str, Any]:
-    """Run, and take down all that training moves: not what the judge knows."""
+    """Run, and take down all that training moves: not what evaluations know, nor reports, which they split."""
     trainer.run()
-    return {path: leaf for path, leaf in everything(trainer).items() if "judge" not in path and "hooks" not in path}
+    aside = ("judge", "hooks", "/reports/")
+    return {path: leaf for path, leaf in everything(trainer).items() if not any(word in path for word in aside)}
 
 
 def steps_of(options: dict[str, Any]) -> list[int]:
