@@ -140,11 +140,15 @@ class Run:
         return self._is_stopped
 
     def _check_out(self) -> None:
-        """Check out the commit at which the run is started; one that is resumed keeps its own."""
+        """Check out the commit at which the run is started; one that is resumed keeps its own, in a new clone too."""
         self.folder.mkdir(parents=True, exist_ok=True)
         _git("worktree", "prune", at=self.root)
-        if not self.code.exists():
-            _git("worktree", "add", "--detach", str(self.code), "HEAD", at=self.root)
+        known = self.folder / "commit"
+        if str(self.code) not in _git("worktree", "list", at=self.root):
+            shutil.rmtree(self.code, ignore_errors=True)
+            commit = known.read_text() if known.exists() else "HEAD"
+            _git("worktree", "add", "--detach", str(self.code), commit, at=self.root)
+        known.write_text(_git("rev-parse", "HEAD", at=self.code).strip())
         for name in (".venv", ".peers"):
             if (self.root / name).exists() and not (self.code / name).exists():
                 (self.code / name).symlink_to((self.root / name).resolve())

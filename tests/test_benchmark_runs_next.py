@@ -116,6 +116,22 @@ def test_a_stopped_run_resumes_at_its_own_commit(repository: Repository) -> None
     assert planned(repository.tree)[0].commits == f"`{first}`"
 
 
+def test_a_run_resumes_at_its_own_commit_in_a_new_clone(repository: Repository, tmp_path: Path) -> None:
+    repository.write(version=2, n=200)
+    run = repository.run()
+    thread = threading.Thread(target=run.make)
+    thread.start()
+    wait_for(repository, 3)
+    run.stop()
+    thread.join(timeout=30)
+    repository.write(version=3, n=0)
+    repository.kept.write_text("199")
+    git(tmp_path, "clone", "-q", "tree", "clone")
+    (row,) = planned(tmp_path / "clone")
+    assert Run(row, repository.work, tmp_path / "clone", core=min(CORES)).make()
+    assert (tmp_path / "clone/benchmarks/results/page.md").read_text() == "counted to 200 by version 2\n"
+
+
 def test_a_run_is_paused_while_time_is_measured(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
