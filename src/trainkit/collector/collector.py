@@ -230,7 +230,7 @@ class Collector:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a collect has not returned, because of an exception or because it still runs; `resume()` goes on."""
+        """Whether a collect has not returned, as it raised or still runs; `resume()` continues one that raised."""
         return self._is_interrupted
 
     @property

@@ -297,7 +297,7 @@ class MultiAgentPolicy:
             explore: whether to explore.
 
         Raises:
-            ConfigError: no policy knows its observation space, so that one observation cannot be told from several.
+            ConfigError: no policy has an observation space, without which one observation looks like several.
         """
         names = {agent: self.policy_mapping(agent, GameEpisode(game=0, number=0, seed=0)) for agent in obs}
         names |= dict(policies or {})

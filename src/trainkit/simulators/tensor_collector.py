@@ -135,7 +135,7 @@ class TensorCollector:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a collect has not returned, because of an exception or because it still runs; `resume()` goes on."""
+        """Whether a collect has not returned, as it raised or still runs; `resume()` continues one that raised."""
         return self._is_interrupted
 
     def use_reward_metric(self, metric: RewardMetric) -> None:
