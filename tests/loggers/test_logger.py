@@ -87,12 +87,14 @@ def test_settings_are_a_text_and_hyper_parameters(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_plain_string_or_path_means_tensorboard_in_that_folder(tmp_path: Path) -> None:
+def test_a_plain_string_or_path_means_lines_in_that_folder_and_tensorboard_below_it(tmp_path: Path) -> None:
     for folder in (str(tmp_path / "a"), tmp_path / "b"):
         trainer = make_trainer(logger=folder, max_epoch=1)
         assert trainer.info.run_dir == str(folder)
         trainer.run()
-        assert scalars(Path(folder))["train/n_step"] == [(24, 24.0)]
+        trainer.close()
+        assert scalars(Path(folder) / "events")["train/n_step"] == [(24, 24.0)]
+        assert [line["train/n_step"] for line in lines(Path(folder)) if "step" in line] == [24.0]
 
 
 FRAMES = np.zeros((3, 6, 4, 3), np.uint8)  # red, green, blue
@@ -232,7 +234,10 @@ class Numbers:
 
 def test_several_loggers_write_the_same_at_once(tmp_path: Path) -> None:
     own = Numbers()
-    trainer = make_trainer(logger=[tmp_path / "events", [tk.JsonlLogger(tmp_path / "lines"), own]], log_every=10)
+    trainer = make_trainer(
+        logger=[tk.loggers.TensorboardLogger(tmp_path / "events"), [tk.JsonlLogger(tmp_path / "lines"), own]],
+        log_every=10,
+    )
     trainer.run()
     trainer.close()
     described, *reports = lines(tmp_path / "lines")
@@ -267,7 +272,9 @@ def test_a_logger_that_cannot_write_warns_once_and_the_run_continues(caplog: pyt
 def test_a_folder_deleted_in_the_middle_of_a_run_is_made_again_with_a_word(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = make_trainer(logger=[tmp_path / "events", tk.JsonlLogger(tmp_path / "lines")])
+    trainer = make_trainer(
+        logger=[tk.loggers.TensorboardLogger(tmp_path / "events"), tk.JsonlLogger(tmp_path / "lines")]
+    )
     next(trainer)
     shutil.rmtree(tmp_path / "events")
     shutil.rmtree(tmp_path / "lines")
@@ -284,7 +291,9 @@ def test_a_folder_deleted_in_the_middle_of_a_run_is_made_again_with_a_word(
 def test_a_folder_that_cannot_be_made_again_is_reported_once_and_tried_each_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = make_trainer(logger=[tk.JsonlLogger(tmp_path / "lines"), tmp_path / "events"], max_epoch=4)
+    trainer = make_trainer(
+        logger=[tk.JsonlLogger(tmp_path / "lines"), tk.loggers.TensorboardLogger(tmp_path / "events")], max_epoch=4
+    )
     next(trainer)
     for name in ("lines", "events"):
         shutil.rmtree(tmp_path / name)
@@ -345,9 +354,9 @@ def await_another_second() -> None:
 
 
 def run_log(tmp_path: Path, **options: Any) -> tk.OffpolicyTrainer:
-    """Make a run with a folder of events and one of lines."""
+    """Make a run with a folder of its own and one of lines."""
     is_resumed = "resume_from" in options
-    both = [tmp_path / "events", tk.JsonlLogger(tmp_path / "lines", resume=is_resumed)]
+    both = [tmp_path / "run", tk.JsonlLogger(tmp_path / "lines", resume=is_resumed)]
     return make_trainer(logger=both, log_every=10, **options)
 
 
@@ -362,19 +371,20 @@ def test_a_resumed_run_writes_to_the_same_file_without_what_came_after_the_check
         file.write('{"step": 60, "half of a li')  # when it was killed
     await_another_second()
     resumed = run_log(tmp_path / "killed", max_epoch=3, resume_from=tmp_path / "saved")
-    assert resumed.info.run_dir == str(tmp_path / "killed" / "events")
+    assert resumed.info.run_dir == str(tmp_path / "killed" / "run")
     resumed.run()
     resumed.close()
 
     def result(folder: Path) -> tuple[Any, Any]:
-        loss = dict(scalars(folder / "events")["update/loss"])
-        steps = [step for step, _ in scalars(folder / "events")["update/loss"]]
-        own = [line["step"] for line in lines(folder / "lines") if "step" in line]
+        loss = dict(scalars(folder / "run" / "events")["update/loss"])
+        steps = [step for step, _ in scalars(folder / "run" / "events")["update/loss"]]
+        own = [[line["step"] for line in lines(folder / name) if "step" in line] for name in ("run", "lines")]
         assert len(steps) == len(loss)  # none twice
-        return loss, own
+        assert own[0] == own[1]
+        return loss, own[1]
 
     assert result(tmp_path / "killed") == result(tmp_path / "straight")
-    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["events", "lines"]
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["lines", "run"]
 
 
 def test_a_folder_with_a_suffix_is_found_again_and_the_other_run_is_left_alone(tmp_path: Path) -> None:
@@ -383,14 +393,14 @@ def test_a_folder_with_a_suffix_is_found_again_and_the_other_run_is_left_alone(t
         trainer.run()
         trainer.close()
     assert trainer.info.run_dir == str(tmp_path / "run_2")
-    before = scalars(tmp_path / "run")
+    before = scalars(tmp_path / "run" / "events")
     saved = trainer.save(tmp_path / "saved")
     resumed = make_trainer(logger=tmp_path / "run", max_epoch=2, resume_from=saved)
     resumed.run()
     resumed.close()
     assert resumed.info.run_dir == str(tmp_path / "run_2")
-    assert scalars(tmp_path / "run") == before
-    assert [step for step, _ in scalars(tmp_path / "run_2")["buffer/size"]] == [24, 48]
+    assert scalars(tmp_path / "run" / "events") == before
+    assert [step for step, _ in scalars(tmp_path / "run_2" / "events")["buffer/size"]] == [24, 48]
 
 
 def test_a_run_that_resumes_in_another_folder_or_restarts_takes_none_from_others(tmp_path: Path) -> None:

@@ -3,15 +3,14 @@
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from trainkit import plot
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line, print_note
-from trainkit.core.errors import ConfigError
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.stats import format_number
-from trainkit.loggers.grouping import grouped
-from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs
+from trainkit.loggers.grouping import grouped, newest_of_each_seed
+from trainkit.loggers.runs import RunFolder, find_runs
 from trainkit.plot.comparing import Difference, Interval, can_vary, difference_over_tasks, interval
 
 _COMPARE_EXAMPLES = """\
@@ -30,6 +29,7 @@ _PLOT_EXAMPLES = """\
   trainkit plot runs
   trainkit plot runs/rainbow-CartPole-v1 runs/dqn-CartPole-v1 -o curves.svg --target-return 475
   trainkit plot runs/rainbow-CartPole-v1 --tag update/loss --middle mean --band std
+  trainkit plot runs --per-seed
   trainkit plot runs/rainbow-CartPole-v1/seed1 --time -o time.png
 
 Runs that differ by nothing but their seed are one curve; runs in several environments are one picture each."""
@@ -50,7 +50,7 @@ def add_compare(commands: "Commands[Parser]") -> None:
 
 def run_compare(options: argparse.Namespace) -> int:
     """Print a table per task, and one over all tasks."""
-    groups = newest_of_each_seed(grouped(runs_with(find_runs(options.runs), options.tag)))
+    groups = newest_of_each_seed(grouped(runs_with(find_runs(options.runs), options.tag)), print_note)
     scores: Scores = {}
     ends: dict[str, list[int]] = {}  # {task: the last step of each run}
     for label, own in groups.items():
@@ -88,31 +88,6 @@ def runs_with(runs: Sequence[RunFolder], tag: str) -> list[RunFolder]:
     if skipped := [str(run.path) for run in runs if not run.has_logged(tag)]:
         print_note(f"skipped, without {tag}: {', '.join(skipped)}")
     return chosen
-
-
-def newest_of_each_seed(groups: Mapping[str, Sequence[RunFolder]]) -> dict[str, list[RunFolder]]:
-    """Return {label: runs} with only the newest run of each task and seed: repeating a seed is no new sample.
-
-    Runs without a known seed all count.
-    """
-    chosen: dict[str, list[RunFolder]] = {}
-    for label, own in groups.items():
-        newest: dict[object, RunFolder] = {}
-        for run in sorted(own, key=_last_started):
-            newest[run.path if run.seed is None else (run.task, run.seed)] = run
-        chosen[label] = [run for run in own if run in newest.values()]
-        if old := [str(run.path) for run in own if run not in newest.values()]:
-            print_note(f"{label}: a seed counts once, by its newest run; skipped: {', '.join(old)}")
-    return chosen
-
-
-def _last_started(run: RunFolder) -> tuple[float, float]:
-    """Return the times, in seconds, at which a run last started or resumed and at which it last logged."""
-    logged = (run.path / NUMBERS).stat().st_mtime
-    try:
-        return datetime.fromisoformat(run.config["began"]).timestamp(), logged
-    except (KeyError, TypeError, ValueError, OverflowError, OSError):  # not made by the shell
-        return logged, logged
 
 
 def on_one_scale(scores: Scores) -> Scores:
@@ -174,6 +149,7 @@ def add_plot(commands: "Commands[Parser]") -> None:
     parser.add_argument("--target-return", metavar="RETURN", type=float, help="a return to draw a line at")
     parser.add_argument("--goal", dest="former_goal", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--title", help="default: the environment")
+    parser.add_argument("--per-seed", action="store_true", help="instead of seeds together: a line for each")
     parser.add_argument("--time", action="store_true", help="instead: where the time of one run went")
 
 
@@ -182,6 +158,10 @@ def run_plot(options: argparse.Namespace) -> int:
     if options.former_goal is not None:
         print_note("--goal is now --target-return: the old name will be removed in trainkit 0.3")
         options.target_return = options.former_goal
+    with Checks("trainkit plot") as checks:
+        rule = ": --band is around several seeds, and --per-seed has a line for each: leave one out"
+        checks.require(not (options.per_seed and options.band), rule)
+        checks.require(not (options.per_seed and options.time), ": --time is of one run: leave --per-seed out")
     runs = find_runs(options.runs)
     if options.time:
         if len(runs) > 1:
@@ -192,8 +172,9 @@ def run_plot(options: argparse.Namespace) -> int:
     for one in runs_with(runs, options.tag):
         tasks.setdefault(one.task, []).append(one)
     for task, own in tasks.items():
+        groups = newest_of_each_seed(grouped(own), print_note)
         figure = plot.curves(
-            newest_of_each_seed(grouped(own)),
+            _apart(groups) if options.per_seed else groups,
             tag=options.tag,
             middle=options.middle,
             band=options.band,
@@ -206,3 +187,12 @@ def run_plot(options: argparse.Namespace) -> int:
             path = path.with_name(f"{path.stem}-{name}{path.suffix}")
         print_line(str(plot.save(figure, path)))
     return 0
+
+
+def _apart(groups: Mapping[str, Sequence[RunFolder]]) -> dict[str, RunFolder]:
+    """Return a group for each run, named after its seed, or after its folder where that is not known."""
+    return {
+        f"{label}, {run.path.name if run.seed is None else f'seed {run.seed}'}": run
+        for label, own in groups.items()
+        for run in own
+    }

@@ -16,7 +16,7 @@ from trainkit.cli.recipe import Recipe, read_config, read_settings
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.setting_texts import format_for_shell
 from trainkit.core.stats import RunInfo
-from trainkit.loggers import JsonlLogger, TensorboardLogger
+from trainkit.loggers.logger import run_loggers
 from trainkit.loggers.runs import CHECKPOINT, CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
 from trainkit.presets import PRESETS
 from trainkit.trainer import Checkpoint
@@ -201,13 +201,12 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace, report: Rep
     if resumes:
         _check_same_run(recipe, folder)
     with contextlib.ExitStack() as opened:
-        lines = JsonlLogger(folder, resume=resumes)
+        lines, events = run_loggers(folder, resume=resumes)
         assert lines.folder is not None, "it writes to one"
         folder = Path(lines.folder)
         if not resumes:
             opened.callback(_remove_claimed, folder)
         opened.callback(lines.close)
-        events = TensorboardLogger(folder / EVENTS, resume=resumes)
         opened.callback(events.close)
         every = options.checkpoint_every
         checkpoint = Checkpoint(folder / CHECKPOINT, every=every) if every else None

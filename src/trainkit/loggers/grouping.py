@@ -1,15 +1,16 @@
 """Groups of runs that differ only in seed and task, with short labels of what differs between the groups."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from trainkit.core.errors import ConfigError
 from trainkit.core.files import decoding
 from trainkit.core.setting_texts import format_for_shell, parse_value
 from trainkit.core.signatures import from_plain
-from trainkit.loggers.runs import RunFolder
+from trainkit.loggers.runs import NUMBERS, RunFolder
 
 _MOST = 3  # settings in a label, if fewer do not distinguish the groups
 _LONGEST_VALUE, _LONGEST_MAKER = 18, 32  # characters
@@ -46,6 +47,33 @@ def grouped(runs: Sequence[RunFolder]) -> dict[str, list[RunFolder]]:
             shown = [] if len(groups) == 1 and words else [makers[maker]]
             labelled[" ".join([*shown, *words])] = members
     return labelled
+
+
+def newest_of_each_seed(
+    groups: Mapping[str, Sequence[RunFolder]], note: Callable[[str], object]
+) -> dict[str, list[RunFolder]]:
+    """Return {label: runs} with only the newest run of each task and seed: repeating a seed is no new sample.
+
+    Runs without a known seed all count. `note` is called with a line about those that are left out.
+    """
+    chosen: dict[str, list[RunFolder]] = {}
+    for label, own in groups.items():
+        newest: dict[object, RunFolder] = {}
+        for run in sorted(own, key=_last_started):
+            newest[run.path if run.seed is None else (run.task, run.seed)] = run
+        chosen[label] = [run for run in own if run in newest.values()]
+        if old := [str(run.path) for run in own if run not in newest.values()]:
+            note(f"{label}: a seed counts once, by its newest run; skipped: {', '.join(old)}")
+    return chosen
+
+
+def _last_started(run: RunFolder) -> tuple[float, float]:
+    """Return the times, in seconds, at which a run last started or resumed and at which it last logged."""
+    logged = (run.path / NUMBERS).stat().st_mtime
+    try:
+        return datetime.fromisoformat(run.config["began"]).timestamp(), logged
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):  # not made by the shell
+        return logged, logged
 
 
 def _differences(groups: Sequence[Settings]) -> list[list[str]]:

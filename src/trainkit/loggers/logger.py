@@ -17,7 +17,7 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.protocols import EpisodeLogger, HistogramLogger, Logger, PurgingLogger, TextLogger, VideoLogger
 from trainkit.core.signatures import checked
 from trainkit.core.stats import scalars
-from trainkit.loggers.runs import claim_folder
+from trainkit.loggers.runs import EVENTS, claim_folder
 from trainkit.loggers.tensorboard import EventWriter, TensorboardLogger
 
 _log = logging.getLogger(__name__)
@@ -196,11 +196,21 @@ class Loggers:
 
 
 def as_logger(logger: object, former: Sequence[str | None] = ()) -> Loggers:
-    """Return the loggers of `logger=`: TensorBoard for a folder, none for None, all items of a list.
+    """Return the loggers of `logger=`: those of `run_loggers` for a folder, none for None, all items of a list.
 
     A resumed run continues in its `former` folders where they are the same but for a suffix.
     """
     return Loggers(_listed(logger, [Path(folder) for folder in former if folder is not None]))
+
+
+def run_loggers(folder: str | Path, *, resume: bool = False) -> tuple[JsonlLogger, TensorboardLogger]:
+    """Return the loggers of a run's folder: lines that the commands read in it, and TensorBoard's files below it."""
+    lines = JsonlLogger(folder, resume=resume)
+    try:
+        return lines, TensorboardLogger(Path(str(lines.folder)) / EVENTS, resume=resume)
+    except BaseException:
+        lines.close()
+        raise
 
 
 def _listed(logger: object, former: Sequence[Path]) -> list[Logger]:
@@ -210,8 +220,8 @@ def _listed(logger: object, former: Sequence[Path]) -> list[Logger]:
         base = Path(logger)
         pattern = re.compile(rf"{re.escape(base.name)}(_\d+)?")
         siblings = [path for path in former if path.resolve().parent == base.resolve().parent]
-        own = [path for path in siblings if pattern.fullmatch(path.name)]
-        return [TensorboardLogger(own[0], resume=True) if own and own[0].is_dir() else TensorboardLogger(base)]
+        own = [path for path in siblings if pattern.fullmatch(path.name) and path.is_dir()]
+        return [*run_loggers(own[0] if own else base, resume=bool(own))]
     if isinstance(logger, Sequence):
         return [one for item in logger for one in _listed(item, former)]
     has_methods = all(callable(getattr(logger, name, None)) for name in ("write", "describe", "close"))

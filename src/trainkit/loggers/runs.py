@@ -100,8 +100,8 @@ class RunFolder:
         folder = Path(path)
         if not (folder / NUMBERS).is_file():
             raise ConfigError(
-                f"{folder} is no run: it has no {NUMBERS}, which `trainkit train` writes, and for plots and "
-                f"comparisons alone logger=tk.JsonlLogger(folder)"
+                f"{folder} is no run: it has no {NUMBERS}, which `trainkit train` writes, and in Python a run with "
+                f"logger={str(folder)!r}"
             )
         file = folder / CONFIG
         config = files.read_json(file, error=ConfigError) if file.exists() or file.is_symlink() else {}
@@ -246,8 +246,8 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
         if not own:
             what = "holds no run" if path.is_dir() else "is no folder"
             raise ConfigError(
-                f"{path} {what}: name a folder that `trainkit train` or logger=tk.JsonlLogger(folder) wrote, or "
-                "one above it"
+                f'{path} {what}: name a folder that `trainkit train`, or in Python logger="runs/name", wrote, or one '
+                "above it"
             )
         for folder in own:
             found.setdefault(folder.resolve(), RunFolder.read(folder))

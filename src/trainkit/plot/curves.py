@@ -2,21 +2,27 @@
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.drawing import COLORS, GREY, LINES, blank, count
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
-from trainkit.loggers.runs import RunFolder
+from trainkit.loggers.grouping import grouped, newest_of_each_seed
+from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs
 from trainkit.plot.comparing import interval, iqm
-from trainkit.trainer import History, Trainer
+from trainkit.trainer import History, RunResult, Trainer
 
-Run = str | Path | RunFolder | History | Trainer
+_log = logging.getLogger(__name__)
+
+Run = str | Path | RunFolder | RunResult | History | Trainer
+_Read = RunFolder | History  # a run whose numbers can be read
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # (steps [T], numbers [T])
 Middle = Literal["iqm", "mean", "median"]
 Band = Literal["interval", "std", "all", "none"]
@@ -60,8 +66,9 @@ def curves(
     Seeds that logged at different steps are interpolated, over the steps that all of them span.
 
     Args:
-        runs: {label: the runs of its seeds}, or the runs of one. A run is a folder of a `JsonlLogger`, a trainer or
-            its history.
+        runs: {label: the runs of its seeds}, or the runs of one. A run is its folder, a result of `tk.run`, a trainer
+            or its history. A folder above runs is all of them: without labels they are grouped as by `trainkit plot`,
+            and results by the names that `tk.run` was given.
         tag: which number.
         middle: of the seeds: the interquartile mean (of fewer than four that is the mean), the mean or the median.
         band: around it: the 95 % bootstrap "interval" of the interquartile mean (default, around one), mean +- "std"
@@ -72,7 +79,7 @@ def curves(
         height: in inches.
 
     Raises:
-        ConfigError: there is no run, or one never logged the tag.
+        ConfigError: there is no run, one never logged the tag, or those in a folder are of several environments.
         MissingExtraError: matplotlib is not installed.
     """
     groups = _groups(runs)
@@ -138,10 +145,14 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
     training. A run without collecting, offline, has no right side.
 
     Args:
-        run: a folder of a `JsonlLogger`, a trainer or its history.
+        run: its folder, a result of `tk.run`, a trainer or its history.
         width: in inches.
         height: in inches.
     """
+    runs = _read_all([run])
+    if len(runs) != 1:
+        raise ConfigError(f"plot.time_shares is of one run, {len(runs)} were given: name one")
+    run = runs[0]
     shares = {part: series(run, f"time/{part}") for part in _SHARES}
     steps = shares["collect"][0]
     if len(steps) < 2:
@@ -173,31 +184,27 @@ def time_shares(run: Run, *, width: float = 7.2, height: float = 2.6) -> Any:
     return figure
 
 
-def series(run: Run, tag: str) -> Series:
+def series(run: RunFolder | History, tag: str) -> Series:
     """Return (steps [T], numbers [T]) of a tag; offline, steps are updates.
 
     Raises:
         ConfigError: the run never logged it.
     """
-    if isinstance(run, Trainer):
-        run = run.history
-    if not isinstance(run, History):
-        return (run if isinstance(run, RunFolder) else RunFolder.read(run)).series(tag)
+    if isinstance(run, RunFolder):
+        return run.series(tag)
     points = [(row["env_step"] or row["gradient_step"], row[tag]) for row in run if tag in row]
     if not points:
-        raise ConfigError(f"this history has no {tag!r}: no epoch logged a number there")
+        hint = did_you_mean(tag, {known for row in run for known in row})
+        raise ConfigError(f"this history has no {tag!r}: no epoch logged a number there{hint}")
     steps, numbers = np.array(points, np.float64).T
     return steps, numbers
 
 
-def unit_of(run: Run) -> str:
+def unit_of(run: RunFolder | History) -> str:
     """Return the unit of a run's steps."""
-    if isinstance(run, Trainer):
-        run = run.history
-    if isinstance(run, History):
-        is_offline = not any(row["env_step"] for row in run)
-    else:
-        is_offline = "update_per_epoch" in (run if isinstance(run, RunFolder) else RunFolder.read(run)).settings
+    is_offline = (
+        "update_per_epoch" in run.settings if isinstance(run, RunFolder) else not any(row["env_step"] for row in run)
+    )
     return "updates" if is_offline else "environment steps"
 
 
@@ -226,13 +233,61 @@ def _bounds(scores: NDArray[np.float64], band: str) -> tuple[float, float]:
     return float(scores.min()), float(scores.max())
 
 
-def _groups(runs: Any) -> dict[str, list[Run]]:
+def _groups(runs: Any) -> dict[str, list[_Read]]:
     """Return {label: runs} of runs given in any of the forms that `curves` accepts."""
     if isinstance(runs, Mapping):
-        return {str(label): _listed(own) for label, own in runs.items()}
-    return {"": _listed(runs)}
+        return {str(label): _read_all(_listed(own)) for label, own in runs.items()}
+    listed = _listed(runs)
+    if any(map(_is_above_runs, listed)):
+        found = _read_all(listed)
+        folders = [run for run in found if isinstance(run, RunFolder)]
+        if len(folders) < len(found):
+            raise ConfigError("plot.curves.runs mix folders of runs with trainers: give a label to each, {label: runs}")
+        return {label: [*own] for label, own in newest_of_each_seed(grouped(folders), _log.warning).items()}
+    results = [run for run in listed if isinstance(run, RunResult)]
+    if len(results) < len(listed):
+        return {"": _read_all(listed)}
+    named: dict[str, list[Run]] = {}
+    for result in results:
+        named.setdefault(str(PurePosixPath(result.name).parent).strip("."), []).append(result)
+    return {label: _read_all(own) for label, own in named.items()}
 
 
 def _listed(runs: Any) -> list[Run]:
-    is_one = isinstance(runs, (str, Path, RunFolder, History, Trainer))
+    is_one = isinstance(runs, (str, Path, RunFolder, RunResult, History, Trainer))
     return [runs] if is_one else list(runs)
+
+
+def _read_all(runs: Sequence[Run]) -> list[_Read]:
+    """Return all runs that are given, those below a folder each; results of runs that failed are left out.
+
+    Raises:
+        ConfigError: the runs below a folder are in several environments, whose returns have no common scale.
+    """
+    failed = [run.name for run in runs if isinstance(run, RunResult) and run.info is None]
+    if failed:
+        _log.warning("skipped, they failed: %s", ", ".join(failed))
+    found: list[_Read] = []
+    for run in runs:
+        if _is_above_runs(run):
+            below = find_runs([run])
+            if len(tasks := sorted({one.task for one in below})) > 1:
+                raise ConfigError(
+                    f"{run} has runs in {len(tasks)} environments, {' and '.join(tasks)}: draw a figure of each, or "
+                    "use `trainkit plot`, which does"
+                )
+            found += below
+        elif isinstance(run, Trainer):
+            found.append(run.history)
+        elif isinstance(run, (str, Path)):
+            found.append(RunFolder.read(run))
+        elif isinstance(run, RunResult):
+            found += [] if run.info is None else [RunFolder.read(run.folder)]
+        else:
+            found.append(run)
+    return found
+
+
+def _is_above_runs(run: Run) -> TypeGuard[str | Path]:
+    """Return whether a run is given as a folder that has no log itself."""
+    return isinstance(run, (str, Path)) and not (Path(run) / NUMBERS).is_file()
