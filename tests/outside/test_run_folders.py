@@ -138,3 +138,116 @@ def test_plot_per_seed_draws_a_line_for_each_seed(here: Path, capsys: pytest.Cap
     assert [f"mine, seed {seed}" in picture for seed in (1, 2)] == [True, True]
     assert main(["plot", "runs", "--per-seed", "--band", "std"]) == 2
     assert "--per-seed" in capsys.readouterr().err
+
+
+# ---- what is saved is found: load_policy, eval, export, resume ----
+
+
+def at(folder: str | Path) -> dict[str, str]:
+    """Return the options of a run that logs and saves in a folder, as `trainkit train` does."""
+    return {"logger": str(folder), "checkpoint": f"{folder}/checkpoint"}
+
+
+def test_load_policy_takes_the_folder_of_any_run(here: Path) -> None:
+    sets = [
+        word for name, value in TINY.items() if name not in ("verbose", "show_progress") for word in given(name, value)
+    ]
+    assert main(["train", "dqn", "CartPole-v1", "--name", "shell", "--quiet", *sets]) == 0
+    trainer = trained(1, **at("runs/mine"))
+    trained(1, logger="runs/one", checkpoint="runs/one")
+    tk.run(tiny, seeds=[1], folder="runs/many", verbose=False)
+    obs = [[0.1, -0.2, 0.3, -0.4]]
+    for folder in ("runs/mine", "runs/one", "runs/many/seed1", "runs/shell/seed1"):
+        loaded = tk.load_policy(folder)
+        assert (loaded.action_values(obs) == trainer.policy.action_values(obs)).all(), folder
+
+
+def test_load_policy_of_a_file_in_a_checkpoint_names_the_folder(here: Path) -> None:
+    trained(1, **at("runs/mine"))
+    (file,) = Path("runs/mine/checkpoint").glob("save-*/policy*")
+    with pytest.raises(tk.errors.CheckpointError, match=f"is a file, and a checkpoint is a folder: name {file.parent}"):
+        tk.load_policy(file)
+
+
+@pytest.mark.parametrize("place", ["runs/mine", "runs/mine/checkpoint", "runs/mine/checkpoint/save-000002"])
+def test_eval_plays_what_a_run_from_python_saved(here: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = trained(1, env_options={"max_episode_steps": 7}, **at("runs/mine"))
+    assert main(["eval", place, "--episodes", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "DQNPolicy after 120 steps, 3 episodes of CartPole-v1" in out
+    stats = tk.evaluate(trainer.policy, "CartPole-v1", n_episode=3, seed=0, max_episode_steps=7)
+    assert f"length  mean {stats.lengths.mean:.5g}" in out
+    assert "max 7" in out
+
+
+def test_eval_plays_the_best_of_a_run_from_python(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(1, **at("runs/mine"))
+    assert main(["eval", "runs/mine", "--best", "--episodes", "1"]) == 0
+    assert "DQNPolicy after " in capsys.readouterr().out
+    assert main(["eval", "runs/mine/checkpoint/save-000002", "--best"]) == 2
+    assert "--best is of a run" in capsys.readouterr().err
+    trained(1, evaluation=None, **at("runs/unjudged"))
+    assert main(["eval", "runs/unjudged", "--best"]) == 2
+    assert "runs/unjudged has no best policy: it needs evaluations" in capsys.readouterr().err
+
+
+def test_eval_of_own_environments_names_the_flag_that_supplies_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv  # as a class of the user's
+
+    with tk.presets.dqn(CartPoleEnv, seed=1, **TINY, **at("runs/own")) as trainer:
+        trainer.run()
+    assert main(["eval", "runs/own"]) == 2
+    error = capsys.readouterr().err
+    assert "--env" in error
+    assert "tk.evaluate(tk.load_policy('runs/own'), env)" in error
+    assert main(["eval", "runs/own", "--env", "gymnasium.envs.classic_control.CartPoleEnv", "--episodes", "1"]) == 0
+
+
+def test_eval_in_wrapped_environments_is_an_error_as_no_file_holds_the_wrapper(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gymnasium as gym
+
+    trained(1, env_options={"wrappers": [lambda env: gym.wrappers.TransformReward(env, float)]}, **at("runs/mine"))
+    assert main(["eval", "runs/mine"]) == 2
+    assert "'CartPole-v1' with ['wrappers'], which no file can hold" in capsys.readouterr().err
+    assert main(["eval", "runs/mine", "--env", "CartPole-v1", "--episodes", "1"]) == 0
+
+
+def test_eval_of_a_run_that_saves_elsewhere_names_that_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(1, logger="runs/mine", checkpoint="saves")
+    assert main(["eval", "runs/mine"]) == 2
+    assert "runs/mine has the log of a run and no checkpoint, which it saved to 'saves'" in capsys.readouterr().err
+    assert main(["eval", "saves", "--episodes", "1"]) == 0
+    trained(1, logger="runs/unsaved")
+    assert main(["eval", "runs/unsaved"]) == 2
+    assert "checkpoint='runs/unsaved/checkpoint'" in capsys.readouterr().err
+
+
+def test_eval_of_a_saved_policy_needs_the_environment_only(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(1).policy.save("policy")
+    assert main(["eval", "policy"]) == 2
+    assert "--env CartPole-v1" in capsys.readouterr().err
+    assert main(["eval", "policy", "--env", "CartPole-v1", "--episodes", "1"]) == 0
+
+
+def test_a_run_from_python_that_played_itself_is_evaluated_against_random_actions(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pettingzoo")
+    game = "pettingzoo/classic/tictactoe_v3"
+    with tk.presets.dqn(game, seed=1, self_play=True, **TINY, **at("runs/game")) as trainer:
+        trainer.run()
+    assert main(["eval", "runs/game", "--episodes", "4", "--env", game]) == 0
+    assert "games won" in capsys.readouterr().out
+
+
+def test_a_run_resumes_from_its_folder(here: Path) -> None:
+    straight = trained(1)
+    trained(1, **at("runs/mine"), max_env_step=60)
+    resumed = trained(1, **at("runs/mine"), resume_from="runs/mine")
+    obs = [[0.1, -0.2, 0.3, -0.4]]
+    assert resumed.epoch == 2
+    assert (resumed.policy.action_values(obs) == straight.policy.action_values(obs)).all()

@@ -4,11 +4,10 @@ import argparse
 from pathlib import Path
 
 from trainkit.cli.output import Commands, Parser, add_command, print_line
-from trainkit.cli.recipe import Recipe, parse_dict, saved_env, saved_env_options
-from trainkit.core.checkpoint import MANIFEST, inspect_checkpoint
+from trainkit.cli.recipe import parse_dict
+from trainkit.cli.saved import SavedPolicy
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extras import install_command
-from trainkit.loggers.runs import CHECKPOINT, NUMBERS, RunFolder
 from trainkit.policy import RandomPolicy, load_policy
 from trainkit.presets.base import MAIN, RANDOM
 from trainkit.trainer import evaluate, tournament
@@ -62,7 +61,7 @@ def add_export(commands: "Commands[Parser]") -> None:
 
 def _add_policy(parser: Parser) -> None:
     """Add the arguments that choose a saved policy."""
-    parser.add_argument("run_folder", metavar="RUN", type=Path, help="a folder that `trainkit train` wrote")
+    parser.add_argument("run_folder", metavar="RUN", type=Path, help="the folder of a run, a checkpoint or a policy")
     parser.add_argument("--best", action="store_true", help="the policy whose evaluation was best, not the last")
 
 
@@ -73,37 +72,30 @@ def run_eval(options: argparse.Namespace) -> int:
         checks.require(options.seed >= 0, f": --seed must be >= 0, got {options.seed}")
         limit = options.max_episode_steps
         checks.require(limit is None or limit >= 1, f": --max-episode-steps must be >= 1, got {limit}")
-    if (options.run_folder / MANIFEST).is_file():
-        raise ConfigError(
-            f"{options.run_folder} is a saved policy, and not a run, which knows its environment: in Python "
-            f"tk.evaluate(tk.load_policy({str(options.run_folder)!r}), env) plays with it"
-        )
-    folder = RunFolder.read(options.run_folder)
-    recipe = Recipe.of(folder)
-    env = options.env or saved_env(recipe, folder.path)
+    saved = SavedPolicy.find(options.run_folder, best=options.best)
+    env = options.env or saved.env()
     env_kwargs = None if options.env_kwargs is None else parse_dict("--env-kwargs", options.env_kwargs)
-    env_options = saved_env_options(recipe, folder.path, env_kwargs=env_kwargs)
+    env_options = saved.env_options(env_kwargs=env_kwargs)
     if options.render:
         env_options["env_kwargs"] = {**env_options.get("env_kwargs", {}), "render_mode": "human"}
         env_options["n_envs"] = 1
     if limit is not None:
         env_options["max_episode_steps"] = limit
-    path = policy_folder(folder, best=options.best)
     how = "exploring" if options.explore else "greedily"
-    about = f"{recipe.preset} after {trained_for(path)}, {options.episodes} episodes of {env}, {how}"
+    about = f"{saved.trained}, {options.episodes} episodes of {env}, {how}"
     how_many = {"n_episode": options.episodes, "seed": options.seed, "explore": options.explore}
-    if plays_itself(folder):
+    if saved.plays_itself:
         if options.video:
             raise ConfigError(
                 "trainkit eval: --video films environments of one agent, not games of self-play: leave it out"
             )
-        policy = load_policy(path, name=MAIN)
+        policy = load_policy(saved.path, name=MAIN)
         players = {MAIN: policy, RANDOM: RandomPolicy(policy.action_space, seed=options.seed)}
         table = tournament(players, env, **how_many, **env_options)
         print_line(f"{about}, against random actions")
         print_line(f"games won  {table.win_rate(MAIN, RANDOM)}")
         return 0
-    policy = load_policy(path)
+    policy = load_policy(saved.path)
     stats = evaluate(policy, env, **how_many, video=options.video, **env_options)
     print_line(about)
     for name, own in (("return", stats.returns), ("length", stats.lengths)):
@@ -115,41 +107,8 @@ def run_eval(options: argparse.Namespace) -> int:
 
 def run_export(options: argparse.Namespace) -> int:
     """Load, export, and print the file's name."""
-    path, name = find_policy(options.run_folder, best=options.best)
+    saved = SavedPolicy.find(options.run_folder, best=options.best)
     out = options.out or options.run_folder / "policy.onnx"
-    load_policy(path, name=name).export(out)
+    load_policy(saved.path, name=saved.name).export(out)
     print_line(str(out))
     return 0
-
-
-def find_policy(path: Path, *, best: bool) -> tuple[Path, str | None]:
-    """Return the folder of the policy of a run, a checkpoint or a saved policy, and its name if it has several."""
-    if (path / NUMBERS).is_file():
-        run = RunFolder.read(path)
-        return policy_folder(run, best=best), MAIN if run.config and plays_itself(run) else None
-    if best:
-        raise ConfigError(f"--best is of a run, and {path} is none: leave it out, or name {path / 'best'}")
-    return path, None
-
-
-def plays_itself(run: RunFolder) -> bool:
-    """Return whether a run learned by self-play, so that its checkpoint has several policies."""
-    return bool(Recipe.of(run).given().get("self_play"))
-
-
-def policy_folder(run: RunFolder, *, best: bool) -> Path:
-    """Return the folder of a run's newest or best policy."""
-    path = run.path / CHECKPOINT
-    if best and not (path / "best").is_dir():
-        raise ConfigError(f"{run.path} has no best policy: it needs evaluations, leave --best out")
-    return path / "best" if best else path
-
-
-def trained_for(path: Path) -> str:
-    """Describe how long a policy was trained, which is unknown if it was saved without its run."""
-    progress = inspect_checkpoint(path).get("progress")
-    if not isinstance(progress, dict):
-        return "an unknown number of steps"
-    counts = [progress.get(name) for name in ("env_step", "gradient_step")]
-    steps, updates = (count if isinstance(count, int) else 0 for count in counts)
-    return f"{steps:,} steps" if steps else f"{updates:,} updates"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
-from trainkit.core.checkpoint import find_checkpoints, inspect_checkpoint
+from trainkit.core.checkpoint import find_checkpoints, folder_of_checkpoints, inspect_checkpoint
 from trainkit.core.errors import CheckpointError
-from trainkit.loggers.runs import CHECKPOINT, CONFIG, NUMBERS, RunFolder, find_runs
+from trainkit.loggers.runs import CONFIG, NUMBERS, RunFolder, find_runs
 
 _EXAMPLES = """\
   trainkit inspect runs/rainbow-CartPole-v1/seed1
@@ -47,7 +47,8 @@ def describe_run(run: RunFolder) -> list[str]:
         lines += [f"made by   {run.config.get('command')}", f"began     {run.config.get('began')}"]
         lines += [_versions(run.config.get("versions", {}))]
     else:
-        lines += [f"no {CONFIG}: not made by `trainkit train`"]
+        preset = run.settings.get("preset")
+        lines += [f"made by   {'a trainer' if preset is None else f'presets.{preset}'} in Python, without a {CONFIG}"]
     lines += ["", *_settings(run.settings), ""]
     if run.rows:
         lines += [f"{len(run.rows)} reports up to step {run.rows[-1]['step']:,}; the last numbers"]
@@ -58,7 +59,7 @@ def describe_run(run: RunFolder) -> list[str]:
                 lines.append(f"  {tag:28}{known[-1][tag]:.5g} at step {known[-1]['step']:,}{best}")
     else:
         lines += ["no report yet"]
-    folder = run.path / CHECKPOINT
+    folder = folder_of_checkpoints(run.path)
     try:
         return [*lines, "", *_parts_and_progress(inspect_checkpoint(folder), folder)]
     except CheckpointError:

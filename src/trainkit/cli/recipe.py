@@ -188,7 +188,7 @@ def read_config(file: Path, *, env: str | None) -> Recipe:
     check_config(file, config)
     recipe = Recipe.of_config(file, config)
     values = recipe.given()
-    _check_env_options(values.get("env_options", {}), f"{file}: env_options")
+    check_env_options(values.get("env_options", {}), f"{file}: env_options")
     again = values.get("test_env")
     for name in (recipe.env if env is None else env, again):
         if name is not None and name != env and not (isinstance(name, str) and is_registered(name)):
@@ -265,7 +265,7 @@ def saved_env_options(recipe: Recipe, where: Path, *, env_kwargs: dict[str, Any]
             raise ConfigError(f"{where / CONFIG}: env_options must be a dict, got {short(options)}")
         if env_kwargs is not None:
             options = {name: value for name, value in options.items() if name != "env_kwargs"}
-        _check_env_options(options, f"{where / CONFIG}: env_options")
+        check_env_options(options, f"{where / CONFIG}: env_options")
     if env_kwargs is not None:
         options["env_kwargs"] = env_kwargs
     return options
@@ -282,7 +282,7 @@ def parse_dict(option: str, text: str) -> dict[str, Any]:
     return value
 
 
-def _check_env_options(options: Mapping[Any, Any], subject: str) -> None:
+def check_env_options(options: Mapping[Any, Any], subject: str) -> None:
     """Reject options of make_envs in a file that are not plain data."""
     with Checks(subject) as checks:
         checks.require(isinstance(options, Mapping), f" must be a dict, got {short(options)}")

@@ -25,8 +25,8 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit.cli.evaluate import find_policy, trained_for
 from trainkit.cli.output import Commands, Parser, add_command, print_line
+from trainkit.cli.saved import SavedPolicy
 from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError, TrainkitError
 from trainkit.core.files import parse_json
@@ -327,12 +327,12 @@ def add_serve(commands: "Commands[Parser]") -> None:
 
 def run_serve(options: argparse.Namespace) -> int:
     """Answer requests until SIGTERM or Ctrl-C."""
-    path, name = find_policy(options.policy, best=options.best)
-    policy = load_policy(path, name=name, device=options.device)
+    saved = SavedPolicy.find(options.policy, best=options.best)
+    policy = load_policy(saved.path, name=saved.name, device=options.device)
     server = PolicyServer(policy, host=options.host, port=options.port, max_megabytes=options.max_megabytes)
     before = signal.signal(signal.SIGTERM, _stopping(server))
     try:
-        print_line(f"{type(policy).__name__} after {trained_for(path)} answers at {server.url}; Ctrl-C ends it")
+        print_line(f"{saved.trained} answers at {server.url}; Ctrl-C ends it")
         server.serve()
     finally:
         signal.signal(signal.SIGTERM, before)

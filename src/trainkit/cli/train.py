@@ -14,10 +14,11 @@ from trainkit.cli.flags import SCHEDULES, add_settings, given_settings, preset_n
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
 from trainkit.cli.recipe import Recipe, read_config, read_settings
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
+from trainkit.core.folders import CHECKPOINT
 from trainkit.core.setting_texts import format_for_shell
 from trainkit.core.stats import RunInfo
 from trainkit.loggers.logger import run_loggers
-from trainkit.loggers.runs import CHECKPOINT, CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
+from trainkit.loggers.runs import CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
 from trainkit.presets import PRESETS
 from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE

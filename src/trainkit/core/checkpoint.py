@@ -26,6 +26,7 @@ import torch
 from trainkit.core import files
 from trainkit.core.errors import CheckpointError
 from trainkit.core.extras import import_extra
+from trainkit.core.folders import CHECKPOINT
 from trainkit.core.signatures import checked
 
 FORMAT = 1
@@ -34,7 +35,7 @@ _TORCH, _ARRAYS = ".pt", ".npz"
 _FIELDS: dict[str, tuple[Any, bool]] = {  # of a manifest: their types, and whether they must be there
     **dict.fromkeys(("format", "serial"), (int, True)),
     "components": (dict, True),
-    **dict.fromkeys(("versions", "settings", "spaces", "progress"), (dict, False)),
+    **dict.fromkeys(("versions", "settings", "spaces", "progress", "evaluation"), (dict, False)),
     "policy": ((dict, type(None)), False),
     "logs": (list, False),
 }
@@ -130,7 +131,7 @@ def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return the run and the progress of a checkpoint in plain values; `problem` is what is wrong with it, or None.
 
     Args:
-        path: a checkpoint, or the folder of several: then the newest whole one.
+        path: a checkpoint, or the folder of several or of a run: then the newest whole one.
 
     Raises:
         CheckpointError: there is no readable manifest.
@@ -140,15 +141,47 @@ def inspect_checkpoint(path: str | Path) -> dict[str, Any]:
         problem = damage(folder)
         if problem is None or position + 1 == len(folders):
             return {"path": str(folder), "problem": problem, **read_manifest(folder)}
-    raise CheckpointError(f"{path} holds no readable checkpoint: name a folder that a run saved to")
+    raise CheckpointError(nothing_at(path))
 
 
 def find_checkpoints(path: str | Path) -> list[Path]:
-    """List the checkpoints at a path, newest first: the path itself, or the numbered ones in it."""
+    """List the checkpoints at a path, newest first: the path itself, the numbered ones in it, or those of a run."""
+    return checkpoints_in(folder_of_checkpoints(path))
+
+
+def folder_of_checkpoints(path: str | Path) -> Path:
+    """Return the path, or the folder `checkpoint` in it if it has none itself, as the folder of a run."""
     place = Path(path)
+    return place / CHECKPOINT if not checkpoints_in(place) and checkpoints_in(place / CHECKPOINT) else place
+
+
+def checkpoints_in(place: Path) -> list[Path]:
+    """List the checkpoints in a folder that they are saved to, newest first: the folder itself, or numbered ones."""
     if (place / MANIFEST).is_file():
         return [place]
     return [folder for _, folder in reversed(numbered(place)) if (folder / MANIFEST).is_file()]
+
+
+def newest(path: str | Path) -> Path:
+    """Return the checkpoint at a path, or the newest of several in it, or of a run.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    found = find_checkpoints(path)
+    if not found:
+        raise CheckpointError(nothing_at(path))
+    return found[0]
+
+
+def nothing_at(path: str | Path) -> str:
+    """Return the text of an error: there is no checkpoint at a path."""
+    if Path(path).is_file():
+        return f"{path} is a file, and a checkpoint is a folder: name {Path(path).parent}"
+    return (
+        f"{path} holds no readable checkpoint: name a folder that a run or a policy was saved to, by checkpoint= or "
+        "policy.save"
+    )
 
 
 def numbered(folder: Path) -> list[tuple[int, Path]]:

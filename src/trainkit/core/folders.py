@@ -24,6 +24,8 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError
 
 _log = logging.getLogger(__name__)
 
+CHECKPOINT = "checkpoint"  # the folder of checkpoints in the folder of a run
+
 Existing = Callable[[Path], Sequence[Path]]
 
 

@@ -137,6 +137,13 @@ class Envs:
         """The arguments of `make_envs` that a resumed run compares, as text."""
         return {} if self.recipe is None else self.recipe.described()
 
+    def described_for_evaluation(self) -> dict[str, Any]:
+        """Return what evaluates in the same environments: {"env": id, "env_options": options, "unknown": names}.
+
+        "unknown" are arguments of `make_envs` that no file can hold; the id is None where there is none.
+        """
+        return {} if self.recipe is None else self.recipe.described_for_evaluation()
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `make_envs` that are known, for the record of a run."""
         live = {name: getattr(self, name) for name in ("stack", "max_episode_steps", "soft_horizon")}

@@ -301,6 +301,29 @@ class EnvsRecipe:
             "processors": [type(processor).__name__ for processor in self.processors],
         }
 
+    def described_for_evaluation(self) -> dict[str, Any]:
+        """Return what `Envs.described_for_evaluation` does."""
+        rows = {"stack": self.rows.stack, "mask_key": self.rows.mask_key, "soft_horizon": self.rows.soft_horizon}
+        single = {"max_episode_steps": self.single.max_episode_steps, "env_kwargs": dict(self.single.env_kwargs)}
+        is_vector = self.processes.backend == "vector"
+        options = {**rows, **single, **({"backend": "vector"} if is_vector else {})}
+        usual: dict[str, Any] = {
+            "stack": 1,
+            "mask_key": None,
+            "soft_horizon": None,
+            "max_episode_steps": None,
+            "env_kwargs": {},
+        }
+        given = {name: value for name, value in options.items() if value != usual.get(name)}
+        others = ("wrappers", "observation_space", "action_space")
+        unknown = [name for name in others if getattr(self.single, name)] + ["processors"] * bool(self.processors)
+        unknown += [name for name, value in given.items() if not _is_plain(value)]
+        return {
+            "env": self.spec if isinstance(self.spec, str) else None,
+            "env_options": {name: value for name, value in given.items() if name not in unknown},
+            "unknown": unknown,
+        }
+
     # ---- validation ----
 
     def check(self) -> None:
@@ -494,6 +517,15 @@ def _registered_limit(spec: Any) -> int | None:
     registered = gym.registry.get(spec.rpartition(":")[2]) if isinstance(spec, str) else getattr(spec, "spec", None)
     limit = getattr(registered, "max_episode_steps", None)
     return limit if isinstance(limit, int) else None
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is the same when it is read from a file of JSON."""
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(child) for name, child in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _name(spec: Any) -> str:

@@ -25,7 +25,7 @@ from trainkit.core.names import did_you_mean
 _log = logging.getLogger(__name__)
 
 CLAIM = ".trainkit-run"  # marks a folder that a run writes to
-CONFIG, NUMBERS, CHECKPOINT, EVENTS = "config.json", "numbers.jsonl", "checkpoint", "events"
+CONFIG, NUMBERS, EVENTS = "config.json", "numbers.jsonl", "events"
 
 _LARGEST_LOG = 2**30  # bytes of numbers.jsonl
 _LARGEST_NUMBER = 1e150  # whose square is finite; beyond it a number counts as infinite

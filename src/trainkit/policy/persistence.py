@@ -15,7 +15,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, load_tensors, read_manifest
+from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, load_tensors, newest, read_manifest
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, reject_unknown
 from trainkit.core.files import decoding
 from trainkit.core.names import did_you_mean
@@ -197,8 +197,8 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
     """Read the weights of a checkpoint, of the newest one in a folder, or those of a file by their names."""
     if not path.is_file():
         checkpoints = find_checkpoints(path)  # as `load_policy` finds them
-        newest = checkpoints[0] if checkpoints else path  # reading which reports what is wrong
-        saved: Mapping[str, Any] = load_checkpoint(newest, ["policy"])["policy"]["weights"]
+        place = checkpoints[0] if checkpoints else path  # reading which reports what is wrong
+        saved: Mapping[str, Any] = load_checkpoint(place, ["policy"])["policy"]["weights"]
         return saved
     found = load_tensors(path)
     if not (isinstance(found, Mapping) and any(isinstance(weight, Tensor) for weight in found.values())):
@@ -312,10 +312,11 @@ def load_policy(
     max_bytes: int | None = None,
     **arguments: Any,
 ) -> Any:
-    """Return the policy of a checkpoint, of the newest checkpoint in a folder, or of a folder of `policy.save`.
+    """Return the policy of a checkpoint, of the newest one in a folder or of a run, or of a folder of `policy.save`.
 
     Args:
-        path: of the folder.
+        path: of the folder: of `policy.save`, a checkpoint, what `checkpoint=` names, or a run of `trainkit train` or
+            `tk.run`.
         name: of the policy, where the checkpoint has those of a `MultiAgentPolicy`.
         policy: a new policy to load the weights into, for those that `for_envs` did not make, or made of parts that
             are not trainkit's, such as a network of yours.
@@ -327,17 +328,15 @@ def load_policy(
         CheckpointError: it is damaged, it has no recipe of the policy, or `policy` has other parameters.
         ConfigError: `for_envs` has no such argument, or both a policy and arguments are given.
     """
-    found = find_checkpoints(path)
-    if not found:
-        raise CheckpointError(f"{path} holds no readable checkpoint: name a folder that a run or a policy was saved to")
-    component = _component(found[0], name)
-    state = load_checkpoint(found[0], [component], max_bytes=max_bytes).get(component)
+    folder = newest(path)
+    component = _component(folder, name)
+    state = load_checkpoint(folder, [component], max_bytes=max_bytes).get(component)
     if state is None:
-        raise CheckpointError(f"{found[0]} was saved without a policy: name another checkpoint")
+        raise CheckpointError(f"{folder} was saved without a policy: name another checkpoint")
     if policy is not None and arguments:
         raise ConfigError(f"load_policy was given both policy and {', '.join(arguments)}: give one")
-    loaded: Any = _made(found[0], name, device, state, arguments) if policy is None else policy
-    with decoding(found[0], "a policy"):
+    loaded: Any = _made(folder, name, device, state, arguments) if policy is None else policy
+    with decoding(folder, "a policy"):
         counters = [state[name] for name in ("n_updates", "last_step")]
         if any(type(count) is not int or count < 0 for count in counters):
             raise ValueError(f"its counters are {counters!r:.80}")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
+from trainkit.core import checkpoint as checkpoints
 from trainkit.core import seeding
 from trainkit.core.assignments import Elsewhere, fixed_options
 from trainkit.core.data import EpochResult
@@ -47,7 +48,7 @@ from trainkit.trainer.parallel.ranked import (
     write_parts,
 )
 from trainkit.trainer.reports import Reports
-from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest, newest_intact
+from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest_intact
 from trainkit.trainer.run_record import record_of
 
 _log = logging.getLogger(__name__)
@@ -853,7 +854,7 @@ class Trainer(Generic[TraineeT]):
         return written
 
     def load(self, path: str | Path, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> None:
-        """Resume from a folder that `save` of the same kind of trainer wrote, or from the newest checkpoint in one.
+        """Resume from a folder that `save` of the same kind of trainer wrote, or from the newest checkpoint of a run.
 
         Without "trainer" the run keeps its own count of epochs, which the loaded clock does not move.
 
@@ -866,7 +867,7 @@ class Trainer(Generic[TraineeT]):
         before = self.clock, self.env_step, self.gradient_step
         keeps_buffer = all(checkpoint.with_buffer for checkpoint in self._checkpoints)
         if self.ranks is not None:
-            path = self.ranks.part(newest(path))
+            path = self.ranks.part(checkpoints.newest(path))
         loaded = self._checkpoint().read(path, include, exclude, keeps_buffer=keeps_buffer)
         if loaded.keeps_progress:
             self._epochs.shift(self.clock - before[0])
@@ -961,7 +962,9 @@ class Trainer(Generic[TraineeT]):
         components["trainer"] = (self.state_dict, load_own)
         threads = getattr(self.policy, "n_threads", None) if self._options.threads is None else self._options.threads
         envs = {} if self.train_collector is None else self.train_collector.envs.made_with
+        player = self.train_collector if self.test_collector is None else self.test_collector
+        evaluation = player.envs.described_for_evaluation() if isinstance(player, Collector) else {}
+        logs = self._reports.loggers.folders
         return RunCheckpoint(
-            components,
-            describe_run(self.policy, self.settings(), self.info, envs, self._reports.loggers.folders, threads),
+            components, describe_run(self.policy, self.settings(), self.info, envs, evaluation, logs, threads)
         )

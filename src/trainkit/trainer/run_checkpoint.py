@@ -74,7 +74,7 @@ class RunCheckpoint:
         """Restore the chosen components from a folder, and warn once about all differences from the saved run.
 
         Args:
-            path: of the checkpoint, or of a folder of several: then the newest.
+            path: of the checkpoint, or of a folder of several or of a run: then the newest.
             include: the components to restore; None is all.
             exclude: those to leave out.
             keeps_buffer: whether the run's own checkpoints have a buffer.
@@ -82,7 +82,7 @@ class RunCheckpoint:
         Raises:
             CheckpointError: it is damaged, or of another kind of run.
         """
-        folder = newest(path)
+        folder = checkpoints.newest(path)
         names = self._chosen("load", include, exclude)
         manifest = checkpoints.read_manifest(folder)
         remedy = "take an older checkpoint, or make the run as it was"
@@ -130,6 +130,7 @@ def describe_run(
     settings: Mapping[str, Any],
     info: RunInfo,
     envs: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
     logs: Sequence[str | None],
     threads: int | None,
 ) -> dict[str, Any]:
@@ -143,6 +144,7 @@ def describe_run(
         "logs": logs,
         "machine": _describe_machine(policy, threads),
         "envs": envs,
+        "evaluation": evaluation,
         "progress": {name: getattr(info, name) for name in _PROGRESS},
     }
     plain: dict[str, Any] = json.loads(json.dumps(about, default=str))  # as it is read from a file
@@ -166,7 +168,7 @@ def newest_intact(folder: Path) -> Path | None:
     Raises:
         CheckpointError: all are damaged.
     """
-    found = checkpoints.find_checkpoints(folder)
+    found = checkpoints.checkpoints_in(folder)
     for path in found:
         problem = checkpoints.damage(path)
         if problem is None:
@@ -176,14 +178,6 @@ def newest_intact(folder: Path) -> Path | None:
         raise CheckpointError(f"no checkpoint in {folder} is intact: remove them to start from the beginning")
     _log.info("%s holds no checkpoint: the run starts from the beginning", folder)
     return None
-
-
-def newest(path: str | Path) -> Path:
-    """Return the checkpoint at a path, or the newest of several in it."""
-    found = checkpoints.find_checkpoints(path)
-    if not found:
-        raise CheckpointError(f"{path} holds no readable checkpoint: name a folder that a run saved to")
-    return found[0]
 
 
 def _check_same_run(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -20,11 +20,12 @@ from typing import Any, Literal
 
 from trainkit.core import files, seeding
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.folders import CHECKPOINT
 from trainkit.core.setting_texts import to_toml
 from trainkit.core.signatures import checked
 from trainkit.envs.make import borrowed_envs
 from trainkit.loggers import JsonlLogger
-from trainkit.loggers.runs import CHECKPOINT, RunFolder
+from trainkit.loggers.runs import RunFolder
 from trainkit.plot.comparing import interval
 from trainkit.policy import RandomPolicy, load_policy
 from trainkit.presets import PRESETS

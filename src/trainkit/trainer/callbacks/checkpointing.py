@@ -88,7 +88,8 @@ class Checkpoint(Callback):
         """Return whether the run to resume from is the one whose checkpoints are in this folder."""
         if resume_from is None or resume_from == "auto":
             return resume_from == "auto"
-        path, own = Path(resume_from).resolve(), self.folder.resolve()
+        found = checkpoints.find_checkpoints(resume_from)  # as the run that resumes finds them
+        path, own = (found[0] if found else Path(resume_from)).resolve(), self.folder.resolve()
         return own == path or own in path.parents
 
     # ---- when ----
