@@ -45,7 +45,8 @@ def test_one_line_per_epoch_is_printed_and_no_bar_where_nobody_looks(capfd: pyte
     make_trainer(test=True, verbose=True, show_progress=None).run()
     out, err = capfd.readouterr()
     assert err == ""
-    lines = out.splitlines()
+    *lines, last = out.splitlines()
+    assert last.startswith("ended: max_epoch after 72 steps")
     assert [line.split(" | ")[:3] for line in lines] == [
         ["epoch 1", "24 steps", "11 updates"],
         ["epoch 2", "48 steps", "23 updates"],
@@ -138,7 +139,7 @@ def test_an_exception_takes_the_bar_off_and_going_on_brings_it_back_where_it_was
 def test_lines_are_printed_above_the_bar(bars: Bars, capfd: pytest.CaptureFixture[str]) -> None:
     make_trainer(show_progress=True, verbose=True, max_epoch=2).run()
     out, _ = capfd.readouterr()
-    assert [line[:7] for line in out.splitlines()] == ["epoch 1", "epoch 2"]
+    assert [line[:7] for line in out.splitlines()] == ["epoch 1", "epoch 2", "ended: "]
 
 
 class Broken(io.StringIO):

@@ -16,7 +16,7 @@ _EVAL_EXAMPLES = """\
   trainkit eval runs/rainbow-CartPole-v1/seed1
   trainkit eval runs/rainbow-CartPole-v1/seed1 --best --episodes 100 --seed 7
   trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --render
-  trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --video videos"""
+  trainkit eval runs/ppo-LunarLander-v3/seed1 --episodes 3 --video moon.mp4"""
 
 _EXPORT_EXAMPLES = f"""\
   trainkit export runs/rainbow-CartPole-v1/seed1
@@ -45,7 +45,7 @@ def add_eval(commands: "Commands[Parser]") -> None:
     parser.add_argument("--env-kwargs", metavar="DICT", help="for its constructor, instead of those in the run folder")
     look = parser.add_mutually_exclusive_group()
     look.add_argument("--render", action="store_true", help="show a window, one episode after the other")
-    look.add_argument("--video", metavar="FOLDER", type=Path, help="write a video of each episode")
+    look.add_argument("--video", metavar="PATH", type=Path, help="FILE.mp4 of all episodes, or a folder")
 
 
 def add_export(commands: "Commands[Parser]") -> None:

@@ -17,6 +17,7 @@ from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.folders import CHECKPOINT
 from trainkit.core.setting_texts import format_for_shell
 from trainkit.core.stats import RunInfo
+from trainkit.envs.factories import is_registered
 from trainkit.loggers.logger import run_loggers
 from trainkit.loggers.runs import CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, write_config
 from trainkit.presets import PRESETS
@@ -24,6 +25,7 @@ from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE
 from trainkit.trainer.parallel.many_runs import ProgressBar, train_and_report
 from trainkit.trainer.parallel.tasks import TRACEBACK, Outcome, Report, Task, run_tasks
+from trainkit.trainer.progress import end_line
 
 _ABOUT = "train a preset in an environment, log and save"
 _TRAIN_EXAMPLES = """\
@@ -126,11 +128,27 @@ def run_train(options: argparse.Namespace) -> int:
     folder: Path = options.logdir / name
     if options.jobs is not None:
         outcomes = list(train_at_once({f"seed{recipe.seed}": recipe for recipe in recipes}, folder, options))
-        return exit_code(outcomes)
+        code = exit_code(outcomes)
+        if code == 0:
+            print_line(_what_is_next(first, [outcome.result for outcome in outcomes], options))
+        return code
+    infos = []
     for recipe in recipes:
-        if train(recipe, folder / f"seed{recipe.seed}", options).stop_reason == TERMINATE:
+        infos.append(train(recipe, folder / f"seed{recipe.seed}", options))
+        if infos[-1].stop_reason == TERMINATE:
             return 128 + signal.SIGTERM
+    print_line(_what_is_next(first, infos, options))
     return 0
+
+
+def _what_is_next(recipe: Recipe, infos: Sequence[RunInfo], options: argparse.Namespace) -> str:
+    """Return a line with the commands that show what was learned, to be copied."""
+    folders = [Path(str(info.run_dir)) for info in infos]
+    commands = [["plot", str(folders[0] if len(folders) == 1 else folders[0].parent)]]
+    if options.checkpoint_every and recipe.env is not None:
+        env = [] if is_registered(recipe.env) else ["--env", recipe.env]
+        commands.insert(0, ["eval", str(folders[0]), *env])
+    return f"next: {'; '.join(shlex.join(['trainkit', *words]) for words in commands)}"
 
 
 def check_jobs(checks: Checks, options: argparse.Namespace) -> None:
@@ -237,10 +255,10 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace, report: Rep
             raise
     if info.stop_reason == TERMINATE and checkpoint is not None:  # which saved it
         print_line(f"stopped at step {trainer.clock:,}; {how_to_resume}")
-    score = "" if info.best_score is None else f", best score {info.best_score:g} at step {info.best_env_step:,}"
-    warned = "".join(f", {name}" for name in info.warnings)
-    score += f"; warnings:{warned[1:]}" if warned else ""
-    print_line(f"{folder}: {info.stop_reason} after {trainer.clock:,} {trainer.unit}s, {info.seconds:.0f} s{score}")
+    if options.quiet:  # else the trainer said it
+        warned = "".join(f", {name}" for name in info.warnings)
+        warnings = f"; warnings:{warned[1:]}" if warned else ""
+        print_line(f"{folder}: {end_line(info, trainer.clock, trainer.unit)}{warnings}")
     return info
 
 

@@ -47,6 +47,7 @@ from trainkit.trainer.parallel.ranked import (
     options_of_rank,
     write_parts,
 )
+from trainkit.trainer.progress import end_line
 from trainkit.trainer.reports import Reports
 from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest_intact
 from trainkit.trainer.run_record import record_of
@@ -804,6 +805,7 @@ class Trainer(Generic[TraineeT]):
             self._phase = "ended"
             self.stop("max_epoch")  # where it was lowered to epochs that are over
             self._reports.end_run()
+            self.note(f"ended: {end_line(self.info, self.clock, self.unit)}")
             self.evaluation_schedule.close()
             self._callbacks.fire("on_train_end", self)
             self._release_folders()

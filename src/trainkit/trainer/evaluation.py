@@ -20,7 +20,7 @@ from trainkit.core.stats import CollectStats
 from trainkit.envs import make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 from trainkit.simulators import SimulatorVectorEnv
-from trainkit.trainer.film import Filmed, find_ffmpeg
+from trainkit.trainer.film import Filmed, check_video_path, find_ffmpeg
 from trainkit.trainer.greedy_episodes import GreedyEpisodes
 
 _COLLECT_OPTIONS = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
@@ -333,8 +333,8 @@ def evaluate(
         seed: root of the episodes; None draws one.
         max_episode_steps: truncates episodes at this length, and replaces an id's own limit. None: only those that
             reach 30,000 steps, or the environments' own limit where that is longer; see `Evaluation`.
-        video: a folder for a video of each episode, `episode-000.mp4` and so on, played one after the other; needs the
-            extra `video`.
+        video: a file that ends in .mp4, for all episodes one after the other, or a folder for a video of each,
+            `episode-000.mp4` and so on; needs the extra `video`.
     """
     known = [*inspect.signature(evaluate).parameters, *inspect.signature(make_envs).parameters]
     reject_unknown("evaluate", env_options, known)
@@ -360,13 +360,14 @@ def evaluate(
             collector.release()
 
 
-def _filmed(env: EnvSpec, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return options of `make_envs` that also render each episode into a video."""
+def _filmed(env: EnvSpec, options: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return options of `make_envs` that also render the episodes into a video, or one of each."""
+    check_video_path("evaluate.video", path)
     if has_own_number(env):
         raise ConfigError("evaluate(video=) makes its environment: give an id, a class or a factory")
     find_ffmpeg()
     return {
         **options,
         "env_kwargs": {"render_mode": "rgb_array", **options.get("env_kwargs", {})},
-        "wrappers": (*options.get("wrappers", ()), functools.partial(Filmed, folder=folder)),
+        "wrappers": (*options.get("wrappers", ()), functools.partial(Filmed, path=path)),
     }

@@ -74,55 +74,81 @@ class Film:
 
 
 class Filmed(gym.Wrapper[Any, Any, Any, Any]):
-    """Record each episode as `folder/episode-000.mp4`, up to where it is cut; the environment must render arrays."""
+    """Record episodes up to where they end or are cut; the environment must render arrays.
 
-    def __init__(self, env: gym.Env[Any, Any], folder: Path) -> None:
+    Args:
+        env: of one agent.
+        path: a file that ends in .mp4, for all episodes one after the other, or a folder, for `episode-000.mp4` and so
+            on.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], path: Path) -> None:
         if not isinstance(env, gym.Env):
             raise ConfigError(
                 f"video films environments of one agent, and {type(env).__name__} is a game of several: record it in a "
                 "run by callbacks.RecordVideo"
             )
         super().__init__(env)
-        self._folder = folder
-        self._film: Film | None = None  # of the running episode
-        self._n_steps = 0  # in it
-        self._n_episodes = 0
+        self._path, self._is_one_file = path, is_video_file(path)
+        self._film: Film | None = None  # that frames are added to
+        self._is_at_start = False  # whether the first frame of the episode is still to be added
+        self._n_films = 0
 
     def reset(self, **options: Any) -> Any:
-        """Start another video."""
-        self._end()
+        """Start another episode; its first frame is added with the first step, as some have none."""
+        self._end_episode()
         result = super().reset(**options)
-        fps = int(self.metadata.get("render_fps") or 30)
-        self._film = Film(self._folder / f"episode-{self._n_episodes:03d}.mp4", fps)
-        self._add_frame()
+        (self._first,) = check_rendered([self.render()], np.zeros(1, np.intp))
+        self._is_at_start = True
         return result
 
     def step(self, action: Any) -> Any:
         """Record the step, and finish the video at the end of the episode."""
         result = super().step(action)
-        self._n_steps += 1
-        self._add_frame()
+        if self._film is None:
+            fps = int(self.metadata.get("render_fps") or 30)
+            name = self._path if self._is_one_file else self._path / f"episode-{self._n_films:03d}.mp4"
+            self._film = Film(name, fps)
+        if self._is_at_start:
+            self._film.add(self._first)
+            self._is_at_start = False
+        (frame,) = check_rendered([self.render()], np.zeros(1, np.intp))
+        self._film.add(frame)
         if result[2] or result[3]:
-            self._end()
+            self._end_episode()
         return result
 
     def close(self) -> None:
-        """Finish the video of an episode that was cut."""
-        self._end()
+        """Finish the video, also of an episode that was cut."""
+        self._finish()
         super().close()
 
-    def _end(self) -> None:
-        if self._film is not None and self._n_steps:
-            self._film.finish()
-            self._n_episodes += 1
-        elif self._film is not None:
-            self._film.drop()
-        self._film, self._n_steps = None, 0
+    def _end_episode(self) -> None:
+        if not self._is_one_file:
+            self._finish()
 
-    def _add_frame(self) -> None:
+    def _finish(self) -> None:
         if self._film is not None:
-            (frame,) = check_rendered([self.render()], np.zeros(1, np.intp))
-            self._film.add(frame)
+            self._film.finish()
+            self._n_films += 1
+        self._film = None
+
+
+_OTHER_FORMATS = (".avi", ".gif", ".m4v", ".mkv", ".mov", ".mpeg", ".mpg", ".webm", ".webp", ".wmv")
+
+
+def is_video_file(path: Path) -> bool:
+    """Return whether a path names a file of a video, not a folder of videos."""
+    return path.suffix.lower() == ".mp4" and not path.is_dir()
+
+
+def check_video_path(name: str, path: Path) -> None:
+    """Raise a `ConfigError` for a file of another format, which would become a folder of that name."""
+    if path.suffix.lower() in _OTHER_FORMATS:
+        raise ConfigError(
+            f"{name} {path} is a file of another format: a file must end in .mp4, and anything else is a folder, for a "
+            "video of each episode"
+        )
 
 
 def find_ffmpeg() -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from tqdm.auto import tqdm
 
 from trainkit.core.data import EpochResult
-from trainkit.core.stats import CollectStats, EpochStats, Summary
+from trainkit.core.stats import CollectStats, EpochStats, RunInfo, Summary
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +114,12 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
         is_new = one.first_epoch == result.epoch
         parts.append(f"! {one.name}: {one.message}" if is_new else f"! {one.name} since epoch {one.first_epoch}")
     return " | ".join(parts)
+
+
+def end_line(info: RunInfo, clock: int, unit: str = "step") -> str:
+    """Return why a run ended, and what it reached."""
+    best = "" if info.best_score is None else f", best score {info.best_score:g} at step {info.best_env_step:,}"
+    return f"{info.stop_reason} after {clock:,} {unit}s, {info.seconds:.0f} s{best}"
 
 
 def _returns(collect: CollectStats) -> str:

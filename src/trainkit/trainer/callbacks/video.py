@@ -12,7 +12,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
 from trainkit.trainer.callbacks.base import Callback
-from trainkit.trainer.film import Film, find_ffmpeg
+from trainkit.trainer.film import Film, check_video_path, find_ffmpeg, is_video_file
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
@@ -53,7 +53,11 @@ class RecordVideo(Callback):
             checks.integer("every", every, low=1)
             checks.integer("n_episode", n_episode, low=1)
             checks.integer("fps", fps, low=1, optional=True)
+            names_file = is_video_file(self.folder)
+            rule = f".folder {self.folder} names a file, and this is a folder of videos: name one, as 'videos'"
+            checks.require(not names_file, rule)
             check_folder(checks, self.folder)
+        check_video_path("RecordVideo.folder", self.folder)
         find_ffmpeg()
         self.claim = FolderClaim(
             "RecordVideo.folder", self.folder, "videos", lambda own: sorted(own.glob("step-*-episode-*.mp4"))
