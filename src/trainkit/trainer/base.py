@@ -162,7 +162,8 @@ class Trainer(Generic[TraineeT]):
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
         self._metrics = Metrics(policy, buffer, options.smoothed_reports)
         can_save = bool(self._checkpoints) and self.ranks is None
-        self._interrupt = DeferredInterrupt(self._save_now if can_save else None, ends_work=self.ranks is None)
+        save = self._save_now if can_save else None
+        self._interrupt = DeferredInterrupt(save, ends_work=self.ranks is None, summary=self._how_to_continue)
         self._evaluation_schedule = EvaluationSchedule(
             evaluation,
             options.compute_score_fn,
@@ -634,6 +635,11 @@ class Trainer(Generic[TraineeT]):
 
     def _repr_html_(self) -> str:
         return html_table(type(self).__name__, self.settings().items())
+
+    def _how_to_continue(self) -> str:
+        """Return the line of a notebook whose cell was interrupted."""
+        where = f"{type(self).__name__} stopped in epoch {self.epoch}, at {self.unit} {self.clock:,}"
+        return f"KeyboardInterrupt: {where}: trainer.run(), or the loop, continues there"
 
     # ---- an epoch ----
 

@@ -42,10 +42,17 @@ class DeferredInterrupt:
     Args:
         save: called on SIGUSR1; None leaves that signal alone.
         ends_work: whether SIGTERM raises `Terminated`; if not, it waits for `take_termination`.
+        summary: returns the line that IPython shows for a first Ctrl-C, in place of the traceback; None leaves that.
     """
 
-    def __init__(self, save: Callable[[], object] | None = None, *, ends_work: bool = True) -> None:
-        self._save, self._ends_work = save, ends_work
+    def __init__(
+        self,
+        save: Callable[[], object] | None = None,
+        *,
+        ends_work: bool = True,
+        summary: Callable[[], str] | None = None,
+    ) -> None:
+        self._save, self._ends_work, self._summary = save, ends_work, summary
         self._is_pending = False  # whether any signal is deferred
         self._is_ending = False  # whether SIGTERM took effect
         self._deferred: set[int] = set()
@@ -147,7 +154,14 @@ class DeferredInterrupt:
     def _pass_interrupt(self) -> None:
         self._deferred.discard(signal.SIGINT)
         self._refresh()
-        self._on_interrupt(signal.SIGINT, None)
+        try:
+            self._on_interrupt(signal.SIGINT, None)
+        except KeyboardInterrupt as interrupt:
+            if self._summary is not None:
+                line = self._summary()
+                # IPython calls this; of the error itself nothing changes, and elsewhere its traceback is shown.
+                interrupt._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
+            raise
 
     def _refresh(self) -> None:
         """Update `_is_pending`; in this order, so that a signal received during the update is not missed."""
