@@ -34,6 +34,7 @@ _PLOT_EXAMPLES = """\
 
 Runs that differ by nothing but their seed are one curve; runs in several environments are one picture each."""
 
+_TAG_HELP = "which number, default test/returns/mean, of self-play test/policies/main/returns/mean"
 _SHORT = 16  # characters of a label that is repeated in a table
 _FEW = 5  # seeds below which an interval is too narrow
 
@@ -45,7 +46,7 @@ def add_compare(commands: "Commands[Parser]") -> None:
     about = "compare runs by interquartile means with intervals"
     parser = add_command(commands, "compare", run_compare, about=about, examples=_COMPARE_EXAMPLES)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or folders above them")
-    parser.add_argument("--tag", default="test/returns/mean", help="which number, default test/returns/mean")
+    parser.add_argument("--tag", help=_TAG_HELP)
 
 
 def run_compare(options: argparse.Namespace) -> int:
@@ -53,16 +54,18 @@ def run_compare(options: argparse.Namespace) -> int:
     groups = newest_of_each_seed(grouped(runs_with(find_runs(options.runs), options.tag)), print_note)
     scores: Scores = {}
     ends: dict[str, list[int]] = {}  # {task: the last step of each run}
+    tags: dict[str, str] = {}  # {task: what is compared}
     for label, own in groups.items():
         for one in own:
-            steps, numbers = one.series(options.tag)
+            tags[one.task] = options.tag or one.score_tag
+            steps, numbers = one.series(tags[one.task])
             scores.setdefault(label, {}).setdefault(one.task, []).append(float(numbers[-1]))
             ends.setdefault(one.task, []).append(int(steps[-1]))
     for task, own_ends in ends.items():
         of_task = {label: {task: own[task]} for label, own in scores.items() if task in own}
         first, last = min(own_ends), max(own_ends)
         span = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}, not the same"
-        print_line(f"{task}: {options.tag}, the last, of {span}\n{report(of_task)}\n")
+        print_line(f"{task}: {tags[task]}, the last, of {span}\n{report(of_task)}\n")
     in_all_tasks = [label for label, own in scores.items() if len(own) == len(ends)]
     if len(ends) > 1 and in_all_tasks:
         print_line(f"over {len(ends)} tasks, 0 the lowest score of each and 1 the highest")
@@ -76,17 +79,17 @@ def run_compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def runs_with(runs: Sequence[RunFolder], tag: str) -> list[RunFolder]:
-    """Return the runs that logged a tag; the others are skipped with a note.
+def runs_with(runs: Sequence[RunFolder], tag: str | None) -> list[RunFolder]:
+    """Return the runs that logged a tag, or their score; the others are skipped with a note.
 
     Raises:
         ConfigError: none did.
     """
-    chosen = [run for run in runs if run.has_logged(tag)]
+    chosen = [run for run in runs if run.has_logged(tag or run.score_tag)]
     if not chosen:
-        runs[0].series(tag)  # which names the nearest tag
-    if skipped := [str(run.path) for run in runs if not run.has_logged(tag)]:
-        print_note(f"skipped, without {tag}: {', '.join(skipped)}")
+        runs[0].series(tag or runs[0].score_tag)  # which names the nearest tag
+    if skipped := [str(run.path) for run in runs if run not in chosen]:
+        print_note(f"skipped, without {tag or runs[0].score_tag}: {', '.join(skipped)}")
     return chosen
 
 
@@ -141,7 +144,7 @@ def add_plot(commands: "Commands[Parser]") -> None:
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or folders above them")
     parser.add_argument("-o", "--out", metavar="FILE", type=Path, default=Path("curves.png"), help="png, svg or pdf")
-    parser.add_argument("--tag", default="test/returns/mean", help="which number, default test/returns/mean")
+    parser.add_argument("--tag", help=_TAG_HELP)
     parser.add_argument("--middle", choices=["iqm", "mean", "median"], default="iqm", help="of the seeds, default iqm")
     parser.add_argument(
         "--band", choices=["interval", "std", "all", "none"], help="around it; default: interval of iqm"

@@ -15,7 +15,7 @@ _EXAMPLES = """\
   trainkit inspect runs                             a line per run
   trainkit inspect runs/rainbow-CartPole-v1/seed1/checkpoint/best"""
 
-_SHOWN = ("test/returns/mean", "train/recent_returns/mean", "update/loss", "time/steps_per_second")
+_SHOWN = ("train/recent_returns/mean", "update/loss", "time/steps_per_second")
 _LARGEST = 2**63  # a count in a file is at most this
 
 
@@ -52,11 +52,12 @@ def describe_run(run: RunFolder) -> list[str]:
     lines += ["", *_settings(run.settings), ""]
     if run.rows:
         lines += [f"{len(run.rows)} reports up to step {run.rows[-1]['step']:,}; the last numbers"]
-        for tag in _SHOWN:
+        width = max(28, len(run.score_tag) + 2)
+        for tag in (run.score_tag, *_SHOWN):
             known = [row for row in run.rows if tag in row]
             if known:
                 best = f", best {max(row[tag] for row in known):.5g}" if "returns" in tag else ""
-                lines.append(f"  {tag:28}{known[-1][tag]:.5g} at step {known[-1]['step']:,}{best}")
+                lines.append(f"  {tag:{width}}{known[-1][tag]:.5g} at step {known[-1]['step']:,}{best}")
     else:
         lines += ["no report yet"]
     folder = folder_of_checkpoints(run.path)
@@ -113,7 +114,7 @@ def list_runs(runs: Sequence[RunFolder]) -> str:
     """Return a table of the progress of each run."""
     rows = [["run", "task", "seed", "step", "test return", "best"]]
     for run in runs:
-        tests = [row["test/returns/mean"] for row in run.rows if "test/returns/mean" in row]
+        tests = [row[run.score_tag] for row in run.rows if run.score_tag in row]
         numbers = [f"{tests[-1]:.5g}", f"{max(tests):.5g}"] if tests else ["", ""]
         step = f"{run.rows[-1]['step']:,}" if run.rows else "0"
         rows.append([str(run.path), run.task, "" if run.seed is None else str(run.seed), step, *numbers])

@@ -6,7 +6,7 @@ checked before it is used. A problem is one `ConfigError` that names the file.
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 CLAIM = ".trainkit-run"  # marks a folder that a run writes to
 CONFIG, NUMBERS, EVENTS = "config.json", "numbers.jsonl", "events"
+
+_SCORE, _SCORE_IN_GAMES = "test/returns/mean", "test/policies/main/returns/mean"
 
 _LARGEST_LOG = 2**30  # bytes of numbers.jsonl
 _LARGEST_NUMBER = 1e150  # whose square is finite; beyond it a number counts as infinite
@@ -167,6 +169,11 @@ class RunFolder:
         seed = self.config.get("seed", self.settings.get("seed"))
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
+    @property
+    def score_tag(self) -> str:
+        """The tag of the run's score: see `score_tag`."""
+        return score_tag({tag for row in self.rows for tag in row})
+
     def has_logged(self, tag: str) -> bool:
         """Return whether a tag was ever logged."""
         return any(tag in row for row in self.rows)
@@ -183,6 +190,14 @@ class RunFolder:
             raise ConfigError(f"{self.path} never logged {tag!r}{did_you_mean(tag, known)}")
         steps, numbers = np.array(points, np.float64).T
         return steps, numbers
+
+
+def score_tag(tags: Container[str]) -> str:
+    """Return the tag of a run's score among those that it logged: the mean return of its evaluations.
+
+    Of self-play it is that of the policy that learns, "main": the mean over both sides of a game says nothing.
+    """
+    return _SCORE_IN_GAMES if _SCORE_IN_GAMES in tags else _SCORE
 
 
 def check_config(path: Path, config: object) -> None:

@@ -15,7 +15,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.loggers.grouping import grouped, newest_of_each_seed
-from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs
+from trainkit.loggers.runs import NUMBERS, RunFolder, find_runs, score_tag
 from trainkit.plot.comparing import interval, iqm
 from trainkit.trainer import History, RunResult, Trainer
 
@@ -30,7 +30,11 @@ Band = Literal["interval", "std", "all", "none"]
 _RESAMPLES = 2_000
 _MOST_INSIDE = 8  # labels of a legend inside the axes
 _CHARACTERS_PER_INCH, _HANDLE, _ROW_INCHES = 17.0, 6, 0.17  # of a small legend: text, what is in front of it, a row
-_LABELS = {"test/returns/mean": "return, greedy", "train/returns/mean": "return in training"}
+_LABELS = {
+    "test/returns/mean": "return, greedy",
+    "test/policies/main/returns/mean": "return, greedy, of main",
+    "train/returns/mean": "return in training",
+}
 _MIDDLES: dict[str, Callable[[Sequence[float]], float]] = {
     "iqm": iqm,
     "mean": lambda scores: float(np.mean(scores)),
@@ -53,7 +57,7 @@ _PARTS = {
 def curves(
     runs: Run | Sequence[Run] | Mapping[str, Run | Sequence[Run]],
     *,
-    tag: str = "test/returns/mean",
+    tag: str | None = None,
     middle: Middle = "iqm",
     band: Band | None = None,
     title: str | None = None,
@@ -69,7 +73,7 @@ def curves(
         runs: {label: the runs of its seeds}, or the runs of one. A run is its folder, a result of `tk.run`, a trainer
             or its history. A folder above runs is all of them: without labels they are grouped as by `trainkit plot`,
             and results by the names that `tk.run` was given.
-        tag: which number.
+        tag: which number; default: "test/returns/mean", of self-play "test/policies/main/returns/mean".
         middle: of the seeds: the interquartile mean (of fewer than four that is the mean), the mean or the median.
         band: around it: the 95 % bootstrap "interval" of the interquartile mean (default, around one), mean +- "std"
             of the seeds (default, around others), "all" of them, or "none". One seed has none.
@@ -83,6 +87,7 @@ def curves(
         MissingExtraError: matplotlib is not installed.
     """
     groups = _groups(runs)
+    tag = _score_tag(groups) if tag is None else tag
     band = band or ("interval" if middle == "iqm" else "std")
     with Checks("plot.curves") as checks:
         checks.require(bool(groups) and all(map(len, groups.values())), ".runs must be at least one run per label")
@@ -198,6 +203,13 @@ def series(run: RunFolder | History, tag: str) -> Series:
         raise ConfigError(f"this history has no {tag!r}: no epoch logged a number there{hint}")
     steps, numbers = np.array(points, np.float64).T
     return steps, numbers
+
+
+def _score_tag(groups: Mapping[str, Sequence[_Read]]) -> str:
+    """Return the tag of the score of the first run."""
+    for run in itertools.chain.from_iterable(groups.values()):
+        return run.score_tag if isinstance(run, RunFolder) else score_tag({tag for row in run for tag in row})
+    return score_tag(())
 
 
 def unit_of(run: RunFolder | History) -> str:

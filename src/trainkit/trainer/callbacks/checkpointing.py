@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_SCORE = "score"
+
 
 @checked
 class Checkpoint(Callback):
@@ -42,9 +44,10 @@ class Checkpoint(Callback):
         unit: of it. "env_steps" (offline: updates), "updates" and "seconds" save in the middle of epochs, too, between
             two rounds of collecting and learning.
         keep_last: how many are kept; two or more let `resume_from="auto"` take the one before a damaged one.
-        keep_best: the tag of an epoch's statistics whose largest value so far has a checkpoint of its own in `best`,
-            without a buffer; None keeps none. An epoch that could not be saved does not count. Of evaluations in the
-            background `best` has the policy alone.
+        keep_best: "score", that of the epoch's evaluation, or the tag of an epoch's statistics, whose largest value so
+            far has a checkpoint of its own in `best`, without a buffer; None keeps none. An epoch that could not be
+            saved does not count. Of evaluations in the background `best` has the policy alone. The score is the mean
+            return, or what `compute_score_fn` says; of self-play the mean return of the policy that learns.
         with_buffer: whether rows are saved; without, a resumed run has none of those it had.
         at: as in `Trainer.save`.
     """
@@ -58,7 +61,7 @@ class Checkpoint(Callback):
         every: int = 1,
         unit: Literal["epochs", "env_steps", "updates", "seconds"] = "epochs",
         keep_last: int = 1,
-        keep_best: str | None = "test/returns/mean",
+        keep_best: str | None = "score",
         with_buffer: bool = True,
         at: Literal["now", "episode_end"] = "now",
     ) -> None:
@@ -74,7 +77,8 @@ class Checkpoint(Callback):
                 problem = (
                     f".keep_best must be the tag of a number, such as 'test/returns/mean', got {keep_best!r}{hint}"
                 )
-                checks.require(isinstance(keep_best, str) and is_tag(keep_best), problem)
+                is_known = isinstance(keep_best, str) and (keep_best == _SCORE or is_tag(keep_best))
+                checks.require(is_known, problem)
             check_folder(checks, self.folder)
         self.claim = FolderClaim("Checkpoint.folder", self.folder, "checkpoints", _existing)
         self.unit = unit
@@ -103,7 +107,7 @@ class Checkpoint(Callback):
     def on_evaluate_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         """Keep the best policy by evaluations in the background: their epochs have been reported already."""
         policy = trainer.evaluated_policy
-        if policy is not trainer.policy and str(self._keep_best).startswith("test/"):
+        if policy is not trainer.policy and str(self._keep_best).startswith(("test/", _SCORE)):
             self._keep_if_best(trainer, EpochStats(train=NO_COLLECT, test=stats, time=NO_TIME), policy.save)
 
     def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
@@ -160,7 +164,10 @@ class Checkpoint(Callback):
 
     def _keep_if_best(self, trainer: "Trainer", stats: EpochStats, save: Callable[[Path], object]) -> None:
         """Save an epoch that is the best of those saved; ties keep the first, and a missing value is never the best."""
-        value = None if self._keep_best is None else stats[self._keep_best]
+        if self._keep_best == _SCORE:
+            value = None if stats.test.is_empty else trainer.evaluation_schedule.epoch_score
+        else:
+            value = None if self._keep_best is None else stats[self._keep_best]
         if value is None or math.isnan(value) or (self._best is not None and value <= self._best):
             return
         former, self._best = self._best, value  # before, for the checkpoint has it
