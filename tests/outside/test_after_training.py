@@ -138,7 +138,7 @@ def test_readme_says_how_to_watch_with_commands_that_exist() -> None:
 
 
 def test_every_item_of_the_epochs_line_is_explained_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "quickstart.md").read_text()
     section = page.partition("## The line of an epoch\n")[2].partition("\n## ")[0]
     explained = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
     assert explained
@@ -155,4 +155,4 @@ def test_every_item_of_the_epochs_line_is_explained_on_a_page(capsys: pytest.Cap
     items = [item for line in lines if line.startswith("epoch") for item in line.split(" | ")]
     assert {shape(re.sub(r" \(n = \d+\)", "", item)) for item in items} - known == set()
     for page_name in ("README.md", "docs/howto/index.md"):
-        assert "metrics.md#the-line-of-an-epoch" in (ROOT / page_name).read_text()
+        assert "quickstart.md#the-line-of-an-epoch" in (ROOT / page_name).read_text()
