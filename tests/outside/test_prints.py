@@ -1,5 +1,6 @@
 """What printing an object of a run shows."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -39,3 +40,17 @@ def test_shares_of_time_are_percentages_and_durations_have_their_unit() -> None:
     assert "%" not in line
     assert line.count(" s") == 5
     trainer.close()
+
+
+def test_numbers_are_printed_with_six_significant_digits_and_kept_exactly() -> None:
+    settings: dict[str, Any] = {"seed": 1, "max_epoch": 3, "step_per_epoch": 300, "learning_starts": 100, "lr": 1e-3}
+    with tk.presets.dqn("CartPole-v1", zoo=False, verbose=False, evaluation=None, **settings) as trainer:
+        *_, result = trainer
+    lr = result.stats["update/lr"]
+    assert lr != 1e-3  # a mean over updates
+    assert lr == result.stats.update["lr"] == trainer.history[-1]["update/lr"]
+    for shown in (result, result.stats, result.info, result.stats.update, trainer.history[-1], trainer.history):
+        digits = re.findall(r"\d*\.\d+", str(shown))
+        assert [number for number in digits if len(number.replace(".", "").lstrip("0")) > 6] == [], shown
+    assert "'lr': 0.001," in str(result.stats.update)
+    assert "'size': 1024.0" in str(result.stats.buffer)

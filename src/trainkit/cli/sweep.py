@@ -22,6 +22,7 @@ from trainkit.core.errors import Checks, ConfigError, TrainkitError, reject_unkn
 from trainkit.core.setting_texts import format_for_shell, parse_value, texts_from_toml
 from trainkit.core.stats import RunInfo, format_number
 from trainkit.presets import PRESETS
+from trainkit.presets.base import MAIN
 from trainkit.trainer.interrupt import TERMINATE
 from trainkit.trainer.parallel.tasks import Outcome
 
@@ -269,7 +270,8 @@ def _read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _write_result(folder: Path, job: Job, info: RunInfo) -> dict[str, Any]:
     """Add a line to the results, and return it; the score is that of the last evaluation."""
-    score = None if info.last_test.returns is None else info.last_test.returns.mean
+    test = info.last_test
+    score = test.policies[MAIN].returns.mean if MAIN in test.policies else test.returns.mean  # as `score_tag`
     line = {"run": job.folder, "settings": _identity(job), "score": score, "stop_reason": info.stop_reason}
     with (folder / _RESULTS).open("a") as file:
         file.write(json.dumps(line) + "\n")

@@ -658,6 +658,9 @@ class EpochResult(NamedTuple):
     stats: EpochStats
     info: RunInfo
 
+    def __str__(self) -> str:
+        return f"{self.stats}\n{self.info}"
+
 
 def is_finite(array: NDArray[Any]) -> bool:
     """Return whether an array has no nan or infinity."""

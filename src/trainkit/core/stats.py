@@ -123,6 +123,21 @@ def format_number(number: float | None, sign: Literal["", "+"] = "") -> str:
     return f"{number:{sign},.0f}" if is_long else f"{number:{sign}.4g}"
 
 
+class Numbers(dict[str, float]):
+    """Numbers by name, which are printed with six significant digits; those below 1e15 without a fraction whole."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(f'{name!r}: {_six_digits(number)}' for name, number in self.items())}}}"
+
+
+def _six_digits(number: object) -> str:
+    if not isinstance(number, float) or (number.is_integer() and abs(number) < 1e15):
+        return repr(number)
+    return f"{number:.6g}"
+
+
 def per_second(count: int, seconds: float) -> float | None:
     """Return a rate, None if nothing was counted or no time was measured."""
     return count / seconds if count and seconds > 0 else None

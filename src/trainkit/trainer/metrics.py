@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.errors import Checks, shown
 from trainkit.core.protocols import Store, Trainee
-from trainkit.core.stats import CollectStats, EpochStats, TimeStats
+from trainkit.core.stats import CollectStats, EpochStats, Numbers, TimeStats
 from trainkit.engine.device import CPU, device_memory
 from trainkit.trainer.learning_units import learners_of
 from trainkit.trainer.system_usage import ProcessorTime, system_usage
@@ -414,13 +414,15 @@ class Metrics:
         return EpochStats(
             train=train,
             test=test,
-            update=self._update_metrics(interval, train),
-            explore=self._policy.explore_metrics(step),
-            buffer=self._buffer.metrics(step),
-            custom=custom,
+            update=Numbers(self._update_metrics(interval, train)),
+            explore=Numbers(self._policy.explore_metrics(step)),
+            buffer=Numbers(self._buffer.metrics(step)),
+            custom=Numbers(custom),
             episodes=tuple(interval.episodes),
             time=interval.time(step - interval.start),
-            system=system_usage(interval.processor, partial(device_memory, getattr(self._policy, "device", CPU))),
+            system=Numbers(
+                system_usage(interval.processor, partial(device_memory, getattr(self._policy, "device", CPU)))
+            ),
         )
 
     def _update_metrics(self, interval: Interval, train: CollectStats) -> dict[str, float]:

@@ -13,7 +13,7 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.extras import import_extra
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
-from trainkit.core.stats import html_table, scalars
+from trainkit.core.stats import Numbers, html_table, scalars
 from trainkit.trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class History(Callback, Sequence[Row]):
     def _row(self, index: int) -> Row:
         values, is_there = self._values[index].tolist(), self._is_there[index].tolist()
         row = {tag: values[column] for tag, column in self._tags.items() if is_there[column]}
-        return MappingProxyType(_Numbers(row | {tag: int(row[tag]) for tag in _COUNTS}))
+        return MappingProxyType(_Row(row | {tag: int(row[tag]) for tag in _COUNTS}))
 
     def _column(self, column: int) -> list[float]:
         values: list[float] = self._values[: self._n_rows, column].tolist()
@@ -244,7 +244,7 @@ class History(Callback, Sequence[Row]):
         self._n_rows, self._values, self._is_there = len(values), values[:, columns], is_there[:, columns]
 
 
-class _Numbers(dict[str, float]):
+class _Row(Numbers):
     """The numbers of a row; an error names the tag that is most like a missing one."""
 
     def __missing__(self, tag: object) -> float:
