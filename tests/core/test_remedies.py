@@ -118,6 +118,6 @@ def test_episodes_of_evaluations_that_a_run_does_not_have_are_reported(caplog: p
 def test_a_resumed_run_prints_where_it_continues(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     make_trainer(max_epoch=1, checkpoint=tmp_path).run()
     make_trainer(max_epoch=2, resume_from=tmp_path, verbose=True).run()
-    first, second = capsys.readouterr().out.splitlines()
+    first, second, _ = capsys.readouterr().out.splitlines()
     assert first == f"resumed from {tmp_path} | epoch 1 | 24 steps | 11 updates"
     assert second.startswith("epoch 2 | ")

@@ -350,7 +350,7 @@ class Metrics:
         """
         recent = self.recent
         report = self.report(step, unreported)
-        reported, custom = recent.logged_values(), self._epoch.logged_values()
+        reported, custom = Numbers(recent.logged_values()), Numbers(self._epoch.logged_values())
         self._ending = [(recent, reported), (self._epoch, custom)]
         stats = self._stats(self._epoch, self._epoch.collected(), step, test, custom)
         self._epoch.episodes = []
@@ -417,7 +417,7 @@ class Metrics:
             update=Numbers(self._update_metrics(interval, train)),
             explore=Numbers(self._policy.explore_metrics(step)),
             buffer=Numbers(self._buffer.metrics(step)),
-            custom=Numbers(custom),
+            custom=custom,
             episodes=tuple(interval.episodes),
             time=interval.time(step - interval.start),
             system=Numbers(
