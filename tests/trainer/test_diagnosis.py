@@ -304,7 +304,7 @@ def test_a_finding_is_printed_in_full_when_it_starts_and_by_name_afterwards(
     with make_trainer(**options, verbose=True, logger=loggers, **end) as trainer:
         results = list(trainer)
     message = "all 24 episodes since epoch 1 returned 0, and none ever less: explore for longer"
-    first, second, *_, last = capfd.readouterr().out.splitlines()
+    first, second, *_, last, _ = capfd.readouterr().out.splitlines()
     assert f" | ! constant_returns: {message}" in first
     assert " | ! constant_returns since epoch 1" in second
     assert last.startswith("! constant_returns, epochs 1 to 5: all 24 episodes")

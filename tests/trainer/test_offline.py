@@ -142,8 +142,9 @@ def test_max_env_step_and_the_best_count_updates() -> None:
 
 def test_a_line_per_epoch_speaks_of_updates_alone(capfd: pytest.CaptureFixture[str]) -> None:
     make_offline_trainer(verbose=True, max_epoch=1).run()
-    out, _ = capfd.readouterr()
-    parts = out.strip().split(" | ")
+    line, last = capfd.readouterr().out.splitlines()
+    assert last.startswith("ended: max_epoch after 6 updates")
+    parts = line.split(" | ")
     assert parts[:2] == ["epoch 1", "6 updates"]
     assert parts[2].startswith("loss")
     assert parts[3].endswith("updates/s")

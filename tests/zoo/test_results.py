@@ -94,7 +94,7 @@ def test_what_each_seed_does_is_printed_on_request(tmp_path: Path, capsys: pytes
     result = train(tmp_path, seeds=[101, 103]).result
     assert capsys.readouterr().out == ""
     assert train(tmp_path, seeds=[101, 104], verbose=True).result is not None
-    finished, began, *epochs, ended = capsys.readouterr().out.splitlines()
+    finished, began, *epochs, _, ended = capsys.readouterr().out.splitlines()
     assert result is not None
     returned = f"dqn/CartPole-v1, seed 101: mean return {result.returns[0]:g} of 3 greedy episodes, "
     assert finished.startswith(returned)
