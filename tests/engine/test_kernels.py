@@ -40,6 +40,7 @@ CUTS = [  # rows x sums x units, after the number of stacked ones; parts of rows
     pytest.param((256, 128, 128), 8, 8, id="eight"),
     pytest.param((3, 256, 256, 256), 32, 1, id="too many of transposed ones"),
     pytest.param((256, 512, 512), 1, 1, id="too many"),
+    pytest.param((32, 2048, 128), 1, 1, id="too large to be read for each part"),
     pytest.param((64, 1, 128), 1, 1, id="one sum"),
     pytest.param((2, 64, 1, 128), 1, 1, id="one sum, stacked"),
 ]

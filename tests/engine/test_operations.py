@@ -483,6 +483,21 @@ def test_what_numpy_lacks_is_computed_by_torch_in_the_same_memory() -> None:
     assert kernels.by_torch in derived.kernels
 
 
+@pytest.mark.parametrize(("n_actions", "is_copied"), [(20, True), (300, False)])
+def test_rows_of_a_wide_head_are_multiplied_by_rows(
+    n_actions: int, is_copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "spares_packing", lambda: True)
+    weight, rows = normal(n_actions * 51, 64), normal(32, 64)
+
+    def largest(given: Sequence[Tensor]) -> dict[str, Tensor]:
+        return {"loss": functional.linear(given[0], weight).view(32, n_actions, 51).amax(2)}
+
+    derived = derive_program([rows], torch_pass(largest, [rows], [], record=[weight]))
+    shape = f"float32[32, {n_actions * 51}]"
+    assert (f"__setitem__({shape}" in str(derived)) is is_copied
+
+
 def test_a_computation_requested_twice_is_made_once() -> None:
     p, others = recorded(lambda x: x.exp() * x.exp() + x.exp(), [X])
     _, _, derived = run(p, others, shares_memory=True)

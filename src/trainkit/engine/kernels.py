@@ -271,13 +271,14 @@ def is_threaded(x: A, y: A) -> bool:
 
 _UNPACKED = 10**6  # multiplications, up to which OpenBLAS's AVX-512 kernels take matrices as they lie
 _MOST_PARTS, _MOST_TRANSPOSED = 32, 8  # that still pay: of rows in order, and of transposed ones
+_MOST_READ_AGAIN = 2**17  # numbers of the second matrix, which each part reads from the cache
 _AVX512 = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # as OpenBLAS calls its kernels
 
 
 def _n_parts(x: A, y: A) -> int:
     """Return the number of equal row blocks of x that BLAS multiplies without packing; 1 if that gains nothing."""
     n_rows, cost = len(x), x.shape[0] * x.shape[1] * y.shape[1]
-    if cost <= _UNPACKED or not y.flags.c_contiguous or not spares_packing():
+    if cost <= _UNPACKED or y.size > _MOST_READ_AGAIN or not y.flags.c_contiguous or not spares_packing():
         return 1
     most = _MOST_PARTS if x.flags.c_contiguous else _MOST_TRANSPOSED
     if not x.flags.c_contiguous and not x.T.flags.c_contiguous:

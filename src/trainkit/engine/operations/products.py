@@ -10,6 +10,7 @@ from trainkit.engine.program import Array, Builder
 from trainkit.engine.recording import Node
 
 _FEW_ROWS = 64
+_MOST_IN_COLUMNS = 2**16
 
 
 def mm(b: Builder, node: Node, x: Array, y: Array) -> Array:
@@ -55,9 +56,12 @@ def product(b: Builder, x: Array, y: Array) -> Array:
 
 
 def _likes_columns(n_rows: int, n_inputs: int, n_outputs: int) -> bool:
-    """Return whether a product with a parameter is faster by columns: not if narrow, nor if small with few rows."""
+    """Return whether a product with a parameter is faster by columns: not if narrow, nor if small with few rows.
+
+    Nor if the result is large, as reading it by rows, for a head's shape, costs more than the product by columns saves.
+    """
     is_large = n_rows >= 16 or n_inputs * n_outputs >= 2**13
-    return n_rows <= _FEW_ROWS and n_outputs >= 16 and is_large
+    return n_rows <= _FEW_ROWS and 16 <= n_outputs <= _MOST_IN_COLUMNS // n_rows and is_large
 
 
 def _swapped(array: Any) -> Any:
