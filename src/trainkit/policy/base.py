@@ -200,7 +200,6 @@ class Policy(nn.Module):
             with checks.gather():
                 tree.check_keys(f"{name}.observation_space", leaf_spaces(observation_space))
         super().__init__()
-        self._observation_space = observation_space
         self._observations = ObservationReader(observation_space)
         self._action_space = None if action_space is None else flat_actions(action_space)
         self._action_scale: ActionScale | None = None
@@ -265,7 +264,7 @@ class Policy(nn.Module):
     @property
     def observation_space(self) -> Space[Any] | None:
         """Observation space of one environment, None until it is known; `check_spaces` sets it."""
-        return self._observation_space
+        return self._observations.space
 
     @property
     def action_space(self) -> Space[Any] | None:
@@ -428,7 +427,7 @@ class Policy(nn.Module):
         Raises:
             SpaceMismatchError: they are not of the observation space.
         """
-        reader = self._reader
+        reader = self._observations
         if reader.space is None:
             return obs if isinstance(obs, (dict, tuple)) or hasattr(obs, "dtype") else np.asarray(obs), False
         rows, is_one = reader.read(f"{type(self).__name__}.{method}", obs)
@@ -440,15 +439,8 @@ class Policy(nn.Module):
         Raises:
             SpaceMismatchError: they are one observation, or not of the observation space.
         """
-        reader = self._reader
+        reader = self._observations
         return obs if env_ids is not None and reader.fits(obs) else reader.rows(f"{type(self).__name__}.act", obs)
-
-    @property
-    def _reader(self) -> ObservationReader:
-        """The reader of the observation space, which `check_spaces` may set."""
-        if self._observations.space is not self.observation_space:
-            self._observations = ObservationReader(self.observation_space)
-        return self._observations
 
     def _check_predict(self, state: Any, *, return_extra: bool) -> None:
         """Raise for a state of a policy that has none, and for extra results of one that has."""
@@ -510,7 +502,7 @@ class Policy(nn.Module):
             )
         check_same_spaces(self, observation_space, action_space)
         self.check_networks(observation_space, action_space)
-        self._observation_space, self._action_space = observation_space, flat_actions(action_space)
+        self._observations, self._action_space = ObservationReader(observation_space), flat_actions(action_space)
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that do not fit the networks, by a forward pass on one blank observation."""

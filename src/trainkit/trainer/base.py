@@ -35,7 +35,7 @@ from trainkit.trainer.compatibility import check_parts, fill_seeds
 from trainkit.trainer.epoch_clock import EpochClock
 from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
-from trainkit.trainer.learning_units import components_of, learners_of, learning_units, numbered_policies
+from trainkit.trainer.learning_units import components_of, learners_of, learning_units, numbering_of
 from trainkit.trainer.metrics import Metrics, Reduce
 from trainkit.trainer.options import LONGEST_RUN, Options
 from trainkit.trainer.parallel.ranked import (
@@ -174,6 +174,7 @@ class Trainer(Generic[TraineeT]):
         )
         self._is_running = False
         self._policy_use = PolicyUse(policy)
+        self._numbered_policies = numbering_of(policy)
         self.reset()
         self._callbacks.check(self)
         try:
@@ -184,7 +185,7 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def _collectors(self) -> list[Collector | TensorCollector]:
-        return [one for one in (self.train_collector, self.test_collector) if one is not None]
+        return [one for one in (self._train_collector, self.test_collector) if one is not None]
 
     @property
     def _folder_owners(self) -> list[OwnsFolder]:
@@ -194,7 +195,7 @@ class Trainer(Generic[TraineeT]):
 
     def _prepare_parts(self) -> None:
         """Check that the parts fit together, then apply the options that concern them."""
-        collectors = {"train_collector": self.train_collector, "test_collector": self.test_collector}
+        collectors = {"train_collector": self._train_collector, "test_collector": self.test_collector}
         units = learning_units(self.policy, self.buffer, self)
         check_parts(type(self).__name__, self.policy, self._learns_by, collectors, units)
         for unit in units:
@@ -417,7 +418,7 @@ class Trainer(Generic[TraineeT]):
         with Checks(f"{type(self).__name__}.reset") as checks:
             rule = ".reset_buffer=True needs reset_collectors=True: rows of open episodes would be missing"
             checks.require(reset_collectors or not reset_buffer, rule)
-            is_online = self.train_collector is not None and isinstance(self.buffer, Clearable)
+            is_online = self._train_collector is not None and isinstance(self.buffer, Clearable)
             rule = ".reset_buffer=True would discard rows that no collector collects again: leave it out"
             checks.require(is_online or not reset_buffer, rule)
         if reset_collectors:
@@ -536,12 +537,12 @@ class Trainer(Generic[TraineeT]):
     @property
     def clock(self) -> int:
         """The clock of schedules, epochs and x-axes: environment steps, unless a trainer overrides it."""
-        return 0 if self.train_collector is None else self.train_collector.env_step
+        return 0 if self._train_collector is None else self._train_collector.env_step
 
     @property
     def env_step(self) -> int:
         """The number of steps of the training collector; `reset(reset_collectors=True)` starts it over."""
-        return 0 if self.train_collector is None else self.train_collector.env_step
+        return 0 if self._train_collector is None else self._train_collector.env_step
 
     @property
     def gradient_step(self) -> int:
@@ -578,7 +579,7 @@ class Trainer(Generic[TraineeT]):
         """The progress and the totals of the run."""
         seconds, parts, timed_from = self.seconds, self._metrics.stopwatch.parts, self._metrics.timed_from
         schedule = self.evaluation_schedule
-        train, test = self.train_collector, self.test_collector
+        train, test = self._train_collector, self.test_collector
         return RunInfo(
             epoch=self.epoch,
             env_step=self.env_step,
@@ -606,7 +607,7 @@ class Trainer(Generic[TraineeT]):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the run, for dashboards and manifests."""
-        envs = None if self.train_collector is None else self.train_collector.envs
+        envs = None if self._train_collector is None else self._train_collector.envs
         return {
             "trainer": type(self).__name__,
             "policy": type(self.policy).__name__,
@@ -707,14 +708,14 @@ class Trainer(Generic[TraineeT]):
 
     def _fire_collect_start(self) -> None:
         """Fire the events before a collect: of policies that were added since the last one, and of its start."""
-        self._callbacks.fire_added(self, numbered_policies(self.policy))
+        self._callbacks.fire_added(self, self._numbered_policies())
         self._callbacks.fire("on_collect_start", self)
 
     def _after_collect(self, stats: CollectStats) -> None:
         """Add a collect to the metrics and fire its event; a divergence of earlier updates is known by now."""
         self.policy.check_divergence()
         if self.ranks is not None:
-            check_even(type(self).__name__, self.train_collector, stats.n_step)
+            check_even(type(self).__name__, self._train_collector, stats.n_step)
         self._metrics.recent.add_collect(stats)
         if self._options.test_in_train and stats.n_episode:  # else there is nothing to compute a score of
             score = self.evaluation_schedule.score(stats)
@@ -852,8 +853,8 @@ class Trainer(Generic[TraineeT]):
         with Checks("Trainer.save") as checks:
             checks.one_of("at", at, ["now", "episode_end"])
         self._complete()
-        if at == "episode_end" and self.train_collector is not None:
-            self.train_collector.require_reset()
+        if at == "episode_end" and self._train_collector is not None:
+            self._train_collector.require_reset()
         if self.ranks is None:
             written = self._checkpoint().write(path, include, exclude)
         else:
@@ -965,12 +966,12 @@ class Trainer(Generic[TraineeT]):
             **components_of(self.policy),
             "buffer": (self.buffer.state_dict, self.buffer.load_state_dict),
         }
-        if self.train_collector is not None:
-            components["collector"] = (self.train_collector.state_dict, self.train_collector.load_state_dict)
+        if self._train_collector is not None:
+            components["collector"] = (self._train_collector.state_dict, self._train_collector.load_state_dict)
         components["trainer"] = (self.state_dict, load_own)
         threads = getattr(self.policy, "n_threads", None) if self._options.threads is None else self._options.threads
-        envs = {} if self.train_collector is None else self.train_collector.envs.made_with
-        player = self.train_collector if self.test_collector is None else self.test_collector
+        envs = {} if self._train_collector is None else self._train_collector.envs.made_with
+        player = self._train_collector if self.test_collector is None else self.test_collector
         evaluation = player.envs.described_for_evaluation() if isinstance(player, Collector) else {}
         logs = self._reports.loggers.folders
         return RunCheckpoint(

@@ -18,9 +18,15 @@ def learners_of(policy: Any) -> Mapping[str, Trainee]:
     return policy.members if isinstance(policy, HasLearningUnits) else {"": policy}
 
 
-def numbered_policies(policy: Any) -> dict[int, str]:
-    """Return the names of the policies of a `MultiAgentPolicy` by number, which no other policy ever has."""
-    return {policy.number_of(name): name for name in policy.policies} if isinstance(policy, HasLearningUnits) else {}
+def numbering_of(policy: Any) -> Callable[[], dict[int, str]]:
+    """Return the function that gives the names of the policies of a `MultiAgentPolicy` by number, now; none of others.
+
+    A number is never given twice. What the policy is, which takes as long as a small network's forward pass, is asked
+    once.
+    """
+    if isinstance(policy, HasLearningUnits):
+        return lambda: {policy.number_of(name): name for name in policy.policies}
+    return dict
 
 
 def components_of(policy: Any) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:

@@ -245,11 +245,11 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def _train_step(self) -> None:
         """Collect unless earlier updates are pending; then perform all pending updates."""
         collector, stopwatch = self._collector, self._metrics.stopwatch
-        if self.overlap or not self._has_ready:
+        if self._overlap or not self._has_ready:
             own = collector.between_steps, collector.overlap  # of the user
             collector.between_steps = self._between_steps(own[0])
             collector.allow_lag(self._replays[0].pending.count_after if self._replays else None)
-            if self.overlap:
+            if self._overlap:
                 collector.overlap = self._perform_share
                 if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
                     self._share_left = None
@@ -272,7 +272,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             for replay in self._replays:
                 replay.count()
             self._after_collect(stats)
-        if not self.overlap:
+        if not self._overlap:
             with stopwatch.measure("update"):
                 for replay in self._replays:
                     while replay.n_ready:
@@ -348,7 +348,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     @property
     def _is_whole(self) -> bool:
-        has_updates = not self.overlap and self._has_ready
+        has_updates = not self._overlap and self._has_ready
         return not (has_updates or self._collector.is_interrupted)
 
     def _start_epoch(self) -> None:
