@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from examples.two_agents import TwoPoles
 
 
 class InThread(tk.Callback):
@@ -61,6 +62,44 @@ def test_a_copy_is_evaluated_in_a_thread_without_effect_on_training() -> None:
     assert errors == []
     for name, array in plain.items():
         np.testing.assert_array_equal(array, disturbed[name])
+
+
+def test_evaluating_a_policy_of_a_game_in_a_thread_while_all_train_is_an_error() -> None:
+    envs = tk.make_envs(TwoPoles, 2, seed=3)
+    policy: Any = tk.MultiAgentPolicy(
+        {name: tk.DQNPolicy.for_envs(envs, hidden=(4,), device="cpu") for name in ("left", "right")}
+    )
+    buffer = tk.MultiAgentBuffer({name: tk.ReplayBuffer(400) for name in ("left", "right")})
+    calls = InThread(lambda policy: evaluate(policy["left"]))
+    settings: dict[str, Any] = {"max_epoch": 1, "step_per_epoch": 60, "batch_size": 8, "verbose": False, "seed": 1}
+    with tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, buffer), callbacks=calls, **settings) as trainer:
+        trainer.run()
+    assert [type(error) for error in calls.errors] == [tk.errors.BusyError] * 3
+    assert evaluate(policy["left"])
+
+
+def test_a_game_cannot_be_collected_while_a_thread_plays_with_one_of_its_policies() -> None:
+    envs, alone = tk.make_envs(TwoPoles, 1, seed=3), tk.make_envs("CartPole-v1", 1, seed=1)
+    members = {name: tk.DQNPolicy.for_envs(alone, hidden=(4,), seed=1) for name in ("left", "right")}
+    game, one = tk.Collector(tk.MultiAgentPolicy(members), envs), tk.Collector(members["right"], alone)
+    errors: list[Exception] = []
+
+    def collect() -> None:
+        try:
+            game.collect(n_step=2)
+        except tk.errors.BusyError as error:
+            errors.append(error)
+
+    def from_another_thread() -> None:
+        thread = threading.Thread(target=collect)
+        thread.start()
+        thread.join(timeout=60)
+
+    one.between_steps = from_another_thread
+    one.collect(n_step=1)
+    assert len(errors) == 1
+    collect()
+    assert game.env_step == 2
 
 
 def test_two_threads_cannot_collect_with_one_policy() -> None:

@@ -2,8 +2,9 @@
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, Protocol, runtime_checkable
 
 from trainkit.core.errors import BusyError
 
@@ -11,31 +12,50 @@ _registering = threading.Lock()
 _locks: "weakref.WeakKeyDictionary[object, threading.RLock]" = weakref.WeakKeyDictionary()
 
 
+@runtime_checkable
+class HasPolicies(Protocol):
+    """A policy of several, by name, that act and learn with it."""
+
+    @property
+    def policies(self) -> Mapping[str, Any]: ...
+
+
 class PolicyUse:
-    """The right of one thread to act and learn with a policy, the same for all who hold the policy.
+    """The right of one thread to act and learn with a policy, and all policies in it, the same for all who hold them.
 
     Args:
         policy: of a trainer or a collector.
     """
 
     def __init__(self, policy: object) -> None:
-        self._name = type(policy).__name__
-        with _registering:
-            self._lock = _locks.setdefault(policy, threading.RLock())
+        self._own = (policy, _lock_of(policy))
+        self._game = policy if isinstance(policy, HasPolicies) else None
 
     @contextmanager
     def by_this_thread(self) -> Iterator[None]:
         """Use the policy inside the block; a thread may enter again.
 
         Raises:
-            BusyError: another thread uses it.
+            BusyError: another thread uses it, or one of the policies in it.
         """
-        if not self._lock.acquire(blocking=False):
-            raise BusyError(
-                f"another thread trains or plays with this {self._name}, whose results both would change: give this "
-                "thread a copy, copy.deepcopy(policy), or evaluate in another process, Evaluation(background=True)"
-            )
+        members = () if self._game is None else self._game.policies.values()
+        held: list[threading.RLock] = []
         try:
+            for policy, lock in (self._own, *((member, _lock_of(member)) for member in members)):
+                if not lock.acquire(blocking=False):
+                    raise BusyError(
+                        f"another thread trains or plays with this {type(policy).__name__}, whose results both would "
+                        "change: give this thread a copy, copy.deepcopy(policy), or evaluate in another process, "
+                        "Evaluation(background=True)"
+                    )
+                held.append(lock)
             yield
         finally:
-            self._lock.release()
+            for lock in held:
+                lock.release()
+
+
+def _lock_of(policy: object) -> threading.RLock:
+    """Return the lock of a policy, the same for all who ask."""
+    with _registering:
+        return _locks.setdefault(policy, threading.RLock())
