@@ -5,7 +5,14 @@ The names of everyday use are here; the others in the namespaces `tk.nets`, `tk.
 `tk.collector`, `tk.trainer` and `tk.zoo`.
 """
 
+import sys
 from typing import TYPE_CHECKING
+
+if "__all__" not in globals():  # else it is reloaded
+    # An import that was interrupted leaves whole modules of packages that are not: theirs would be imported in another
+    # order the next time, in circles.
+    for _name in [name for name in sys.modules if name.startswith(f"{__name__}.")]:
+        del sys.modules[_name]
 
 from trainkit import (
     buffer,
