@@ -110,7 +110,21 @@ def test_what_cannot_be_joined_is_named_with_its_environment(options: Any, messa
 
 
 @forks
-def test_what_processes_return_and_cannot_be_joined_has_a_remedy() -> None:
-    venv = AsyncVectorEnv([Counting, partial(Counting, reward=np.ones(2))])
-    with pytest.raises(EnvError, match=r"a reward that is no number.*check_env finds which"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reward": np.ones(2)}, r"env 1 returned reward array\(\[1\., 1\.\]\), which is not a number"),
+        ({"reward": "one"}, "env 1 returned reward 'one', which is not a number"),
+        ({"info": itself}, "env 1 returned an info whose 'again' contains itself: leave it out"),
+    ],
+)
+def test_what_processes_return_and_cannot_be_joined_is_named_with_its_environment(options: Any, message: str) -> None:
+    venv = AsyncVectorEnv([Counting, partial(Counting, **options), Counting])
+    with pytest.raises(EnvError, match=message):
         collect(venv)
+    venv.close()
+
+
+@forks
+def test_a_reward_of_a_process_that_is_an_array_of_one_number_is_this_number() -> None:
+    assert len(collect(AsyncVectorEnv([Counting, partial(Counting, reward=np.ones((1, 1)))]))) > 0

@@ -33,10 +33,6 @@ from trainkit.envs.ownership import OwnerProcess, claim_environment, free_enviro
 from trainkit.envs.validation import RowReader
 
 _log = logging.getLogger(__name__)
-_REMEDY_OF_JOINING = (
-    ": where it joins what its environments returned, a reward that is no number or an info that contains itself: "
-    "check_env finds which, and make_envs of the environments' factories names the environment"
-)
 _SUSPICIOUS = 3  # episodes whose final observation was the next one's first, from which on it is no coincidence
 
 
@@ -137,6 +133,10 @@ class VectorBackend:
         if isinstance(venv.unwrapped, SyncVectorEnv):
             own = venv.unwrapped.envs
             own[:] = [_Inner(env, env_id, self._reader) for env_id, env in enumerate(own)]
+        self._pipes: list[_Pipe] = []
+        if isinstance(venv.unwrapped, AsyncVectorEnv):
+            pipes = venv.unwrapped.parent_pipes
+            pipes[:] = self._pipes = [_Pipe(pipe, env_id, self._reader) for env_id, pipe in enumerate(pipes)]
 
     @property
     def in_flight(self) -> Ids:
@@ -212,6 +212,9 @@ class VectorBackend:
         if isinstance(self.venv.unwrapped, SyncVectorEnv):
             envs = self.venv.unwrapped.envs
             envs[:] = [env.env if isinstance(env, _Inner) else env for env in envs]
+        if isinstance(self.venv.unwrapped, AsyncVectorEnv):
+            pipes = self.venv.unwrapped.parent_pipes
+            pipes[:] = [pipe.pipe if isinstance(pipe, _Pipe) else pipe for pipe in pipes]
 
     def _read_step(self, result: Any, env_ids: Ids) -> RawStep:
         reader, n = self._reader, self.n
@@ -254,14 +257,14 @@ class VectorBackend:
     def _call(self, method: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
         self._process.check()
         try:
-            return method(*args, **arguments)
+            result = method(*args, **arguments)
         except Failure:
             raise
         except Exception as error:
-            remedy = (
-                _REMEDY_OF_JOINING if isinstance(self.venv.unwrapped, AsyncVectorEnv) and _is_of_joining(error) else ""
-            )
-            raise Failure(None, what_raised(method.__name__, error) + remedy) from error
+            raise Failure(None, what_raised(method.__name__, error)) from error
+        for pipe in self._pipes:
+            pipe.check()
+        return result
 
     def _put_final_obs(self, next_obs: Obs, obs: Obs, infos: dict[str, Any], env_ids: Ids) -> None:
         """Overwrite the first observations of new episodes with the true last ones, in `infos` in SAME_STEP mode."""
@@ -305,6 +308,69 @@ class _Inner(gym.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
 
+class _Pipe:
+    """The pipe to an environment of an AsyncVectorEnv, whose results are read before it joins them.
+
+    A wrong result is an error when all environments have answered, so that the vector environment can be closed: until
+    then another takes its place.
+
+    Args:
+        pipe: as given.
+        env_id: the environment's index.
+        reader: of its results.
+    """
+
+    def __init__(self, pipe: Any, env_id: int, reader: RowReader) -> None:
+        self.pipe, self._env_id, self._reader = pipe, env_id, reader
+        self._is_step = False  # the command that was sent last
+        self._failure: Failure | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pipe is closed."""
+        closed: bool = self.pipe.closed
+        return closed
+
+    def fileno(self) -> int:
+        """Return the pipe's descriptor."""
+        number: int = self.pipe.fileno()
+        return number
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Return whether there is a result."""
+        is_ready: bool = self.pipe.poll(timeout)
+        return is_ready
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self.pipe.close()
+
+    def send(self, message: Any) -> None:
+        """Send a command."""
+        self._is_step = message[0] == "step"
+        self.pipe.send(message)
+
+    def recv(self) -> Any:
+        """Return the result of a command; the reward of a step is a float."""
+        result, is_successful = self.pipe.recv()
+        if self._is_step and is_successful:
+            obs, reward, terminated, truncated, info = result
+            try:
+                reward = reward if type(reward) is float else self._reader.reward(reward)
+                _check_nesting(info)
+            except MISREAD as error:
+                self._failure = Failure(self._env_id, str(error), BadEnvDataError)
+                reward, info = 0.0, {}
+            result = obs, reward, terminated, truncated, info
+        return result, is_successful
+
+    def check(self) -> None:
+        """Raise the failure of the last result, if it was wrong."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+
 def _check_nesting(info: dict[str, Any], outer: tuple[dict[str, Any], ...] = ()) -> None:
     """Raise a ValueError for an info that contains itself."""
     for key, value in info.items():
@@ -312,11 +378,6 @@ def _check_nesting(info: dict[str, Any], outer: tuple[dict[str, Any], ...] = ())
             if value is info or any(value is one for one in outer):
                 raise ValueError(f"returned an info whose {key!r} contains itself: leave it out")
             _check_nesting(value, (*outer, info))
-
-
-def _is_of_joining(error: Exception) -> bool:
-    """Return whether a vector environment fails to join what its environments returned."""
-    return isinstance(error, (TypeError, ValueError, RecursionError))
 
 
 class _FinalObservations:
