@@ -64,3 +64,23 @@ def test_the_settings_of_a_configuration_are_those_that_it_builds_with() -> None
             name: trainer.recipe["arguments"][name] for name in ("gamma", "n_envs", "batch_size", "step_per_collect")
         }
         trainer.close()
+
+
+@pytest.mark.parametrize("has_env", [True, False])
+@pytest.mark.parametrize("name", ["cql", "bcq"])
+def test_settings_of_an_offline_configuration_are_those_of_the_rows_that_it_learns_from(
+    name: str, has_env: bool
+) -> None:
+    preset = tk.presets.PRESETS[name]
+    env = maker(gym.spaces.Box(0, 255, (36, 36), np.uint8), gym.spaces.Discrete(3))
+    envs = tk.make_envs(env, 1, seed=1)
+    buffer = tk.ReplayBuffer(60, spaces=envs, seed=1)
+    tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, buffer).collect(n_step=40)
+    config = preset.config(buffer, env if has_env else None, seed=1, verbose=False, device="cpu")
+    used, trainer = config.settings(), config.build()
+    assert trainer.recipe is not None
+    assert trainer.recipe["domain"] == "atari"
+    assert used["gamma"] == trainer.policy.gamma == 0.99
+    assert used["batch_size"] == trainer.batch_size == 32
+    assert config["reward"] == "sign"
+    trainer.close()

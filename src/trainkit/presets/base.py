@@ -251,9 +251,9 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """Return the zoo's entry that a call with this environment and these options uses; None if it uses none."""
         return None
 
-    def settings_for(self, env: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings that a call with this environment and these options starts from."""
-        return self.settings()
+    def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
+        """Return the settings that a call with these arguments starts from; `buffer` is for offline presets."""
+        raise NotImplementedError
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for unknown options, and for values that do not match their annotation."""
@@ -460,7 +460,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         first = self.table()
         return replace(self.table(self._domain_of(envs)), **{name: getattr(first, name) for name in _OF_ENVS})
 
-    def settings_for(self, env: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
         """Return the settings that a call with this environment and these options starts from."""
         entry = self.zoo_entry(env, options)
         if entry is not None:
@@ -587,10 +587,10 @@ class PresetConfig(Generic[TrainerT]):
     def settings(self) -> dict[str, Any]:
         """Return every setting of the preset with the value that `build` uses.
 
-        Where neither the zoo nor the environment's id determines the table, an environment is made for its spaces;
-        offline, values are those of the first domain.
+        Where neither the zoo nor the environment's id determines the table, an environment is made for its spaces; so
+        it is offline, where neither `env` nor the buffer has them.
         """
-        return {**self.preset.settings_for(self.env, self.options), **self.options}
+        return {**self.preset.settings_for(self.env, self.options, self.buffer), **self.options}
 
     def written_out(self) -> "PresetConfig[TrainerT]":
         """Return an equal configuration that names the settings of the zoo itself, so that it stays as it is."""

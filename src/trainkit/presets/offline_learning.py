@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 from gymnasium.vector import VectorEnv
 
@@ -13,7 +13,7 @@ from trainkit.core.schedules import Linear
 from trainkit.core.signatures import checked
 from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs, make_envs
-from trainkit.envs.make import EnvSpec
+from trainkit.envs.make import EnvSpec, borrowed_envs
 from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy
 from trainkit.presets.base import P, Preset, PresetConfig, Settings, memory_options, network_options
 from trainkit.presets.q_learning import ACTION_VALUE_NEEDS, ActionValueSettings, make_target, make_value
@@ -157,6 +157,14 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         given: dict[str, Any] = dict(options)
         return PresetConfig(preset=self, buffer=buffer, env=env, seed=given.pop("seed", None), options=given)
 
+    def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
+        """Return the settings that a call with this buffer, this environment and these options starts from."""
+        source = buffer if env is None else env
+        if _has_only_spaces(source):
+            return self.settings(self._domain_of(source))
+        with borrowed_envs(source, 1, **replace(self.table(), **options).env_options) as envs:
+            return self.settings(self._domain_of(envs))
+
     def _policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> Learner:
         """Make the policy."""
         raise NotImplementedError
@@ -201,8 +209,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         """Return the evaluation environments, None if `env` is only spaces, and the spaces."""
         source: Any = buffer if env is None else env
         is_made = isinstance(source, (VectorEnv, Envs))
-        has_spaces = hasattr(source, "observation_space") and hasattr(source, "action_space")
-        if has_spaces and not (callable(source) or is_made):
+        if _has_only_spaces(source):
             return None, source
         if env is None:
             raise ConfigError(f"{self} needs env, to evaluate in or for its spaces: {buffer!r} has no spaces")
@@ -210,6 +217,12 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         n = options.get("n_test_envs", 1) if is_made else making.n_test_envs
         envs = make_envs(source, n, in_evaluation=True, **making.env_options)
         return envs, envs
+
+
+def _has_only_spaces(source: Any) -> TypeGuard[EnvSpaces]:
+    """Return whether this is no environment to evaluate in, and has the spaces of one."""
+    has_spaces = hasattr(source, "observation_space") and hasattr(source, "action_space")
+    return has_spaces and not (callable(source) or isinstance(source, (VectorEnv, Envs)))
 
 
 class BCPreset(OfflinePreset[P, BCSettings]):
