@@ -201,6 +201,54 @@ def test_a_space_that_raises_is_an_error_with_its_agent() -> None:
         tk.make_envs(NoSpace, 1)
 
 
+class SeenApart(Parallel):
+    """A game whose agents have different spaces of observations."""
+
+    others: Any = SEEN
+
+    def observation_space(self, agent: str) -> Any:
+        return SEEN if agent == "left" else self.others
+
+
+class SeenApartInTurns(Turns):
+    """The same in turns."""
+
+    others: Any = SEEN
+
+    def __init__(self) -> None:
+        super().__init__(at(1))
+
+    def observation_space(self, agent: str) -> Any:
+        return SEEN if agent == "left" else self.others
+
+
+OTHERS = {
+    "wider": spaces.Box(0, 100, (2,), np.float32),
+    "discrete": spaces.Discrete(4),
+    "dict": spaces.Dict({"x": SEEN}),
+    "image": spaces.Box(0, 255, (36, 36), np.uint8),
+}
+
+
+@pytest.mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("game", [SeenApart, SeenApartInTurns])
+@pytest.mark.parametrize("memory", [None, "gru"])
+def test_one_policy_for_agents_with_different_observation_spaces_is_an_error_with_both(
+    others: str, game: Any, memory: Any
+) -> None:
+    factory = type("Game", (game,), {"others": OTHERS[others]})
+    learner = tk.DQNPolicy.for_envs(Spaces(SEEN, CHOICE), hidden=(4,), recurrent=memory)
+    shared = tk.MultiAgentPolicy({"one": learner}, dict.fromkeys(Parallel.possible_agents, "one"))
+    for policy in (learner, shared):
+        with pytest.raises(tk.SpaceMismatchError) as raised:
+            tk.Collector(policy, tk.make_envs(factory, 1))
+        with pytest.raises(tk.SpaceMismatchError):
+            tk.evaluate(policy, factory, n_episode=1)
+        shown = str(raised.value)
+        assert "Box(0.0, 100.0, (1,), float32)" in shown
+        assert f"'left': {SEEN}, 'right': {OTHERS[others]}" in shown
+
+
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800", "a/b", "", "a\nb"])
 def test_a_policys_name_is_printable(name: str) -> None:
     with pytest.raises(tk.ConfigError, match="printable characters"):
