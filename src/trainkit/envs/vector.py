@@ -135,7 +135,7 @@ class VectorBackend:
             own[:] = [_Inner(env, env_id, self._reader) for env_id, env in enumerate(own)]
         self._pipes: list[_Pipe] = []
         if isinstance(venv.unwrapped, AsyncVectorEnv):
-            pipes = venv.unwrapped.parent_pipes
+            pipes: list[Any] = venv.unwrapped.parent_pipes
             pipes[:] = self._pipes = [_Pipe(pipe, env_id, self._reader) for env_id, pipe in enumerate(pipes)]
 
     @property
