@@ -4,6 +4,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -55,6 +56,7 @@ from trainkit.nets.weights import SeededModule, seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, takes_features_and_rows
 from trainkit.policy.checks import check_same_spaces
 from trainkit.policy.export import Exportable, export_policy
+from trainkit.policy.layer_streams import LayerStreams, drops
 from trainkit.policy.learning import Learning
 from trainkit.policy.persistence import (
     KeyMap,
@@ -76,7 +78,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
 _MODELESS = {nn.Linear, nn.Conv2d, nn.ModuleList, nn.Flatten, nn.LayerNorm, nn.RMSNorm}  # which have no modes
 
 
@@ -871,14 +872,6 @@ class Policy(nn.Module):
                 *(type(self).__name__, ", ".join(missed)),
             )
 
-        if dropping := [name for name, module in self.named_modules() if _drops(module)]:
-            _log.warning(
-                "%s: %s draw from torch's global generator while the policy learns, which neither its seed nor a "
-                "checkpoint covers: runs of one seed differ, and a resumed one from the whole. Leave dropout out, or "
-                "seed torch yourself and expect no equal bits after a resume",
-                *(type(self).__name__, ", ".join(dropping)),
-            )
-
     def _missed_by_seed(self) -> list[str]:
         """Name the networks with initial weights that `seed` does not draw, such as copies that a constructor made."""
         drawn = [part for module in self._drawn.values() for _, part in seeded_parts(module)]
@@ -900,6 +893,16 @@ class Policy(nn.Module):
         """Restart the random streams from a root seed, and nothing else."""
         self.rng = seeding.generator(root, "policy", "explore")
         self.generator = torch.Generator(self.device).manual_seed(seeding.derive(root, "policy", "noise"))
+        self._layer_streams = LayerStreams(seeding.derive(root, "policy", "layers"), self.device)
+
+    @cached_property
+    def _drops(self) -> bool:
+        """Whether a module drops some of its inputs in training mode."""
+        return any(map(drops, self.modules()))
+
+    def layers_draw(self) -> AbstractContextManager[None]:
+        """Return a context in which layers that draw from torch's global generators continue the policy's streams."""
+        return self._layer_streams.drawn_from() if self._drops else nullcontext()
 
     def streams_state(self) -> dict[str, Any]:
         """Return the state of the random streams."""
@@ -986,15 +989,20 @@ class Policy(nn.Module):
 
     def training_state(self) -> dict[str, Any]:
         """Return everything that training continues from: weights, moments, counters, random streams."""
-        return action_units(self) | {
-            "weights": self.state_dict(),
-            **self._learning.state_dict(),
-            "n_updates": self.n_updates,
-            "last_step": self.last_step,
-            "streams": self.streams_state(),
-            "statistics": self.statistics.state_dict(),
-            "engine": self._engine.state_dict(),
-        }
+        layers = {"layers": self._layer_streams.state_dict()} if self._drops else {}
+        return (
+            action_units(self)
+            | layers
+            | {
+                "weights": self.state_dict(),
+                **self._learning.state_dict(),
+                "n_updates": self.n_updates,
+                "last_step": self.last_step,
+                "streams": self.streams_state(),
+                "statistics": self.statistics.state_dict(),
+                "engine": self._engine.state_dict(),
+            }
+        )
 
     def load_training_state(self, state: Mapping[str, Any]) -> None:
         """Continue from the saved state of a policy made of the same parts."""
@@ -1003,6 +1011,7 @@ class Policy(nn.Module):
         self._learning.load_state_dict(state)
         self.n_updates, self.last_step = state["n_updates"], state["last_step"]
         self.load_streams_state(state["streams"])
+        self._layer_streams.load_state_dict(state.get("layers", {}))
         self.statistics.load_state_dict(state["statistics"])
         if "engine" in state:  # not in checkpoints that are older than engines
             self._engine.load_state_dict(state["engine"])
@@ -1025,9 +1034,3 @@ class Policy(nn.Module):
         for name, part in self.named_children():
             rows[name] = f"{type(part).__name__}, {sum(one.numel() for one in part.parameters()):,} parameters"
         return html_table(type(self).__name__, rows.items())
-
-
-def _drops(module: nn.Module) -> bool:
-    """Return whether a module drops some of its inputs at random in training mode."""
-    share = module.p if isinstance(module, _DROPOUTS) else getattr(module, "dropout", 0.0)
-    return isinstance(share, float) and share > 0.0

@@ -58,6 +58,12 @@ class Learning:
         self, columns: Any, n_rows: int, frames: Any = None, *, step: int
     ) -> tuple[UpdateResult, Mapping[str, Scalar]]:
         """Take one update on the columns of B rows; return its result and its metrics."""
+        with self._policy.layers_draw():
+            return self._update(columns, n_rows, frames, step=step)
+
+    def _update(
+        self, columns: Any, n_rows: int, frames: Any, *, step: int
+    ) -> tuple[UpdateResult, Mapping[str, Scalar]]:
         policy, engine = self._policy, self._policy.engine
         inputs = policy.loss_inputs(n_rows, step=step)
         work = partial(self._work, n_rows=n_rows, step=step)
@@ -122,7 +128,8 @@ class Learning:
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on a loss by torch; return what else the loss returned."""
-        taken: Taken = self.with_room(partial(self.steps[name], loss, step=step), step)
+        with self._policy.layers_draw():
+            taken: Taken = self.with_room(partial(self.steps[name], loss, step=step), step)
         return self._record(name, taken, step)
 
     def end(

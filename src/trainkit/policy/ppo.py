@@ -161,6 +161,8 @@ class ReinforcePolicy(OnpolicyPolicy):
     """
 
     def __init__(self, network: nn.Module, *, normalize_advantage: bool = True, **parts: Any) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.require("lam" not in parts, ".lam has no effect: its advantages are whole returns, leave it out")
         super().__init__(network, normalize_advantage=normalize_advantage, **parts)
 
     def _advantages(
