@@ -20,6 +20,7 @@ import trainkit as tk
 from trainkit.collector.events import EpisodeEvents
 from trainkit.core.data import Horizon
 from trainkit.core.schedules import Schedule
+from trainkit.core.signatures import options_of
 from trainkit.trainer.callbacks.base import Callback
 
 TINY: dict[str, Any] = {"device": "cpu", "verbose": False, "evaluation": None, "hidden": (8,), "seed": 1, "zoo": False}
@@ -341,6 +342,10 @@ def test_settings_of_the_loop_apply_from_the_next_step_on() -> None:
             r"ReplayBuffer\.capacity cannot be assigned.*ReplayBuffer\(\.\.\.",
         ),
         (lambda t: setattr(t.train_collector, "envs", None), r"Collector\.envs cannot be assigned"),
+        (lambda t: setattr(t.policy, "clip", tk.Clip(0.1)), r"DQNPolicy\.clip would have no effect: .* construction"),
+        (lambda t: setattr(t.policy, "target", tk.Target(5)), r"DQNPolicy\.target would have no effect"),
+        (lambda t: setattr(t.policy, "reward", 0.1), r"DQNPolicy\.reward would have no effect"),
+        (lambda t: setattr(t.policy, "exploration", 0.1), r"DQNPolicy\.exploration must be .*Exploration.*, got 0\.1"),
     ],
 )
 def test_what_cannot_be_assigned_names_the_remedy(assign: Callable[[Any], None], message: str) -> None:
@@ -348,6 +353,21 @@ def test_what_cannot_be_assigned_names_the_remedy(assign: Callable[[Any], None],
         next(trainer)
         with pytest.raises(tk.ConfigError, match=message):
             assign(trainer)
+
+
+# Options that shape a network, and are no names of anything afterwards; `double` is a method of torch's modules.
+OF_NETWORKS = set("activation channels_last critic_only double encoder envs head hidden imitation norm".split())
+OF_NETWORKS |= set("recurrent shared sigma0".split())
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_options_of_constructors_are_attributes_or_cannot_be_assigned(run: str) -> None:
+    with RUNS[run]() as trainer:
+        for part in (trainer, trainer.policy, trainer.buffer, trainer.train_collector):
+            kind: Any = type(part)
+            options = set() if part is None else {*options_of(kind), *options_of(getattr(kind, "for_envs", kind))}
+            for name in sorted(options - OF_NETWORKS):
+                assert hasattr(kind, name) or name in dir(part), f"{kind.__name__}.{name}"
 
 
 def test_a_network_that_updates_do_not_move_is_named_where_the_epoch_starts() -> None:

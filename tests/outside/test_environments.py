@@ -140,6 +140,28 @@ def test_a_mask_of_several_parts_is_not_advised_to_be_flattened() -> None:
         tk.make_envs(MaskedParts, 1)
 
 
+class MaskedPartsInInfo(Standing):
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def reset(self, **options: Any) -> Any:
+        obs, _ = super().reset(**options)
+        return obs, {"action_mask": np.ones(5, np.int8)}
+
+
+def test_a_mask_of_several_parts_in_the_info_is_not_advised_to_be_read_from_there() -> None:
+    text = found(MaskedPartsInInfo, "warning")
+    assert "number the joint actions in a wrapper" in text
+    assert "mask_key" not in text
+
+
+def test_an_illegal_action_of_a_script_is_named() -> None:
+    legal = tk.policy.ScriptedPolicy(lambda obs: np.ones(len(obs["obs"]), np.int64))
+    assert tk.Collector(legal, tk.make_envs(Masked, 2, seed=1)).collect(n_step=4).n_step == 4
+    illegal = tk.policy.ScriptedPolicy(lambda obs: np.arange(len(obs["obs"]))[::-1])
+    with pytest.raises(tk.ConfigError, match=r"legal actions, got 0 for env 1, whose action_mask allows \[1\]"):
+        tk.Collector(illegal, tk.make_envs(Masked, 2, seed=1)).collect(n_step=4)
+
+
 @pytest.mark.parametrize(
     "wrapper",
     [gym.wrappers.FlattenObservation, lambda env: gym.wrappers.FilterObservation(env, ["obs"])],

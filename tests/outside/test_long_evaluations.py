@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from trainkit.collector import episodes
 from trainkit.trainer import evaluation_schedule
 
 
@@ -38,6 +39,15 @@ def test_episodes_that_do_not_end_are_warned_of_once_before_an_evaluation(caplog
     assert "in the first 1,024 steps of training" in found
     assert "or for 40 steps" in found
     assert "max_episode_steps" in found
+
+
+def test_an_episode_without_a_limit_of_its_own_names_where_limits_are_given(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episodes, "LONGEST_EPISODE", 40)
+    with caplog.at_level(logging.WARNING):
+        tk.evaluate(tk.RandomPolicy(Endless.action_space, seed=1), Endless, n_episode=1, max_episode_steps=40, seed=1)
+    assert 'of a preset env_options={"max_episode_steps": N}' in caplog.text
 
 
 @pytest.mark.parametrize("options", [{"n_envs": 2}, {"env_options": {"max_episode_steps": 100}}])

@@ -234,3 +234,15 @@ def test_a_preset_takes_a_part_in_the_place_of_its_own() -> None:
     options: dict[str, Any] = {"backup": Mine(), "penalty": tk.ConservativePenalty(0.5)}
     with tk.presets.dqn("CartPole-v1", **REPLAY, **options) as trainer:
         assert isinstance(trainer.policy.backup, Mine)
+
+
+def test_a_rejected_log_leaves_the_name_free() -> None:
+    with tk.presets.dqn("CartPole-v1", max_epoch=1, step_per_epoch=40, hidden=(4,), evaluation=None, seed=1) as trainer:
+        wrong: Any = "avg"
+        with pytest.raises(tk.ConfigError, match="reduce"):
+            trainer.log("x", 1.0, wrong)
+        with pytest.raises(tk.ConfigError, match="needs a number"):
+            trainer.log("x", "one", "sum")
+        trainer.log("x", 1.0)
+        _, stats, _ = next(trainer)
+    assert stats["custom/x"] == 1.0

@@ -111,6 +111,12 @@ def test_weights_of_a_folder_of_checkpoints_are_those_of_the_newest(tmp_path: Pa
 # ---- left to the rebuilding of calls: methods advise as constructors do ----
 
 
+def test_a_number_by_position_is_advised_to_be_an_option_that_takes_it() -> None:  # Tianshou's second is the ring
+    buffer: Any = tk.PrioritizedReplayBuffer
+    with pytest.raises(tk.ConfigError, match=r"takes only capacity by position.*such as n_envs=8$"):
+        buffer(20_000, 8, alpha=0.6, beta=0.4)
+
+
 @pytest.mark.xfail(strict=True, raises=TypeError, reason="methods do not advise on unknown keywords yet")
 @pytest.mark.parametrize(
     ("call", "hint"),

@@ -244,7 +244,7 @@ def test_the_gradient_is_what_finite_differences_say(kind: Any, options: Any, is
         (PPOPolicy, {"lam": 1.1}, "PPOPolicy.lam must be"),
         (A2CPolicy, {"value_weight": "much"}, "A2CPolicy.value_weight must be"),
         (A2CPolicy, {"entropy_weight": -1}, r"A2CPolicy.entropy_weight must be in \[0, inf\), got -1"),
-        (ReinforcePolicy, {"lam": -0.1}, "ReinforcePolicy.lam must be"),
+        (ReinforcePolicy, {"lam": -0.1}, "ReinforcePolicy.lam has no effect: its advantages are whole returns"),
     ],
 )
 def test_a_wrong_number_is_refused_by_name(kind: Any, options: Any, message: str) -> None:

@@ -28,6 +28,7 @@ from trainkit.buffer.storage import (
     take_rows_into,
 )
 from trainkit.core import files, seeding, tree
+from trainkit.core.assignments import fixed_options
 from trainkit.core.data import (
     ROW_COLUMNS,
     STATE,
@@ -63,6 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 @checked
+@fixed_options(["n_envs", "stack"])
 class ReplayBuffer(HasSpaces):
     """Keep the last `capacity` transitions and sample batches of them uniformly, with replacement.
 

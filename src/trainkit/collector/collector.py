@@ -20,6 +20,7 @@ from trainkit.collector.fragment_actor import FragmentActor
 from trainkit.collector.kept_rows import CollectedRows, OpenRows
 from trainkit.collector.policy_actor import PolicyActor
 from trainkit.core import seeding, tree
+from trainkit.core.assignments import fixed_options
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.policy_use import PolicyUse
@@ -80,6 +81,7 @@ class Overlap:
 
 
 @checked
+@fixed_options(["count_steps_by", "extra_columns", "observe"])
 class Collector:
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 

@@ -18,6 +18,10 @@ from trainkit.core.stats import NO_VALUES, CollectStats, PlayerStats, Summary
 _log = logging.getLogger(__name__)
 
 LONGEST_EPISODE = 30_000  # default limit of an evaluation's episodes, in steps; Atari's games end after 27,000
+_NO_LIMIT = (
+    ": give the environments a limit of their own, make_envs(..., max_episode_steps=N), of a preset "
+    'env_options={"max_episode_steps": N}'
+)
 _ENDLESS = 100_000  # steps after which an episode is reported as one that may never end
 _RECENT = 100  # episodes in `recent_returns`
 
@@ -335,7 +339,8 @@ class Episodes:
             self._has_warned_of_endless = True
             _log.warning(
                 "env %d has made %s steps without an episode's end, so its return is never complete: let it "
-                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit",
+                "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit; a preset takes "
+                'env_options={"max_episode_steps": N}',
                 endless[0] // self._n_agents,
                 f"{self._lengths[endless[0]]:,}",
             )
@@ -347,8 +352,9 @@ class Episodes:
             _log.log(
                 logging.INFO if can_continue and limit < LONGEST_EPISODE else logging.WARNING,
                 "%s: an episode (env %d) is truncated at max_episode_steps=%s, and counts with its return so far; "
-                "n_cut_episodes counts such episodes%s",
+                "n_cut_episodes counts such episodes%s%s",
                 *(name, game, f"{limit:,}"),
+                _NO_LIMIT if limit >= LONGEST_EPISODE else "",
                 "" if can_continue else "; no other follows there, as the vector environment resets itself only",
             )
 

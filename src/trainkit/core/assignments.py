@@ -74,7 +74,7 @@ def fixed_options(names: Iterable[str]) -> Callable[[Kind], Kind]:
     def add(kind: Kind) -> Kind:
         for name in names:
             if not hasattr(kind, name):
-                fixed = Elsewhere(f"it is fixed at construction, {kind.__name__}(..., {name}=...)")
+                fixed = Elsewhere(f"it is fixed at construction, give {name}= there")
                 fixed.__set_name__(kind, name)
                 setattr(kind, name, fixed)
         return kind

@@ -151,8 +151,10 @@ def _check_call(
         shown = [name for name in signature.positional if name not in ("self", "cls")]
         n_given = len(args) - len(signature.positional) + len(shown)
         accepted = f"only {', '.join(shown)}" if shown else "nothing"
-        by_name = [name for name in signature.optional if name not in signature.positional]
-        first = f", such as {by_name[0]}={args[len(signature.positional)]!r}" if by_name else ""
+        value = args[len(signature.positional)]
+        free = (name for name in signature.optional if name not in signature.positional and name not in options)
+        fitting = [name for name in free if type(value) in union_members(signature.annotations[name])]
+        first = f", such as {fitting[0]}={value!r}" if fitting else ""
         problems.append(f"{subject} takes {accepted} by position, got {n_given} arguments: give options by name{first}")
     by_position = dict(zip(signature.positional, args, strict=False))
     known, forwards = _known_options(function, owner)

@@ -185,8 +185,7 @@ class GamesBackend:
         columns = self._five_dicts(first, answer)
         obs, rewards, ends, cuts, infos = columns
         present = set(map(str, answer.present))
-        for what, column in zip(_NAMES[:4], columns, strict=False):
-            self._check_agents(game, first, what, column)
+        self._check_agents(game, first, dict(zip(_NAMES[:4], columns, strict=False)))
         late = self._add_rewards(game, first, rewards)
         entries: list[Entry] = []
         is_open = self._is_open[self._rows_of(game)].tolist()
@@ -209,14 +208,17 @@ class GamesBackend:
         read.entries += entries
         read.late |= late
 
-    def _check_agents(self, game: int, first: int, what: str, own: dict[str, Any]) -> None:
+    def _check_agents(self, game: int, first: int, columns: dict[str, dict[str, Any]]) -> None:
         """Raise for an agent that the game does not have, and for an observation that is None."""
-        for name, value in own.items():
-            if name not in self._index:
+        known = self._index.keys()
+        for what, own in columns.items():
+            if not own.keys() <= known:
+                name = next(name for name in own if name not in known)
                 hint = did_you_mean(name, self.agents)
                 rule = f"not one of its possible_agents {list(self.agents)}{hint}"
                 raise Failure(first, f"returned {_ONE.get(what, what)} for {name!r}, {rule}", BadEnvDataError)
-            if value is None and what == _NAMES[0]:
+        for name, value in columns[_NAMES[0]].items():
+            if value is None:
                 raise Failure(
                     game * len(self.agents) + self._index[name],
                     f"returned the observation None for agent {name!r}: return one that its space has, the last one "
@@ -308,7 +310,7 @@ class GamesBackend:
         if not isinstance(obs, dict):
             raise Failure(first, f"returned observations {obs!r} from reset, not a dict by agent", BadEnvDataError)
         obs, infos, present = by_name(obs), by_name(infos), set(map(str, answer.present))
-        self._check_agents(game, first, _NAMES[0], obs)
+        self._check_agents(game, first, {_NAMES[0]: obs})
         entries: list[Entry] = []
         for agent, name in enumerate(self.agents):
             if name in obs and name in present:

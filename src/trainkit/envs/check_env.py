@@ -15,6 +15,7 @@ from trainkit.core.data import ACTION_MASK, ArraySpec, Obs
 from trainkit.core.errors import Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import (
+    MASK_REMEDY,
     UNSCALED_REMEDY,
     check_spaces,
     is_unscaled,
@@ -281,7 +282,8 @@ class _Check:
         """Return an observation [1, ...] with the action mask, where there is one."""
         if self._mask_key is None:
             if ACTION_MASK in info and not (isinstance(obs, dict) and ACTION_MASK in obs):
-                advice = f'make_envs(mask_key="{ACTION_MASK}"), or illegal actions will be taken'
+                reads = f'make_envs(mask_key="{ACTION_MASK}"), or illegal actions will be taken'
+                advice = reads if isinstance(self._actions.space, gym.spaces.Discrete) else MASK_REMEDY
                 self.find("warning", f"its info has {ACTION_MASK!r}, which is not read", advice)
             return obs
         mask = np.asarray(info.get(self._mask_key))

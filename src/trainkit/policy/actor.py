@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.assignments import Elsewhere
+from trainkit.core.assignments import Elsewhere, fixed_options
 from trainkit.core.data import POLICY_ACTION, STATE, ActOutput, Obs
 from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError, check_flag
 from trainkit.core.signatures import read_only
@@ -31,6 +31,7 @@ from trainkit.policy.statistics import ActionStd
 
 
 @read_only
+@fixed_options("clip flush_denormals max_grad_norm normalize_obs optimizer reward".split())
 class ActorPolicy(Policy):
     """Base class of policies whose actor's outputs are the parameters of a distribution of actions.
 

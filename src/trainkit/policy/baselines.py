@@ -8,7 +8,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.data import ActOutput, Obs
+from trainkit.core.data import ACTION_MASK, ActOutput, Obs
 from trainkit.core.errors import Checks, ConfigError, check_flag
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import checked_legal, random_actions, random_probability
@@ -78,7 +78,7 @@ class ScriptedPolicy(Policy):
     """Act by a function of the observations; learns nothing.
 
     Args:
-        fn: from raw observations [K, ...], with the mask in, to actions [K, ...].
+        fn: from raw observations [K, ...], with the mask in, to legal actions [K, ...].
         observation_space: of one environment; a collector sets it otherwise.
         action_space: of one environment.
     """
@@ -109,4 +109,20 @@ class ScriptedPolicy(Policy):
         action, n_rows = np.asarray(self.fn(obs)), len(tree.first_leaf(obs))
         if action.shape[:1] != (n_rows,):
             raise ConfigError(f"ScriptedPolicy.fn must give {n_rows} actions [K, ...], got shape {action.shape}")
+        self._check_legal(obs, action, env_ids)
         return ActOutput(action, {}, state)
+
+    def _check_legal(self, obs: Obs, action: NDArray[Any], env_ids: NDArray[np.intp] | None) -> None:
+        """Raise for an action [K] that the mask of its row forbids."""
+        legal = checked_legal(obs, env_ids)
+        if legal is None or not isinstance(self.action_space, spaces.Discrete) or action.dtype.kind not in "iu":
+            return
+        is_known = (action >= 0) & (action < legal.shape[1])  # the collector names others
+        is_illegal = is_known & ~legal[np.arange(len(action)), np.where(is_known, action, 0)]
+        if is_illegal.any():
+            row = int(np.flatnonzero(is_illegal)[0])
+            raise ConfigError(
+                f"ScriptedPolicy.fn must give legal actions, got {action[row]} for env "
+                f"{row if env_ids is None else env_ids[row]}, whose {ACTION_MASK} allows "
+                f"{np.flatnonzero(legal[row]).tolist()}: choose among those where obs[{ACTION_MASK!r}] is True"
+            )

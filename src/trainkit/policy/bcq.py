@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainkit.core.assignments import fixed_options
 from trainkit.core.data import Obs
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
@@ -74,6 +75,7 @@ class PlausibleBackup:
 
 
 @checked
+@fixed_options(["imitation_optimizer", "threshold"])
 class DiscreteBCQPolicy(DQNPolicy):
     """Discrete BCQ (Fujimoto et al., 2019): a Q-learner that only uses the values of actions probable in the data.
 

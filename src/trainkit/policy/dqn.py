@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.assignments import Elsewhere
+from trainkit.core.assignments import Elsewhere, fixed_options
 from trainkit.core.data import (
     ACTION_PROB,
     COLUMN_SPECS,
@@ -31,7 +31,7 @@ from trainkit.core.data import (
 from trainkit.core.errors import Checks, ConfigError, check_flag
 from trainkit.core.former_names import check_overrides
 from trainkit.core.protocols import EnvSpaces, HasReturnRange
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import checked, mismatch
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
 from trainkit.engine.device import to_device
 from trainkit.engine.device_frames import frames_of
@@ -78,6 +78,8 @@ _MANY_JOINT_ACTIONS = 256
 
 
 @checked
+@fixed_options("act_on clip dueling flush_denormals max_grad_norm noisy normalize_obs optimizer reward".split())
+@fixed_options(["store_action_prob", "store_q_values", "target"])
 class DQNPolicy(Policy):
     """Q-learner (Mnih et al., 2015) made of the parts passed in.
 
@@ -108,11 +110,11 @@ class DQNPolicy(Policy):
     part's own.
     """
 
-    unwatched: ClassVar[frozenset[str]] = frozenset({"exploration", "_joint", "_cpu_copy", "_support"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_exploration", "_joint", "_cpu_copy", "_support"})
     epsilon = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
-    exploration: Exploration = Greedy()  # until the constructor sets it
+    _exploration: Exploration = Greedy()  # until the constructor sets it
 
     def __init__(
         self,
@@ -144,7 +146,7 @@ class DQNPolicy(Policy):
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))
         self.penalty = penalty
-        self.exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
+        self._exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
         if store_action_prob:
             require_probability(name, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
@@ -238,6 +240,17 @@ class DQNPolicy(Policy):
         defaults |= {"backup": DoubleBackup() if double else None, "exploration": Greedy() if noisy else None}
         return cls(network, value=value, **defaults | parts)
 
+    @property
+    def exploration(self) -> Exploration:
+        """What chooses among the values while exploring; another one is for actions that follow."""
+        return self._exploration
+
+    @exploration.setter
+    def exploration(self, exploration: Exploration) -> None:
+        if problem := mismatch(exploration, Exploration):
+            raise ConfigError(f"{type(self).__name__}.exploration {problem}")
+        self._exploration = exploration
+
     # ---- acting ----
 
     def act(
@@ -256,7 +269,7 @@ class DQNPolicy(Policy):
         """
         check_flag(self, "act(explore=)", explore)
         obs = self._rows_to_act_on(obs, env_ids)
-        exploration = self.exploration if explore else Greedy()
+        exploration = self._exploration if explore else Greedy()
         legal = checked_legal(obs, env_ids)  # [K, A]
         carried: CarriedState | None = None
         if self.sequences is None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
+from trainkit.core.assignments import fixed_options
 from trainkit.core.data import (
     POLICY_ACTION,
     STATE,
@@ -49,6 +50,7 @@ _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "v
 
 
 @read_only
+@fixed_options("action_bound_method action_scaling adam_eps log_std".split())
 class OnpolicyPolicy(ActorPolicy):
     """Base class of on-policy learners: a subclass defines `loss`, and names its schedules.
 

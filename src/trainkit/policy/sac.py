@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
+from trainkit.core.assignments import fixed_options
 from trainkit.core.data import STATE, Horizon, Obs, Sequences
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.former_names import former_members
@@ -41,6 +42,7 @@ from trainkit.policy.target import Target
 
 @checked
 @former_members("SACPolicy")
+@fixed_options("critic_optimizer initial_temperature target tau temperature temperature_optimizer".split())
 class SACPolicy(ActorPolicy):
     """Soft actor-critic (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").
 

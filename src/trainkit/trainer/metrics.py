@@ -277,7 +277,7 @@ class Metrics:
         with Checks("Trainer.log") as checks:
             checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
             checks.one_of("reduce", reduce, REDUCES)
-            known = self._reduces.setdefault(name, reduce)
+            known = self._reduces.get(name, reduce)
             checks.require(
                 known == reduce, f" reduces {name!r} by {known!r}, got {reduce!r}: log it under another name"
             )
@@ -286,6 +286,7 @@ class Metrics:
             if array is None and number is None:  # checked first: formatting an array takes long
                 expected = "an array of finite numbers" if reduce == "histogram" else "a number"
                 checks.require(False, f" needs {expected} for {name!r}, got {shown(value)}")
+        self._reduces[name] = reduce
         if array is not None and len(array):
             self._histograms.setdefault(name, []).append(array)
         if number is not None:
