@@ -8,15 +8,17 @@ import functools
 import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 import trainkit as tk
+from examples.two_agents import TwoPoles
 from tests.outside.test_assignments import digest
 from trainkit import presets
 from trainkit.core.signatures import union_members
@@ -37,6 +39,26 @@ def received(*_: object, **__: object) -> Any:
 
 def failing(*_: object) -> None:
     raise RuntimeError("of the user")
+
+
+class Fails(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment that fails in its 7th step, the first of a run."""
+
+    n_steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.n_steps += 1
+        if self.n_steps == 7 and not Path("failed").exists():
+            Path("failed").touch()
+            raise RuntimeError("of the environment")
+        return self.env.step(action)
+
+
+class TwoPendulums(TwoPoles):
+    """A game of two agents whose actions are in a Box."""
+
+    def __init__(self) -> None:
+        self._poles, self.agents = {name: gym.make("Pendulum-v1") for name in self.possible_agents}, []
 
 
 @functools.cache
@@ -63,6 +85,8 @@ COMMON: list[dict[str, Any]] = [
     {"on_epoch_end": lambda trainer, result: trainer.log("threads", torch.get_num_threads())},
     {"reward": lambda columns: columns["reward"] * np.nan},
     {"checkpoint": "checkpoints"},
+    {"resumed": True},
+    {"env_options": {"wrappers": (Fails,), "on_error": "restart", "restart_delay_s": 0.0, "max_restarts": 100}},
 ]
 OF_BC = [more for more in COMMON if "reward" not in more]
 ROLLOUT_RUNS: list[dict[str, Any]] = [
@@ -70,11 +94,12 @@ ROLLOUT_RUNS: list[dict[str, Any]] = [
     ROLLOUTS | {"recurrent": "gru", "sequence_length": 4},
     ROLLOUTS | {"env": "Pendulum-v1"},
     *(ROLLOUTS | more for more in COMMON),
+    ROLLOUTS | {"env": TwoPoles, "self_play": True},
 ]
 EPISODES: dict[str, Any] = {"step_per_collect": None, "episode_per_collect": 2, "batch_size": None}
 EPISODES |= {"step_per_epoch": 200}
 RUNS: dict[str, list[dict[str, Any]]] = {
-    "dqn": [*Q_RUNS, *(OF_Q | more for more in COMMON)],
+    "dqn": [*Q_RUNS, *(OF_Q | more for more in COMMON), OF_Q | {"env": TwoPoles, "self_play": True}],
     "ppo": ROLLOUT_RUNS,
     "a2c": ROLLOUT_RUNS,
     "reinforce": [run | EPISODES for run in ROLLOUT_RUNS],
@@ -83,6 +108,7 @@ RUNS: dict[str, list[dict[str, Any]]] = {
         REPLAY | {"env": "Pendulum-v1", "prioritized": True},
         REPLAY | {"env": "Pendulum-v1", "recurrent": "gru", "sequence_length": 4, "burn_in": 2, "batch_size": 4},
         *(REPLAY | {"env": "Pendulum-v1"} | more for more in COMMON),
+        REPLAY | {"env": TwoPendulums, "self_play": True},
     ],
     "bc": [OFFLINE, *(OFFLINE | more for more in OF_BC)],
     "cql": [OFFLINE | more for more in ({"target_every": 5}, {"value": "categorical"}, *COMMON)],
@@ -142,40 +168,55 @@ def others(option: str, annotation: Any, current: Any) -> list[Any]:
     return values or ["here"]
 
 
-def outcome(preset: Any, options: Mapping[str, Any], capsys: Any, folder: Path, option: str = "") -> str:
-    """Train, and return a digest of what was learned, logged, printed and written; or how the run was rejected."""
-    given = dict(options)
-    env = given.pop("env", "CartPole-v1")
+def outcome(make: Callable[[], Any], capsys: Any, folder: Path, option: str = "") -> str:
+    """Train a new trainer, and return a digest of what was learned, logged, printed and written; or of the rejection.
+
+    What is no trainer is used when it is made, and its digest is of its arrays and plain values.
+    """
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     dataset().seed(1)
     try:
-        data = (dataset(),) if isinstance(preset, presets.OfflinePreset) else ()
-        with preset(*data, env, **given) as trainer:
+        made = make()
+        if not isinstance(made, tk.Trainer):
+            return digest(made, files_in(folder))
+        with made as trainer:
             trainer.run()
-            timed = re.compile("second|durations|_ms$|^system/|^time/")
+            timed = re.compile("second|durations|_ms$|^system/|^time/|memory/")
             history = [{k: v for k, v in row.items() if not timed.search(k)} for row in trainer.history]
             record = trainer.describe() if option in HOW_A_RUN_IS_EXECUTED else {}
-            state = trainer.policy.state_dict(), trainer.gradient_step, trainer.env_step, trainer.stop_reason
+            state = trainer.policy.get_weights(), trainer.gradient_step, trainer.env_step, trainer.stop_reason
+            collector = trainer.train_collector
+            if collector is not None and isinstance(trainer.buffer, tk.ReplayBuffer):
+                state = *state, trainer.buffer.get(collector.collected_slots).extras
     except tk.errors.TrainkitError as error:
-        return f"rejected: {error}"
+        return f"{'rejected' if isinstance(error, ValueError) else 'failed'}: {error}"
     except RuntimeError as error:
         return str(error)
     finally:
         shown = capsys.readouterr()
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "summary" not in path.name)
-    return digest(state, history, record, shown.out.count("\n"), bool(shown.err), files)
+    return digest(state, history, record, shown.out.count("\n"), bool(shown.err), files_in(folder))
 
 
-# Events of several policies, of failing environments and of resumed runs, which no run here has.
-OF_OTHER_RUNS = {"on_policy_added", "on_episode_failed", "on_checkpoint_loaded"}
+def files_in(folder: Path) -> list[tuple[str, Any]]:
+    """Return the names of the files, with their lines or bytes where no times and no paths are in them."""
+
+    def content(path: Path) -> Any:
+        if path.suffix in (".csv", ".jsonl"):
+            return len(path.read_text().splitlines())
+        if path.suffix == ".npz" and path.parent.name == "data":
+            return path.stat().st_size
+        return path.read_bytes() if path.suffix in (".gif", ".mp4") else None
+
+    paths = (path for path in folder.rglob("*") if path.is_file() and "tfevents" not in path.name)
+    return sorted((str(path.relative_to(folder)), content(path)) for path in paths if "summary" not in path.name)
 
 
 def cases() -> Iterator[tuple[str, str]]:
     """Yield (preset, option): all of one preset of each kind, of the others those that depend on another option."""
     for name, preset in presets.PRESETS.items():
         options = preset.option_types if name in RUNS else preset.needs
-        yield from ((name, option) for option in options if option not in OF_OTHER_RUNS)
+        yield from ((name, option) for option in options)
 
 
 def kind_of(name: str) -> str:
@@ -185,19 +226,31 @@ def kind_of(name: str) -> str:
     return "dqn" if isinstance(presets.PRESETS[name], presets.QPreset) else "ppo"
 
 
+def made(preset: Any, options: dict[str, Any]) -> tk.Trainer:
+    """Make a trainer, "resumed" one that continues a run with the same options."""
+    given = dict(options)
+    if given.pop("resumed", False):
+        with made(preset, given) as first:
+            first.run(epochs=1)
+            given["resume_from"] = first.save("saved")
+    data = (dataset(),) if isinstance(preset, presets.OfflinePreset) else ()
+    trainer: tk.Trainer = preset(*data, given.pop("env", "CartPole-v1"), **given)
+    return trainer
+
+
 def has_effect(name: str, option: str, capsys: Any, folder: Path, known: dict[Any, str]) -> bool:
     """Return whether any other value of an option changes the outcome of any run."""
     preset = presets.PRESETS[name]
     for position, run in enumerate(RUNS[kind_of(name)]):
-        base = {key: own for key, own in run.items() if key == "env" or key in preset.option_types}
+        base = {key: own for key, own in run.items() if key in ("env", "resumed", *preset.option_types)}
         key = name, position, option in HOW_A_RUN_IS_EXECUTED
         if key not in known:
-            known[key] = outcome(preset, base, capsys, folder, option)
+            known[key] = outcome(functools.partial(made, preset, base), capsys, folder, option)
         current = (
             base[option] if option in base else preset.settings().get(option, getattr(preset.table(), option, None))
         )
         for value in others(option, preset.option_types[option], current):
-            changed = outcome(preset, base | {option: value}, capsys, folder, option)
+            changed = outcome(functools.partial(made, preset, base | {option: value}), capsys, folder, option)
             if changed != known[key]:
                 return True
     return False
@@ -212,7 +265,7 @@ def test_runs_with_equal_options_are_equal(capsys: Any, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     for name in ("dqn", "ppo", "cql"):
         run = RUNS[name][0]
-        one, other = (outcome(presets.PRESETS[name], run, capsys, tmp_path) for _ in range(2))
+        one, other = (outcome(functools.partial(made, presets.PRESETS[name], run), capsys, tmp_path) for _ in range(2))
         assert one == other
         assert not one.startswith("rejected"), one
 

@@ -57,7 +57,7 @@ from trainkit.core.files import check_declared, decoding, memory_left
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import EnvSpaces, FrameStore
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import HasSpaces, Spaces
+from trainkit.core.spaces import HasSpaces, Spaces, array_specs, flat_actions
 from trainkit.core.stats import html_table
 
 _log = logging.getLogger(__name__)
@@ -175,6 +175,7 @@ class ReplayBuffer(HasSpaces):
                 )
             return
         tree.check_keys(f"{name}: observations", spec.obs)
+        self._check_options(spec)
         if self.capacity < spec.n_envs:
             raise ConfigError(
                 f"{name}.capacity {self.capacity} is smaller than the {spec.n_envs} environments: "
@@ -194,6 +195,34 @@ class ReplayBuffer(HasSpaces):
         self._bound = storage
         self._sampler.bind(storage)
         _log.info("%s allocated %s bytes for %s transitions", name, self.nbytes, self.capacity)
+
+    def _check_options(self, spec: RowSpec) -> None:
+        """Raise `ConfigError` for options that describe other rows than those that will be added."""
+        stack = max(leaf.stack for leaf in tree.leaves(spec.obs))
+        with Checks(type(self).__name__) as checks:
+            checks.require(
+                self._n_envs in (None, spec.n_envs),
+                f".n_envs is {self._n_envs}, and rows of {spec.n_envs} environments will be added: leave it out",
+            )
+            checks.require(
+                self._stack in (1, stack),
+                f".stack is {self._stack}, and the environments' observations have {stack} frames: leave it out, as "
+                f"make_envs(stack={self._stack}) stacks them for the policy and the buffer",
+            )
+            if self._spaces is None:
+                return
+            frames = [
+                (path, (leaf.stack,) if leaf.stack > 1 else (), leaf.shape)
+                for path, leaf in tree.named_leaves(spec.obs)
+            ]
+            observed = {path: (*n_frames, *shape) for path, n_frames, shape in frames}
+            spaces = self._spaces.observation_space, self._spaces.action_space
+            expected = {path: leaf.shape for path, leaf in tree.named_leaves(array_specs(spaces[0]))}
+            checks.require(
+                observed == expected and spec.action.shape == flat_actions(spaces[1]).shape,
+                f".spaces are {spaces[0]} and {spaces[1]}, and rows of observations {observed} and actions "
+                f"{spec.action.shape} will be added: give the spaces of these environments, or leave them out",
+            )
 
     def add(self, transition: Transition) -> NDArray[np.int64]:
         """Store K rows, one step of each of K environments, and return their slots [K].

@@ -9,7 +9,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import StructuredHybrid, flat_actions
 
@@ -98,9 +98,13 @@ class ActionScale(nn.Module):
 
 
 def action_scale_for(space: Space[Any], *, scaling: bool) -> ActionScale | None:
-    """Return the scale of actions with Box columns of floats; None for any other space."""
-    space = flat_actions(space)
-    return ActionScale(space, scaling=scaling) if _has_units(space) else None
+    """Return the scale of actions with Box columns of floats; None for any other space, which has none to leave out."""
+    flat = flat_actions(space)
+    if _has_units(flat):
+        return ActionScale(flat, scaling=scaling)
+    if not scaling:
+        raise ConfigError(f"action_scaling has no effect: actions are {space}, and it is for a Box; leave it out")
+    return None
 
 
 def _has_units(space: Space[Any]) -> TypeGuard[spaces.Box | StructuredHybrid]:

@@ -15,6 +15,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import SMALLEST_IMAGE, image_axes, is_unscaled, leaf_spaces
 
 _GRID_SIDES = range(5, 22)  # cells
+_CLIP = 10.0  # of normalized features, where it is not given
 
 
 @runtime_checkable
@@ -72,9 +73,10 @@ class Preprocess(nn.Module):
         unscaled: paths of leaves of uint8 up to 255 that are no images.
     """
 
-    def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = 10.0) -> None:
+    def __init__(self, space: Space[Any], *, normalize: bool = False, clip: float = _CLIP) -> None:
         with Checks("Preprocess") as checks:
             checks.number("clip", clip, low=0, above_low=True)
+            checks.require(normalize or clip == _CLIP, ".clip has no effect: normalize is False, leave it out")
         super().__init__()
         self._space = _unmasked(space)
         self.shapes: Any = _map_space(_feature_shape, self._space)
