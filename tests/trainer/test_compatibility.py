@@ -6,6 +6,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Walk, everything, make_policy, make_trainer
+from trainkit.core.observations import ObservationReader
 
 # ---- fitting ----
 
@@ -36,7 +37,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         test(policy, envs)
     untold = make_policy(envs, observation_space=None)
     train = tk.Collector(untold, tk.make_envs(Walk), tk.ReplayBuffer(10))
-    untold._observation_space = None
+    untold._observations = ObservationReader(None)
     assert "training environments have spaces" in refused(
         untold, train, test_collector=test(untold, tk.make_envs(Longer))
     )
