@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 @checked
-@fixed_options(["n_envs", "stack"])
+@fixed_options("n_envs", "stack")
 class ReplayBuffer(HasSpaces):
     """Keep the last `capacity` transitions and sample batches of them uniformly, with replacement.
 
@@ -211,11 +211,10 @@ class ReplayBuffer(HasSpaces):
             )
             if self._spaces is None:
                 return
-            frames = [
-                (path, (leaf.stack,) if leaf.stack > 1 else (), leaf.shape)
+            observed = {
+                path: (leaf.stack, *leaf.shape) if leaf.stack > 1 else leaf.shape
                 for path, leaf in tree.named_leaves(spec.obs)
-            ]
-            observed = {path: (*n_frames, *shape) for path, n_frames, shape in frames}
+            }
             spaces = self._spaces.observation_space, self._spaces.action_space
             expected = {path: leaf.shape for path, leaf in tree.named_leaves(array_specs(spaces[0]))}
             checks.require(

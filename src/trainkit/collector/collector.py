@@ -81,7 +81,7 @@ class Overlap:
 
 
 @checked
-@fixed_options(["count_steps_by", "extra_columns", "observe"])
+@fixed_options("count_steps_by", "extra_columns", "observe")
 class Collector:
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 

@@ -5,7 +5,7 @@ A property with a setter has an effect, and checks its value as the constructor 
 names that users try.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn, TypeVar
 
 from trainkit.core.errors import ConfigError
@@ -68,7 +68,7 @@ class Elsewhere:
         raise ConfigError(f"{type(instance).__name__}.{self._name} would have no effect: {self._remedy}")
 
 
-def fixed_options(names: Iterable[str]) -> Callable[[Kind], Kind]:
+def fixed_options(*names: str) -> Callable[[Kind], Kind]:
     """Return a decorator of classes: options of the constructor that are no attributes cannot be assigned."""
 
     def add(kind: Kind) -> Kind:

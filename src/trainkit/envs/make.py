@@ -303,18 +303,15 @@ class EnvsRecipe:
 
     def described_for_evaluation(self) -> dict[str, Any]:
         """Return what `Envs.described_for_evaluation` does."""
-        rows = {"stack": self.rows.stack, "mask_key": self.rows.mask_key, "soft_horizon": self.rows.soft_horizon}
-        single = {"max_episode_steps": self.single.max_episode_steps, "env_kwargs": dict(self.single.env_kwargs)}
-        is_vector = self.processes.backend == "vector"
-        options = {**rows, **single, **({"backend": "vector"} if is_vector else {})}
-        usual: dict[str, Any] = {
-            "stack": 1,
-            "mask_key": None,
-            "soft_horizon": None,
-            "max_episode_steps": None,
-            "env_kwargs": {},
+        options = {
+            "stack": self.rows.stack if self.rows.stack > 1 else None,
+            "mask_key": self.rows.mask_key,
+            "soft_horizon": self.rows.soft_horizon,
+            "max_episode_steps": self.single.max_episode_steps,
+            "env_kwargs": dict(self.single.env_kwargs),
+            "backend": "vector" if self.processes.backend == "vector" else None,
         }
-        given = {name: value for name, value in options.items() if value != usual.get(name)}
+        given = {name: value for name, value in options.items() if value}
         others = ("wrappers", "observation_space", "action_space")
         unknown = [name for name in others if getattr(self.single, name)] + ["processors"] * bool(self.processors)
         unknown += [name for name, value in given.items() if not _is_plain(value)]

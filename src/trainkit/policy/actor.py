@@ -31,7 +31,7 @@ from trainkit.policy.statistics import ActionStd
 
 
 @read_only
-@fixed_options("clip flush_denormals max_grad_norm normalize_obs optimizer reward".split())
+@fixed_options("clip", "flush_denormals", "max_grad_norm", "normalize_obs", "optimizer", "reward")
 class ActorPolicy(Policy):
     """Base class of policies whose actor's outputs are the parameters of a distribution of actions.
 

@@ -78,8 +78,10 @@ _MANY_JOINT_ACTIONS = 256
 
 
 @checked
-@fixed_options("act_on clip dueling flush_denormals max_grad_norm noisy normalize_obs optimizer reward".split())
-@fixed_options(["store_action_prob", "store_q_values", "target"])
+@fixed_options(
+    *("act_on", "clip", "dueling", "flush_denormals", "max_grad_norm", "noisy", "normalize_obs", "optimizer", "reward"),
+    *("store_action_prob", "store_q_values", "target"),
+)
 class DQNPolicy(Policy):
     """Q-learner (Mnih et al., 2015) made of the parts passed in.
 

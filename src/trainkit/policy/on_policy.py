@@ -50,7 +50,7 @@ _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "v
 
 
 @read_only
-@fixed_options("action_bound_method action_scaling adam_eps log_std".split())
+@fixed_options("action_bound_method", "action_scaling", "adam_eps", "log_std")
 class OnpolicyPolicy(ActorPolicy):
     """Base class of on-policy learners: a subclass defines `loss`, and names its schedules.
 

@@ -42,7 +42,7 @@ from trainkit.policy.target import Target
 
 @checked
 @former_members("SACPolicy")
-@fixed_options("critic_optimizer initial_temperature target tau temperature temperature_optimizer".split())
+@fixed_options("critic_optimizer", "initial_temperature", "target", "tau", "temperature", "temperature_optimizer")
 class SACPolicy(ActorPolicy):
     """Soft actor-critic (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").
 

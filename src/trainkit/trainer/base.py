@@ -78,7 +78,7 @@ TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
 
 @checked
-@fixed_options(item.name for item in fields(Options))
+@fixed_options(*(item.name for item in fields(Options)))
 class Trainer(Generic[TraineeT]):
     """An iterator over epochs: each `next()` trains one and returns `(epoch, stats, info)`.
 

@@ -124,14 +124,14 @@ class OutputOptions:
     """What a run shows, logs and saves.
 
     Args:
-        logger: a folder (tensorboard), a logger, or a list of them.
+        logger: a folder, for lines that the commands read and TensorBoard's files, a logger, or a list of them.
         log_every: environment steps between reports within an epoch.
         smoothed_reports: the number of reports whose updates `update/smoothed_loss` averages over.
         verbose: print one line per epoch; False logs it by Python's `logging` instead, as info.
         show_progress: one bar; None shows it on a terminal and in notebooks.
         checkpoint: a folder, saved to at the end of epochs, or a `Checkpoint`.
-        resume_from: a checkpoint to resume from, or the folder of several: then the newest. "auto" resumes from the
-            newest intact one of `checkpoint`, and starts from the beginning where there is none.
+        resume_from: a checkpoint to resume from, or the folder of several or of a run: then the newest. "auto" resumes
+            from the newest intact one of `checkpoint`, and starts from the beginning where there is none.
         save_checkpoint_fn: called with (epoch, env_step, gradient_step) at the end of every epoch.
         diagnosis: rules that name a run which does not learn, and the remedy, in the epoch's line; None for none. A
             rule is a function of the trainer that returns its finding or None, called at the end of every epoch.
