@@ -272,7 +272,7 @@ class GamesBackend:
         for what, own in zip(_NAMES, columns, strict=True):
             if not isinstance(own, dict):
                 raise Failure(first, f"returned {what} {own!r} from step, not a dict by agent", BadEnvDataError)
-        return tuple(map(by_name, columns))
+        return tuple(own if own.keys() <= self._index.keys() else by_name(own) for own in columns)
 
     def _add_rewards(self, game: int, first: int, rewards: dict[str, Any]) -> dict[int, float]:
         """Add rewards to the open rows; return those of agents without one, {row: reward}, such as those who left."""
