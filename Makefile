@@ -66,8 +66,8 @@ type: $(READY)  ## check the types
 type-user: $(READY)  ## check the types of examples and of README's and docs' code, by basedpyright and mypy (1 minute)
 	@$(BIN)/python -m tests.user_types
 
-digests: $(READY)  ## print a sha256 of small runs of every algorithm, or AGAINST=COMMIT list what differs (half a minute)
-	@$(BIN)/python -m tests.digests $(if $(AGAINST),--against $(AGAINST)) $(RUNS)
+digests: $(READY)  ## print a sha256 of small runs of every algorithm and way to train, or list what differs: AGAINST=COMMIT, or RESUME=1 (1 to 3 minutes)
+	@$(BIN)/python -m tests.digests $(if $(AGAINST),--against $(AGAINST)) $(if $(RESUME),--resume) $(RUNS)
 
 bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
 	@$(BIN)/python -m benchmarks.quick

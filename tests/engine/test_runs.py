@@ -1,22 +1,23 @@
-"""Training runs of every algorithm by numpy: nothing falls back to torch, and nothing is recorded again and again."""
+"""Training runs by numpy: nothing falls back to torch, and nothing is recorded again and again."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests import digests
+from tests.digests.runs import RUNS, SEVERAL_POLICIES
 from trainkit.engine.numpy_function import NumpyFunction
 
 FAST = "rainbow", "bcq", "sac-learned-temperature", "ppo-box-normalized"
+BY_TORCH = [name for name, run in RUNS.items() if run.engine == "torch" and name not in SEVERAL_POLICIES]
 
 
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in digests.RUNS]
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in BY_TORCH]
 )
 def test_a_run_is_recorded_at_its_start_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "torch_only", lambda policy: policy)
     counts: Counter[Any] = Counter()
     record = NumpyFunction._record
 
@@ -25,7 +26,8 @@ def test_a_run_is_recorded_at_its_start_alone(name: str, monkeypatch: pytest.Mon
         return record(function, *given)
 
     monkeypatch.setattr(NumpyFunction, "_record", counted)
-    trainer = digests.RUNS[name](1).trainer
+    run = replace(RUNS[name], engine="auto")
+    trainer = run.make(run.world(1))
     trainer.run()
     assert str(trainer.policy.engine) == "numpy (on the CPU)"
     assert max(counts.values()) <= 2  # again where the first update has laid parameters out elsewhere
