@@ -49,7 +49,10 @@ test-accelerator: $(READY)  ## run everything that learns on a pretend accelerat
 gpu-day:  ## measure and test all on a GPU, 8 minutes a call, offline: LIMIT_S=480 PIECE=updates REHEARSE=1 OUT=FOLDER
 	@PYTHONPATH=src:$$PYTHONPATH $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m benchmarks.gpu $(GPU_DAY)
 
-check: $(READY)  ## all that must be green before a commit: format, lint, types, fast tests with coverage
+quick: $(if $(wildcard $(READY)),,$(READY))  ## what each commit needs: format, lint, types, the nearest tests (4 minutes); SINCE=COMMIT PURE=1
+	@$(BIN)/python -m tests.quick $(if $(SINCE),--since $(SINCE)) $(if $(PURE),--pure)
+
+check: $(READY)  ## all that must be green before a push: format, lint, types, fast tests with coverage
 	@$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory lint type type-user coverage
 
@@ -156,5 +159,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test coverage test-slow test-torch test-gpu test-accelerator gpu-day check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
+.PHONY: help demo test coverage test-slow test-torch test-gpu test-accelerator gpu-day quick check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
 	bench-same bench-race faults-peers bench-mujoco bench-spread bench-engine bench-offline learning-guard runs-next results-check docs docs-code build clean
