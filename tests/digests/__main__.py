@@ -15,12 +15,13 @@ compared by name. One that the other commit lacks is new, which is no difference
 import argparse
 import json
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import trainkit as tk
-from tests.digests.comparison import NOT_THERE, ROOT, Side, differences, on_both_sides
+from tests.digests.comparison import NOT_THERE, ROOT, Side, differences, environment_of, on_both_sides, script
 from tests.digests.outcome import Run
 from tests.digests.runs import RUNS
 
@@ -35,7 +36,8 @@ def main() -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--against", metavar="COMMIT", help="compare with the runs of another commit")
     kind.add_argument("--resume", action="store_true", help="compare with runs that are resumed in their middle")
-    kind.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process, as JSON
+    kind.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # as JSON
+    kind.add_argument("--resume-here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     logging.disable(logging.WARNING)  # small runs give reason for advice
@@ -44,8 +46,11 @@ def main() -> int:
     unknown = [name for name in given.runs if name not in RUNS]
     if unknown:
         parser.error(f"there is no run {', '.join(unknown)}: choose from {' '.join(RUNS)}")
-    if given.resume:
+    if given.resume_here:
         return print_resumed(given.runs or list(RUNS), given.seed)
+    if given.resume:  # in a process of its own, for its environment's variables
+        command = script("--resume-here", "--seed", str(given.seed), *given.runs)
+        return subprocess.run(command, cwd=ROOT, env=environment_of(ROOT), check=False).returncode
     if given.against is not None:
         return print_differences(given.against, given.runs, given.seed)
     side = Side(ROOT, given.runs, given.seed)

@@ -23,6 +23,17 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THR
 Found = Mapping[str, Digest | str]  # {run: its digest, or why there is none}
 
 
+def script(*arguments: str) -> list[str]:
+    """Return a command that starts the script of the working directory."""
+    return [sys.executable, "-m", "tests.digests", *arguments]
+
+
+def environment_of(checkout: Path) -> dict[str, str]:
+    """Return the variables of a process that makes the runs of a checkout."""
+    paths = [str(checkout / "src"), os.environ.get("PYTHONPATH", "")]
+    return os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
 class Side:
     """A process in which the script of a checkout makes its own runs.
 
@@ -34,10 +45,8 @@ class Side:
 
     def __init__(self, checkout: Path, names: Sequence[str], seed: int) -> None:
         self._source = checkout / "src"
-        paths = [str(self._source), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-        command = [sys.executable, "-m", "tests.digests", "--here", "--seed", str(seed), *names]
-        self._process = subprocess.Popen(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True)
+        how: dict[str, Any] = {"cwd": checkout, "env": environment_of(checkout), "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(script("--here", "--seed", str(seed), *names), **how, text=True)
 
     def read(self) -> Iterator[tuple[str, Digest | str]]:
         """Yield each run's digest, or why there is none, as soon as it is there."""
