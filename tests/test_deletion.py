@@ -1,0 +1,163 @@
+"""The rule of extensions, proved: a copy of the package without one of them imports, trains and loads all the same.
+
+An extension is a folder of `src/trainkit/extensions`, or the files that `STAND_IN` lists for it as long as these lie
+among those that every run needs. Where its files are deleted, nothing but its own tests may break.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.running import Live
+from trainkit.presets import PRESETS
+
+pytestmark = [
+    pytest.mark.no_cover,  # what runs are copies
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="each copy is tried in a fork"),
+]
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "trainkit"
+THE_KERNEL = "the kernel"
+KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
+
+# The files of each optional feature that is no folder of extensions yet. What moves there leaves this list.
+STAND_IN = {
+    "background": "trainer/background.py",
+    "cuda": """
+        engine/cuda_graph.py engine/precision.py engine/device_frames.py buffer/frame_mirror.py policy/cpu_copy.py
+    """,
+    "diagnosis": "trainer/diagnosis.py",
+    "export": "policy/export.py",
+    "games": """
+        envs/agents.py envs/agent_groups.py envs/games.py envs/game_state.py envs/check_game.py core/joint_spaces.py
+        buffer/multi_agent_buffer.py buffer/lockstep.py policy/multi_agent_policy.py policy/game_actor.py
+        trainer/callbacks/opponent_pool.py trainer/tournament.py
+    """,
+    "memory": "policy/recurrence.py nets/recurrent.py buffer/sequences.py",
+    "numpy_engine": """
+        engine/recording.py engine/numpy_function.py engine/program.py engine/kernels.py engine/changes.py
+        engine/operations
+    """,
+    "offline": """
+        datasets buffer/mixed.py trainer/fitted_q_evaluation.py trainer/callbacks/estimated_return.py
+        trainer/callbacks/dataset_writer.py policy/bc.py policy/bcq.py presets/offline_learning.py
+    """,
+    "parts": "policy/parameter_noise.py policy/support.py policy/auxiliary.py",
+    "processors": "envs/processors.py",
+    "recovery": "envs/recovery.py",
+    "scale": """
+        envs/actors.py envs/fragments.py collector/fragment_actor.py trainer/parallel trainer/callbacks/tune_report.py
+        engine/ranks.py
+    """,
+    "simulators": "simulators",
+}
+
+# Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
+EXPECTED_FAILURES = set(
+    """
+    background cuda diagnosis export games memory numpy_engine offline parts processors recovery scale simulators
+""".split()
+)
+# The same of the kernel by itself, and with one extension only.
+EXPECTED_FAILURES_ALONE = {THE_KERNEL} | EXPECTED_FAILURES
+
+
+def extensions() -> dict[str, list[str]]:
+    """Return the files and folders of each extension, relative to the package."""
+    found = {name: listed.split() for name, listed in STAND_IN.items()}
+    for folder in sorted((PACKAGE / "extensions").glob("*/")):
+        if (folder / "__init__.py").exists():
+            found.setdefault(folder.name, []).append(f"extensions/{folder.name}")
+    return found
+
+
+def cases(names: Iterable[str], expected_failures: set[str]) -> list[Any]:
+    """Return a parameter for each name; those that are expected to fail must fail."""
+    fails = pytest.mark.xfail(strict=True, raises=AssertionError, reason="others still import it")
+    return [pytest.param(name, marks=[fails] if name in expected_failures else []) for name in names]
+
+
+def without(names: Iterable[str], folder: Path) -> Path:
+    """Copy the package without some extensions, and return the folder to import it from."""
+    shutil.copytree(PACKAGE, folder / "trainkit", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (path for name in names for path in extensions()[name]):
+        target = folder / "trainkit" / path
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def side() -> Iterator[Live]:
+    """Start the process that tries copies."""
+    command = ["/usr/bin/env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.helpers.deletion_side"]
+    with Live(command, sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0) as live:
+        yield live
+
+
+def failure(side: Live, source: Path, **asked: object) -> str:
+    """Return what fails in the package that a folder has; see `try_copy` of the side."""
+    text: str = side.query(json.dumps({"copy": str(source), **asked}))["failed"]
+    return text
+
+
+@pytest.fixture(scope="module")
+def saved(side: Live, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a folder with a policy of each preset of the whole package, where each loads."""
+    folder = str(tmp_path_factory.mktemp("saved"))
+    assert failure(side, PACKAGE.parent, train=True, save=folder, load=folder) == ""
+    return folder
+
+
+def test_the_whole_package_trains_saves_and_loads_each_preset(saved: str) -> None:
+    assert sorted(path.name for path in Path(saved).iterdir()) == sorted(PRESETS)
+
+
+def test_a_copy_without_a_file_that_every_run_needs_fails(side: Live, tmp_path: Path) -> None:
+    (without([], tmp_path) / "trainkit/policy/target.py").unlink()
+    assert "No module named 'trainkit.policy.target'" in failure(side, tmp_path, train=False)
+
+
+def test_a_policy_that_does_not_load_needs_an_extension_that_its_error_names(side: Live, tmp_path: Path) -> None:
+    (tmp_path / "dqn").mkdir()  # of no policy
+    asked = {"train": False, "load": str(tmp_path)}
+    assert "dqn cannot be loaded" in failure(side, PACKAGE.parent, **asked)
+    assert failure(side, PACKAGE.parent, **asked, missing=["dqn"]) == ""  # the path is in the error
+
+
+def test_what_stands_in_for_extensions_exists() -> None:
+    assert [path for paths in extensions().values() for path in paths if not (PACKAGE / path).exists()] == []
+    assert {*extensions(), THE_KERNEL} >= EXPECTED_FAILURES | EXPECTED_FAILURES_ALONE
+
+
+@pytest.mark.parametrize("name", cases(extensions(), EXPECTED_FAILURES))
+def test_without_an_extension_the_rest_imports_trains_and_loads(
+    name: str, side: Live, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source = without([name], tmp_path)
+    assert failure(side, source, train=True) == ""
+    load = request.getfixturevalue("saved")  # which takes some seconds, not needed where the import fails
+    assert failure(side, source, train=False, load=load, missing=[name]) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases([THE_KERNEL, *extensions()], EXPECTED_FAILURES_ALONE))
+def test_the_kernel_and_each_extension_with_it_pass_their_tests_alone(
+    name: str, side: Live, tmp_path: Path, saved: str
+) -> None:
+    missing = [other for other in extensions() if other != name]
+    source = without(missing, tmp_path)
+    assert failure(side, source, train=True) == ""
+    assert failure(side, source, train=False, load=saved, missing=missing) == ""
+    tests = [f"tests/{package}" for package in KERNEL] if name == THE_KERNEL else [f"tests/extensions/{name}"]
+    environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
