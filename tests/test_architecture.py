@@ -4,6 +4,8 @@ Absolute imports and docstrings of modules are ruff's rules (TID252, D100, D104)
 """
 
 import ast
+import os
+import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -39,6 +41,8 @@ SLOW_TO_LOAD = {
     "tensorboard",
     "torch.utils.tensorboard",
 }  # imported where they are used: `import trainkit` stays quick
+
+MODULES_LOADED = 235  # at most, by the import of one trainer; lower it where it can be
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
@@ -136,3 +140,11 @@ def test_imports_are_at_the_top_except_optional_ones() -> None:
 def test_no_file_name_is_used_twice() -> None:
     names = Counter(path.name for path in MODULES.values() if path.name not in ("__init__.py", "base.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_importing_a_trainer_loads_no_more_modules_than_before() -> None:
+    code = "from trainkit import OffpolicyTrainer\nimport sys\nprint(*sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(SRC)}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    loaded = [name for name in ran.stdout.split() if is_ours(name)]
+    assert len(loaded) <= MODULES_LOADED
