@@ -3,9 +3,12 @@
     python -m benchmarks.loops --against COMMIT [--loops DQN PPO ...] [--starts 8] [--pairs 3] [--core 0]
                               [--out FILE]
 
-The other commit is checked out into a folder of its own; both sides run this tree's workloads by their own `src`. Each
-pair of blocks has the sides in the other order; the first pair warms up. A process can be slower than another of the
-same code by some percent for all its life, so both are started several times. The ratio is the other commit's CPU
+The other commit is checked out into a folder of its own, and runs its own workloads (`benchmarks/loops_side.py`) by its
+own `src`. One that has none runs those that are kept here for 796b72f, the last commit before optional features came,
+by default the loops that it had. Both sides must do the same work.
+
+Each pair of blocks has the sides in the other order; the first pair warms up. A process can be slower than another of
+the same code by some percent for all its life, so both are started several times. The ratio is the other commit's CPU
 seconds by ours (above 1: this tree is faster), the median over all pairs; its 95 % interval is the percentile
 bootstrap's over starts. Leave the machine alone.
 """
@@ -23,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.loops_side import LOOPS
+from benchmarks.loops_work import SHARED
 from benchmarks.provenance import ROOT, code_commit
 from benchmarks.quiet import quiet_machine
 from benchmarks.running import Live, machine
@@ -45,11 +49,18 @@ def checkout(commit: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
+def has_workloads(tree: Path) -> bool:
+    """Return whether a tree has a side of its own."""
+    return (tree / "benchmarks" / "loops_side.py").exists()
+
+
 @contextmanager
 def side(tree: Path, core: int) -> Iterator[Live]:
-    """Run a side with the package of a tree, and this tree's workloads."""
-    path = os.pathsep.join([str(tree / "src"), str(ROOT)])
-    command = ["/usr/bin/env", f"PYTHONPATH={path}", sys.executable, "-m", "benchmarks.loops_side"]
+    """Run a side with the package of a tree and its own workloads, or with those that are kept for it."""
+    base, module = (tree, "loops_side") if has_workloads(tree) else (ROOT, "loops_796b72f")
+    path = os.pathsep.join([str(tree / "src"), str(base)])
+    # -P: else the working folder's benchmarks would come before those of the tree
+    command = ["/usr/bin/env", f"PYTHONPATH={path}", sys.executable, "-P", "-m", f"benchmarks.{module}"]
     with Live(command, core) as live:
         yield live
 
@@ -108,7 +119,7 @@ def main() -> None:
     """Measure the loops, and print the page, or write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", required=True, metavar="COMMIT")
-    parser.add_argument("--loops", nargs="+", choices=list(LOOPS), default=list(LOOPS))
+    parser.add_argument("--loops", nargs="+", choices=list(LOOPS), help="default: all that both have")
     parser.add_argument("--starts", type=int, default=8, help="times that both sides are started, for each loop")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of blocks of each start")
     parser.add_argument("--core", type=int, default=0)
@@ -117,7 +128,7 @@ def main() -> None:
     measured: dict[str, Starts] = {}
     with ExitStack() as stack:
         tree = stack.enter_context(checkout(given.against))
-        for name in given.loops:
+        for name in given.loops or (LOOPS if has_workloads(tree) else SHARED):
             starts = []
             for _ in range(given.starts):
                 with side(ROOT, given.core) as ours, side(tree, given.core) as theirs:

@@ -1,24 +1,14 @@
-"""A side of `loops`: whole training loops of the trainkit that PYTHONPATH names, block by block.
+"""Our side of `loops`: whole training loops of the trainkit of this checkout, block by block."""
 
-It reads the name of a loop per line and answers with a line of JSON: the CPU seconds of one block, and what was done.
-A loop is built when it is first named, and stays: its blocks continue one another. Only what every compared version has
-is used.
-"""
-
-import json
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 import trainkit as tk
+from benchmarks.loops_work import Loop, serve, shared_loops
 from benchmarks.side_trainkit import Ours
-from benchmarks.work import WORKS, Work
 from examples.two_agents import TwoPoles
 
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
@@ -39,21 +29,6 @@ class Epochs:
         """Train an epoch; return the environment steps and the updates until now."""
         next(self._epochs)
         return self._trainer.env_step, self._trainer.gradient_step
-
-
-class Blocks:
-    """A workload of `peers`, in blocks of some tenths of a second."""
-
-    def __init__(self, work: Work, n_blocks: int = 1) -> None:
-        self._work, self._n_blocks = work, n_blocks
-        self._ours = Ours(self._work)
-        self._ours.collect(self._work.warmup)
-
-    def block(self) -> tuple[int, int]:
-        """Collect a block, or train one; return the environment steps and the updates until now."""
-        for _ in range(self._n_blocks):
-            (self._ours.loop if self._work.rate == "loop" else self._ours.collect)(self._work.block)
-        return self._ours.collector.env_step, self._ours.n_updates()
 
 
 class StatedPoles(TwoPoles):
@@ -93,41 +68,8 @@ def mappo() -> Epochs:
     return Epochs(tk.presets.mappo(StatedPoles, **settings))
 
 
-def collecting(n_envs: int, n_steps: int) -> Blocks:
-    """Return stepping, acting and storing in so many environments, without updates."""
-    work = replace(WORKS["Collecting, 8 environments"], n_envs=n_envs, steps_per_update=n_envs, block=n_steps)
-    return Blocks(work)
-
-
-LOOPS: dict[str, Callable[[], Any]] = {
-    "DQN": lambda: Blocks(WORKS["DQN 64-64, batch 32"]),
-    "prioritized": lambda: Blocks(WORKS["Prioritized double DQN, 3-step, 128-128-128, batch 64"]),
-    "Rainbow": lambda: Blocks(WORKS["Rainbow, 128-128, batch 32"]),
-    "PPO": lambda: Blocks(WORKS["PPO 64-64, batch 256"]),
-    "SAC": lambda: Blocks(WORKS["SAC 64-64, batch 64"], 4),
-    "R2D2": r2d2,
-    "MAPPO": mappo,
-    "collecting, 1": lambda: collecting(1, 1_600),
-    "collecting, 4": lambda: collecting(4, 3_200),
-    "collecting, 32": lambda: collecting(32, 6_400),
-    "collecting, 64": lambda: collecting(64, 12_800),
-}
-
-
-def main() -> None:
-    """Answer every line."""
-    torch.set_num_threads(1)
-    made: dict[str, Any] = {}
-    for line in sys.stdin:
-        name = line.strip()
-        if name not in made:
-            made.clear()  # frees the last loop
-            made[name] = LOOPS[name]()
-        before = time.process_time()
-        steps, updates = made[name].block()
-        answer = {"seconds": time.process_time() - before, "done": {"steps": steps, "updates": updates}}
-        print(json.dumps({**answer, "at": tk.__file__}), flush=True)
+LOOPS: dict[str, Callable[[], Loop]] = {**shared_loops(Ours), "R2D2": r2d2, "MAPPO": mappo}
 
 
 if __name__ == "__main__":
-    main()
+    serve(LOOPS, tk.__file__)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import loops
+from benchmarks import loops, loops_work
+from benchmarks.loops_side import LOOPS
 from benchmarks.running import Live
 
 CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0  # one that we may be pinned to
@@ -41,6 +42,22 @@ def test_the_page_has_a_row_per_loop_and_a_median_of_the_training_loops() -> Non
     page = loops.report({"DQN": [[1.1]], "PPO": [[0.9]], "collecting, 1": [[5.0]]}, "abc1234")
     assert "| DQN | 1.100 | 1.100 to 1.100 | 1 x 1 |" in page
     assert "Median over the training loops: 1.000." in page
+
+
+def test_another_commit_runs_its_own_workloads_by_its_own_package(tmp_path: Path) -> None:
+    (tmp_path / "src" / "trainkit").mkdir(parents=True)
+    (tmp_path / "src" / "trainkit" / "__init__.py").write_text("STEPS = 7\n")
+    (tmp_path / "benchmarks").mkdir()
+    script = SIDE.replace("import json, sys", "import json, sys, trainkit").replace("float(sys.argv[1])", "1.0")
+    (tmp_path / "benchmarks" / "loops_side.py").write_text(script.replace("int(sys.argv[2])", "trainkit.STEPS"))
+    with loops.side(tmp_path, CORE) as live:
+        assert live.query("DQN") == {"seconds": 1.0, "done": {"steps": 7}}
+
+
+def test_the_workloads_kept_for_the_commit_without_any_are_ours() -> None:
+    assert loops_work.SHARED.keys() < LOOPS.keys()
+    names = ["DQN", "prioritized", "PPO", *(f"collecting, {n}" for n in (1, 4, 32, 64))]
+    assert set(names) <= loops_work.SHARED.keys()
 
 
 @pytest.mark.parametrize("name", ["DQN", "MAPPO", "collecting, 64"])
