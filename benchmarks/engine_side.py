@@ -1,35 +1,25 @@
-"""One side of `engine_speed`: does a block of work whenever it is asked, and answers with its CPU time per call.
+"""Our side of `engine_speed`: updates and loops of the trainkit of this checkout.
 
-It runs at older commits, too, where small networks learned in numpy written by hand.
-
-    python benchmarks/engine_side.py [--engine torch]
+python -m benchmarks.engine_side [--engine torch]
 """
 
 import argparse
-import json
-import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 
 import trainkit as tk
+from benchmarks.engine_work import serve
+from trainkit.engine.gradient_step import GradientStep, Taken
 from trainkit.policy.advantages import RolloutRows
 from trainkit.policy.base import Policy
 
-try:
-    from trainkit.engine.gradient_step import GradientStep, Taken
-except ImportError:
-    from trainkit.policy.gradient_step import GradientStep, Taken  # type: ignore[no-redef]
-
-STEP = "apply" if hasattr(GradientStep, "apply") else "_step"  # what moves along computed gradients; now, and before
-SECONDS = 0.02  # of a block
-WARM_UP = 5  # epochs of a loop before it is measured
 FORCE = spaces.Box(-1.0, 1.0, (6,), np.float32)
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "dqn": dict,
@@ -41,7 +31,6 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "iqn": lambda: {"value": tk.ImplicitQuantileValue(8, target_quantiles=8)},
     "cql": lambda: {"double": True, "penalty": tk.ConservativePenalty()},
 }
-LOOPS = "dqn", "prioritized", "rainbow", "ppo", "sac"
 
 
 def batch_of(n_rows: int, n_inputs: int, action_space: spaces.Space[Any]) -> tk.TransitionBatch:
@@ -97,18 +86,20 @@ def _minibatch(policy: Any, n_rows: int) -> Callable[[], object]:
     action = normal(n_rows, *FORCE.shape) if is_box else torch.randint(0, 4, (n_rows,), generator=generator)
     log_prob = -1.4 + 0.1 * normal(n_rows)
     rows = RolloutRows(normal(n_rows, n_inputs), None, action, log_prob, *(normal(n_rows) for _ in range(3)))
-    if hasattr(policy, "_update_on"):
-        arrays = rows.in_arrays()
-        return lambda: policy._update_on(arrays, 2)
-    scheduled = {"entropy_weight": 0.0, **({"clip_ratio": 0.2} if isinstance(policy, tk.PPOPolicy) else {})}
-    at_hand = policy._at_hand(rows)
-    return lambda: policy.minimize("model", policy._objective(at_hand, scheduled), step=2)
+    columns = tuple(rows.in_arrays())
+    return lambda: policy._learning.update(columns, n_rows, step=2)
 
 
-def leave_out_the_step() -> None:
+@contextmanager
+def step_left_out() -> Iterator[None]:
     """Have updates end with the gradients: no clip, no Adam, no statistics."""
-    setattr(GradientStep, STEP, lambda self, value, shown, *lr, **step: Taken(float(value), 0.0, 0.0, shown))
+    apply, end_update = GradientStep.apply, Policy.end_update
+    GradientStep.apply = lambda self, loss, outputs, **_: Taken(float(loss), 0.0, 0.0, outputs)  # type: ignore[method-assign,assign,return-value]
     Policy.end_update = lambda self, **_: None  # type: ignore[method-assign,assign,return-value]
+    try:
+        yield
+    finally:
+        GradientStep.apply, Policy.end_update = apply, end_update  # type: ignore[method-assign]
 
 
 def loop_of(name: str, how: dict[str, Any]) -> Iterator[Any]:
@@ -142,42 +133,12 @@ def loop_of(name: str, how: dict[str, Any]) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Answer every line: "CELL" or "loop NAME", with the seconds per call."""
+    """Answer every line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine")
     engine = parser.parse_args().engine
     how = {} if engine is None else {"engine": engine}
-    torch.set_num_threads(1)
-    step, end_update = getattr(GradientStep, STEP), Policy.end_update
-    work: dict[str, tuple[Callable[[], object], int]] = {}
-    gym.logger.min_level = gym.logger.ERROR if hasattr(gym.logger, "ERROR") else 40
-    for line in sys.stdin:
-        word = line.strip()
-        name, *rest = word.split("|")
-        setattr(GradientStep, STEP, step)
-        Policy.end_update = end_update  # type: ignore[method-assign]
-        if name != "loop":
-            leave_out_the_step()
-        if word not in work:
-            if name == "loop":
-                trainer = loop_of(rest[0], how)
-                for _ in range(WARM_UP):
-                    next(trainer)
-                work[word] = (lambda trainer=trainer: next(trainer)), 1
-            else:
-                call = update_of(name, tuple(map(int, rest[0].split("-"))), int(rest[1]), how)
-                for _ in range(20):
-                    call()
-                started = time.process_time()
-                for _ in range(10):
-                    call()
-                work[word] = call, max(int(10 * SECONDS / (time.process_time() - started)), 2)
-        call, n_calls = work[word]
-        call()
-        started = time.process_time()
-        for _ in range(n_calls):
-            call()
-        print(json.dumps({"seconds": (time.process_time() - started) / n_calls, "done": {}}), flush=True)
+    serve(partial(update_of, how=how), partial(loop_of, how=how), step_left_out)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@ that the machine's changing pace meets all alike. Ratios are medians over rounds
 """
 
 import argparse
+import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.engine_side import LOOPS, WARM_UP
+from benchmarks.engine_work import LOOPS, WARM_UP
 from benchmarks.provenance import ROOT, measured_at
 from benchmarks.quiet import quiet_machine
-from benchmarks.running import Live, machine
+from benchmarks.running import Live, checkout, machine
 
 SIZES = "64-64", "128-128", "128-128-128", "256-256"
 BATCHES = "32", "64"
@@ -27,18 +26,6 @@ BY_TORCH = "iqn", "cql", "bcq", "bc", "a2c"  # which had no copy in numpy
 OLD, NUMPY, TORCH = "hand-written", "numpy", "torch"
 
 Times = dict[str, dict[str, list[float]]]  # {cell: {side: seconds per call, round by round}}
-
-
-@contextmanager
-def checked_out(commit: str) -> Iterator[Path]:
-    """Check a commit out into a temporary worktree."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "-q", "--detach", str(place), commit], cwd=ROOT, check=True)
-        try:
-            yield place
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(place)], cwd=ROOT, check=True)
 
 
 def measure(cells: Sequence[str], sides: dict[str, Live], n_rounds: int) -> Times:
@@ -122,12 +109,11 @@ def main() -> None:
     options = parser.parse_args()
     cells = [f"{name}|{size}|{n}" for name in (*HAND_WRITTEN, *BY_TORCH) for size in SIZES for n in BATCHES]
     cells += [f"loop|{name}" for name in LOOPS]
-    script = str(ROOT / "benchmarks" / "engine_side.py")
-    with checked_out(options.against) as tree, ExitStack() as stack:
+    with checkout(options.against) as tree, ExitStack() as stack:
         sides = {
-            OLD: Live([*_python(tree), script], options.core),
-            NUMPY: Live([*_python(ROOT), script, "--engine", "numpy"], options.core),
-            TORCH: Live([*_python(ROOT), script, "--engine", "torch"], options.core),
+            OLD: Live(_python(tree, "engine_side_796b72f"), options.core),
+            NUMPY: Live([*_python(ROOT, "engine_side"), "--engine", "numpy"], options.core),
+            TORCH: Live([*_python(ROOT, "engine_side"), "--engine", "torch"], options.core),
         }
         for side in sides.values():
             stack.enter_context(side)
@@ -137,9 +123,10 @@ def main() -> None:
     print(f"\n{options.out.read_text()}")
 
 
-def _python(tree: Path) -> list[str]:
-    """Return the command of a Python that imports the package from a tree."""
-    return ["/usr/bin/env", f"PYTHONPATH={tree / 'src'}", sys.executable]
+def _python(tree: Path, side: str) -> list[str]:
+    """Return the command of a side that imports the package from a tree, and the workloads from this one."""
+    path = os.pathsep.join([str(tree / "src"), str(ROOT)])
+    return ["/usr/bin/env", f"PYTHONPATH={path}", sys.executable, "-m", f"benchmarks.{side}"]
 
 
 if __name__ == "__main__":

@@ -16,9 +16,7 @@ bootstrap's over starts. Leave the machine alone.
 import argparse
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,24 +27,11 @@ from benchmarks.loops_side import LOOPS
 from benchmarks.loops_work import SHARED
 from benchmarks.provenance import ROOT, code_commit
 from benchmarks.quiet import quiet_machine
-from benchmarks.running import Live, machine
+from benchmarks.running import Live, checkout, machine
 
 Starts = Sequence[Sequence[float]]  # the ratios of the pairs of each start
 
 COLLECTING = [name for name in LOOPS if name.startswith("collecting")]
-
-
-@contextmanager
-def checkout(commit: str) -> Iterator[Path]:
-    """Check out a commit into a temporary folder."""
-    git = ["git", "-C", str(ROOT), "worktree"]
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
-        try:
-            yield tree
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
 def has_workloads(tree: Path) -> bool:

@@ -1,4 +1,4 @@
-"""How a side is run in a process of its own: pinned to cores, and held to the work."""
+"""How a side is run in a process of its own: pinned to cores, and held to the work; and checkouts of other commits."""
 
 import json
 import os
@@ -6,10 +6,25 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+
+from benchmarks.provenance import ROOT
+
+
+@contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """Check out a commit into a temporary folder."""
+    git = ["git", "-C", str(ROOT), "worktree"]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
 def printed(command: Sequence[str], cores: int | Sequence[int]) -> dict[str, Any]:
