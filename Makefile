@@ -50,7 +50,7 @@ gpu-day:  ## measure and test all on a GPU, 8 minutes a call, offline: LIMIT_S=4
 	@PYTHONPATH=src:$$PYTHONPATH $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m benchmarks.gpu $(GPU_DAY)
 
 quick: $(if $(wildcard $(READY)),,$(READY))  ## what each commit needs: format, lint, types, the nearest tests (4 minutes); SINCE=COMMIT PURE=1
-	@$(BIN)/python -m tests.quick $(if $(SINCE),--since $(SINCE)) $(if $(PURE),--pure)
+	@$(BIN)/python -m tests.quick $(if $(SINCE),--since $(SINCE)) $(if $(PURE),--pure $(RUNS))
 
 check: $(READY)  ## all that must be green before a push: format, lint, types, fast tests with coverage
 	@$(BIN)/ruff format --check .

@@ -1,12 +1,13 @@
 """The checks of one commit, in four minutes: format, lint, types, and the tests of what a change reaches.
 
-    python -m tests.quick [--since COMMIT] [--pure] [--seconds 210] [--list]
+    python -m tests.quick [--since COMMIT] [--pure [RUN ...]] [--seconds 210] [--list]
 
 A change is what differs from `--since`: by default the commit at which this branch left `main`, and everything that is
 not committed. The nearest tests run first: those that were changed or mirror a changed file (src/trainkit/policy/dqn.py
 and tests/policy/test_dqn.py), then those that name a changed module, then those that name a module which does, and so
 on. When the time is up, the other tests are left out, and their files are listed. `--pure`, for code that only moved,
-compares the digests of training runs with those of `--since` first. `make check` runs everything.
+compares the digests of training runs with those of `--since` first, of all or of those that are named; it takes more
+than half of the four minutes, and the nearest tests run all the same. `make check` runs everything.
 
 The same file is the pytest plugin that stops in time.
 """
@@ -26,6 +27,7 @@ from tests.helpers.pages import PAGES, ROOT, examples
 from tests.imports import Imports
 
 SECONDS = 210  # in which the last test starts; most take less than a second, none more than some
+AT_LEAST = 45  # seconds for tests, however long the other checks took
 N_FILES = 120  # collecting more takes time that their tests would not have
 ALWAYS = "tests/test_architecture.py tests/test_exports.py tests/test_docs.py tests/core/test_parts.py".split()
 
@@ -115,11 +117,11 @@ def main() -> None:
     """Run the checks one after the other, until one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.quick", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--since", metavar="COMMIT", help="default: where this branch left main")
-    parser.add_argument("--pure", action="store_true", help="code only moved: training runs must have the same digests")
+    parser.add_argument("--pure", nargs="*", metavar="RUN", help="code only moved: training runs have the same digests")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="in which the last test starts")
     parser.add_argument("--list", action="store_true", help="list the tests that are reached, and run nothing")
     given = parser.parse_args()
-    deadline = time.time() + given.seconds
+    started = time.time()
     since = given.since or branched_off()
     changed = changes(since)
     tests = reached(changed)
@@ -130,14 +132,15 @@ def main() -> None:
     run("format", [programs / "ruff", "format", "--check", "--quiet", "."])
     run("lint", [programs / "ruff", "check", "--quiet", "."])
     run("types", [python, "-m", "mypy"])
-    if given.pure:
-        run(f"digests beside {since}", [python, "-m", "tests.digests", "--against", since])
+    if given.pure is not None:
+        run(f"digests beside {since}", [python, "-m", "tests.digests", "--against", since, *given.pure])
     n_files = len({test.partition("::")[0] for test in tests})
     print(f"quick: {len(changed)} files changed since {since[:8]}, {n_files} files of tests reached")  # noqa: T201
     chosen = list(dict.fromkeys(ALWAYS + tests))
     if chosen[N_FILES:]:
         print(f"quick: the {len(chosen) - N_FILES} farthest are left out, `--list` has all")  # noqa: T201
     pytest_ = [python, "-m", "pytest", "-q", "-n", "auto", "--maxschedchunk=4", "-p", "tests.quick"]
+    deadline = max(started + given.seconds, time.time() + AT_LEAST)
     run("tests", [*pytest_, "--no-tests-after", str(deadline), *chosen[:N_FILES]])
 
 
