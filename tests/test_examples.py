@@ -37,6 +37,10 @@ def test_examples_use_public_names_only() -> None:
         assert used <= set(tk.__all__), path
 
 
+def test_td3_is_short() -> None:
+    assert len((EXAMPLES / "td3.py").read_text().splitlines()) <= 80
+
+
 class TestOwnAlgorithm:
     @pytest.mark.parametrize("name", ["AdvantageLearning", "SoftActorCritic"])
     def test_each_takes_less_than_60_lines(self, name: str) -> None:

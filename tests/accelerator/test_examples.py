@@ -69,6 +69,7 @@ RUNS = {
     "rainbow_atari": script("rainbow_atari", ATARI),
     "rainbow_cartpole": script("rainbow_cartpole"),
     "sac_pendulum": script("sac_pendulum"),
+    "td3": script("td3"),
     "tune_optuna": script("tune_optuna", TUNING),
     "two_agents": script("two_agents"),
     "offline": notebook("offline"),

@@ -20,6 +20,7 @@ from tests.helpers import rollouts
 from tests.helpers.engine import needs_compile
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, parameters_of
 from tests.policy import test_sac
+from tests.policy.test_gradient_steps import Regression, with_batch_norm, with_spectral_norm
 from trainkit import (
     A2CPolicy,
     Adam,
@@ -35,6 +36,9 @@ from trainkit import (
     ReinforcePolicy,
 )
 from trainkit.engine import compiling
+from trainkit.engine.device import CPU
+from trainkit.engine.engine import Engine
+from trainkit.engine.loss import OwnObjective
 from trainkit.errors import DivergedError
 
 pytestmark = needs_compile
@@ -98,7 +102,8 @@ def batches(n: int, space: Any = None, *, n_rows: int = 16) -> list[Any]:
 )
 def test_moves_like_torchs_adam_and_clips(clip: Clip | None) -> None:
     net, adam = small_net(), Adam([(0, 1e-2), (30, 1e-3)], weight_decay=0.1)
-    ours, reference = Ours(copy.deepcopy(net), adam, clip, compile=True), Reference(net, adam, clip)
+    ours, reference = Ours(copy.deepcopy(net), adam, clip), Reference(net, adam, clip)
+    engine = Engine(ours.net, "compile", CPU)
     generator = torch.Generator().manual_seed(0)
     rows = [
         (torch.randn(16, 4, generator=generator), (1 + i % 5) * torch.randn(16, 3, generator=generator))
@@ -110,7 +115,8 @@ def test_moves_like_torchs_adam_and_clips(clip: Clip | None) -> None:
 
     def step(i: int) -> float:
         x, y = rows[i]
-        return float(ours.step(lambda: (ours.net(x) - y).square().mean(), step=i).norm)
+        objective = OwnObjective(lambda: (ours.net(x) - y).square().mean())
+        return float(engine.minimize(ours.step, objective, (), step=i).norm)
 
     assert_close([step(i) for i in range(40)], reference.train(range(40), loss), rtol=1e-4, atol=1e-6)
     assert_nets_close(ours.net, reference.net)
@@ -194,8 +200,18 @@ def test_a_cloner_learns_as_without() -> None:
 def test_every_gradient_step_of_a_policy_is_compiled() -> None:
     options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
     compiled, plain = (DiscreteBCQPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
-    assert all(step._graph is not None for step in compiled._learning.steps.values())
     learn_alike(compiled, plain, batches(3))
+    assert compiled.engine._compiled_graphs.keys() == set(compiled.gradient_steps.values())
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("make", [with_batch_norm, with_spectral_norm])
+def test_buffers_that_a_loss_moves_move_once(make: Any) -> None:
+    net = make()
+    compiled, plain = (Regression(lambda: copy.deepcopy(net), engine=engine) for engine in ("compile", "torch"))
+    learn_alike(compiled, plain, batches(6))
+    for name, buffer in compiled.critic.named_buffers():
+        assert_close(buffer, plain.critic.get_buffer(name), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -284,7 +300,10 @@ def test_more_policies_than_torch_keeps_graphs_of_one_function() -> None:
 
 
 def test_nothing_is_compiled_unless_requested() -> None:
-    assert made()._learning.steps["network"]._graph is None
+    policy = made()
+    for batch in batches(3):
+        policy.update(batch, step=0)
+    assert not policy.engine._compiled_graphs
 
 
 def test_without_a_compiler_it_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

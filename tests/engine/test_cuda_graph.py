@@ -56,7 +56,9 @@ from trainkit import (
 from trainkit.core import tree
 from trainkit.engine import Loss, TensorBatch, cuda_graph
 from trainkit.engine.device import to_device
+from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep
+from trainkit.engine.loss import OwnObjective
 from trainkit.errors import DeviceError, DivergedError
 from trainkit.policy import ActOutput
 from trainkit.policy.learning import Learning
@@ -103,7 +105,8 @@ class Modeler(Policy):
         self.model = small_net((4, 8, 4))
         self.critic = small_net()
         self.add_gradient_step("model", self.model, Adam(1e-3), loss=self.model_loss)
-        self.add_gradient_step("critic", self.critic, Adam([(0, 1e-3), (5, 0.0)]), Clip(0.5), loss=self.critic_loss)
+        how: dict[str, Any] = {"loss": self.critic_loss, "reads": "model"}
+        self.add_gradient_step("critic", self.critic, Adam([(0, 1e-3), (5, 0.0)]), Clip(0.5), **how)
         self.target_critic = self.add_target("critic", self.critic, Target(every=1, unit="updates", tau=0.1))
 
     def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
@@ -613,10 +616,10 @@ def test_a_learning_rate_on_the_device_moves_parameters_by_the_same_bits() -> No
     lr, moved = 7e-4, []
     for on_device in (None, torch.tensor(lr, device=DEVICE)):
         net = small_net((100, 100)).to(DEVICE)
-        step = GradientStep(net, Adam(lr))
+        step, engine = GradientStep(net, Adam(lr)), Engine(net, "torch", torch.device(DEVICE))
         for power in range(1, 6):
             loss = partial(lambda net, power: net(torch.eye(100).to(DEVICE)).pow(power).mean(), net, power)
-            step(loss, step=0, lr=on_device)
+            engine.minimize(step, OwnObjective(loss), (), step=0, lr=on_device)
         moved.append(parameters_of(net.cpu()))
     assert_same(*moved)
 

@@ -30,6 +30,14 @@ def whole(high: int, *shape: int) -> Tensor:
     return torch.randint(0, high, shape, generator=SEED)
 
 
+def moving_batch_norm(x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+    """Normalize rows; return what a layer with running statistics computes, and the statistics after it."""
+    results: tuple[Tensor, ...] = torch.ops.aten._native_batch_norm_legit_functional(
+        x, None, None, mean, variance, True, 0.1, 1e-5
+    )
+    return results
+
+
 X, Y = normal(6, 5), normal(6, 5)
 ROW, COLUMN = normal(5), normal(6, 1)
 CUBE = normal(6, 3, 7)
@@ -125,6 +133,18 @@ CASES: dict[str, tuple[Callable[..., Tensor], Sequence[Tensor]]] = {
     "elu with alpha": (lambda x: functional.elu(x, 0.5), [X]),
     "silu": (functional.silu, [X]),
     "silu of a transposed": (lambda x: functional.silu(x.t() * 1.0), [X]),
+    "batch_norm": (lambda x, w, b: functional.batch_norm(x, None, None, w, b, training=True), [X + 3.0, ROW, ROW]),
+    "batch_norm without weights": (lambda x: functional.batch_norm(x, None, None, training=True), [X]),
+    "batch_norm in evaluation": (
+        lambda x, m, v, w, b: functional.batch_norm(x, m.detach(), v.detach().square(), w, b),
+        [X, ROW, normal(5), ROW + 1.0, normal(5)],
+    ),
+    "batch_norm of images": (lambda x: functional.batch_norm(x, None, None, training=True), [CUBE]),
+    "batch_norm with running statistics": (
+        lambda x, m, v: torch.cat([out.reshape(-1, 5) for out in moving_batch_norm(x, m.detach(), v.detach())]),
+        [X, ROW, ROW.square()],
+    ),
+    "vdot": (lambda x, y: torch.vdot(x, y) * x, [ROW, normal(5)]),
     "layer_norm": (lambda x, w, b: functional.layer_norm(x, (5,), w, b), [X + 3.0, ROW, normal(5)]),
     "layer_norm of a cube": (lambda x, w: functional.layer_norm(x, (7,), w), [CUBE, normal(7)]),
     "layer_norm of two axes": (lambda x: functional.layer_norm(x, (3, 7)), [CUBE]),
@@ -355,8 +375,11 @@ def variants(x: Tensor) -> dict[str, Tensor]:
     return found | {str(dtype): (3 * x if x.is_floating_point() else x).to(dtype) for dtype in dtypes}
 
 
+CRASHING = "weight norm", "batch_norm"  # of torch, on integers
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch, about what is asked of it here
-@pytest.mark.parametrize("name", [name for name in CASES if name != "weight norm"])  # torch crashes on its integers
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(CRASHING)])
 def test_what_torch_accepts_is_computed_as_by_torch_or_left_to_it(name: str) -> None:
     function, inputs = CASES[name]
     of_inputs = [variants(x) for x in inputs]

@@ -18,7 +18,10 @@ import trainkit as tk
 from tests.engine.test_gradient_step import square_loss
 from tests.helpers.learning import Spaces, assert_same, batch_of, parameters_of, small_net
 from trainkit import Adam, Clip, ConfigError, TorchOptimizer
+from trainkit.engine.device import CPU
+from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep
+from trainkit.engine.loss import OwnObjective
 from trainkit.engine.update_rules import FusedAdam, TorchRule
 from trainkit.errors import CheckpointError
 
@@ -248,7 +251,8 @@ def test_a_graph_records_adam_and_no_optimizer_that_needs_the_cpu() -> None:
 def test_a_graph_cannot_follow_betas_that_a_scheduler_changes() -> None:
     ours = Ours(ADAMW, functools.partial(lr_scheduler.OneCycleLR, max_lr=1e-2, total_steps=10))
     assert ours.step.not_recordable is None
-    ours.step(lambda: square_loss(ours.net, 0), step=0, lr=torch.tensor(1e-3))
+    objective = OwnObjective(lambda: square_loss(ours.net, 0))
+    Engine(ours.net, "torch", CPU).minimize(ours.step, objective, (), step=0, lr=torch.tensor(1e-3))
     ours.step.advance()
     assert str(ours.step.not_recordable).startswith("OneCycleLR changes betas")
 

@@ -12,11 +12,12 @@ from torch.testing import assert_close
 from tests.helpers.learning import assert_same, batch_of, parameters_of, small_net
 from tests.helpers.user_networks import USER_POLICIES
 from trainkit import Adam, ConfigError, Policy
+from trainkit.engine.device import CPU
+from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep
-from trainkit.engine.loss import Loss, TensorBatch
+from trainkit.engine.loss import Loss, OwnObjective, TensorBatch
 from trainkit.engine.precision import LearningPrecision, Precision
 
-CPU = torch.device("cpu")
 ROUNDING = 2.0**-8  # of a number in bfloat16, relative
 
 
@@ -92,10 +93,10 @@ def test_losses_and_gradients_are_those_of_float32_up_to_the_rounding_of_bf16() 
 def test_gradients_are_the_bits_of_autocast_on_rounded_weights() -> None:
     net, x = small_net((4, 8, 3)), torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
     policy = nn.ModuleDict({"net": net})
-    step = GradientStep(net, Adam(0.0), precision=LearningPrecision(policy, "bf16", CPU))
+    step, engine = GradientStep(net, Adam(0.0)), Engine(policy, "torch", CPU, LearningPrecision(policy, "bf16", CPU))
     rounded = copy.deepcopy(net).bfloat16()
     for _ in range(2):  # before and after parameters are laid out
-        step(lambda: net(x).square().mean(), step=0)
+        engine.minimize(step, OwnObjective(lambda: net(x).square().mean()), (), step=0)
 
     rounded(x.bfloat16()).float().square().mean().backward()
     for parameter, expected in zip(net.parameters(), rounded.parameters(), strict=True):
@@ -250,18 +251,19 @@ def switches() -> list[str]:
 def test_tf32_is_switched_on_for_the_loss_and_its_backward_pass_alone(precision: Precision) -> None:
     net, seen = small_net(), []
     net[0].weight.register_hook(lambda _: seen.append(switches()))
-    step = GradientStep(net, Adam(), precision=LearningPrecision(net, precision, torch.device("cuda", 0)))
+    step = GradientStep(net, Adam())
+    engine = Engine(net, "torch", CPU, LearningPrecision(net, precision, torch.device("cuda", 0)))
     before = switches()
 
     def loss() -> Tensor:
         seen.append(switches())
         return net(torch.ones(2, 4)).sum()
 
-    step(loss, step=0)
+    engine.minimize(step, OwnObjective(loss), (), step=0)
     assert seen == [["tf32"] * 3 if precision == "tf32" else before] * 2
     assert switches() == before != ["tf32"] * 3
     with pytest.raises(ZeroDivisionError):
-        step(lambda: 1 / 0, step=1)
+        engine.minimize(step, OwnObjective(lambda: 1 / 0), (), step=1)
     assert switches() == before
 
 

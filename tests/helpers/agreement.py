@@ -12,7 +12,7 @@ are within 1e-6 of a kink are replaced by other rows of the batch before anythin
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,25 +75,21 @@ class Agreement:
         def compared_step(
             engine: Engine,
             gradient_step: GradientStep,
-            name: str,
-            prepare: Any,
-            function: Any,
+            objective: Any,
             given: Any,
             *,
             step: int,
             lr: Tensor | None = None,
         ) -> Taken:
             def evaluate(policy: Any, given: Any) -> Numbers:
-                evaluator, own_step = _Evaluator(), policy._learning.steps[name]
-                own_function = partial(function.func, own_step.loss, **function.keywords)
-                own_prepare = partial(policy.rows, **prepare.keywords)
-                evaluator.minimize(own_step, name, own_prepare, own_function, given, step=step)
-                return evaluator.results
+                own_step = policy._learning.steps[objective.name]
+                own_objective = replace(objective, loss=own_step.loss, to_rows=policy.rows)
+                return _differentiated(own_step, own_objective, given)
 
             policy = engine._policy
             given, references = self._references(policy, tree.map_tree(_array_of_number, given), evaluate)
-            taken = minimize(engine, gradient_step, name, prepare, function, given, step=step, lr=lr)
-            self._compare(f"{type(policy).__name__}.{name}", own, references)
+            taken = minimize(engine, gradient_step, objective, given, step=step, lr=lr)
+            self._compare(f"{type(policy).__name__}.{objective.name}", own, references)
             return taken
 
         def compared_call(engine: Engine, name: str, function: Any, inputs: Any, *, draw: Any = None) -> Any:
@@ -186,21 +182,13 @@ def _array_of_number(leaf: Any) -> Any:
     return np.asarray(leaf, np.float32) if isinstance(leaf, (int, float, np.number)) else leaf
 
 
-class _Evaluator:
-    """Differentiate a loss and keep what comes of it, in the place of an engine."""
-
-    results: Numbers
-
-    def minimize(
-        self, gradient_step: GradientStep, name: str, prepare: Any, function: Any, inputs: Any, *, step: int
-    ) -> Taken:
-        named = {name: p for name, p in gradient_step.module.named_parameters() if p.requires_grad}
-        done = torch_pass(lambda x: function(prepare(with_leaves(inputs, x))), _leaves(inputs), list(named.values()))
-        pairs = zip(named, done.gradients, strict=True)
-        gradients = {name: gradient for name, gradient in pairs if gradient is not None}
-        self.results = _numbers({**done.outputs, "gradient": gradients})
-        outputs = {name: output for name, output in done.outputs.items() if name != "loss"}
-        return Taken(float(done.outputs["loss"]), 0.0, 0.0, outputs)
+def _differentiated(gradient_step: GradientStep, objective: Any, given: Any) -> Numbers:
+    """Return what an objective computes, and its gradients."""
+    named = {name: p for name, p in gradient_step.module.named_parameters() if p.requires_grad}
+    done = torch_pass(lambda x: objective.evaluate(with_leaves(given, x)), _leaves(given), list(named.values()))
+    pairs = zip(named, done.gradients, strict=True)
+    gradients = {name: gradient for name, gradient in pairs if gradient is not None}
+    return _numbers({**done.outputs, "gradient": gradients})
 
 
 def _evaluated(

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from trainkit import (
     TransitionBatch,
 )
 from trainkit.core import tree
+from trainkit.engine.loss import Objective
 from trainkit.nets.weights import draw_parameters
 from trainkit.policy.update_result import MeanMetrics
 
@@ -57,6 +58,11 @@ class Spaces(NamedTuple):
 
     observation_space: Space[Any] = FOUR_NUMBERS
     action_space: Space[Any] = THREE_ACTIONS
+
+
+def objective(loss: Callable[[Any], Any], rows: Any) -> dict[str, Any]:
+    """Return what a gradient step minimizes for rows, as "loss", and the loss's other results."""
+    return Objective("loss", loss, lambda *_: rows)(rows)
 
 
 def observations(space: Space[Any], n_rows: int, seed: int = 0) -> Any:

@@ -28,7 +28,8 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
         given = [one for one in tree_leaves((args, named)) if isinstance(one, Tensor)]
-        for tensor in given if operation._schema.is_mutable else ():
+        is_batch_norm = operation is torch.ops.aten.native_batch_norm.default  # whose schema lacks what it writes
+        for tensor in given if operation._schema.is_mutable or is_batch_norm else ():
             if tensor.untyped_storage().data_ptr() not in self._own:
                 self._before.append((tensor, tensor.detach().clone()))
         results = operation(*args, **named)

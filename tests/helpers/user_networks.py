@@ -255,7 +255,7 @@ class ModelBased(Policy):
         self.model = nn.Sequential(nn.Linear(N_IN + N_OUT, 32), nn.Tanh(), nn.Linear(32, 2 * N_IN))
         self.critic = nn.Sequential(nn.Linear(N_IN, 32), nn.ELU(), nn.Linear(32, N_OUT))
         self.add_gradient_step("model", self.model, Adam(1e-3), loss=self.model_loss)
-        self.add_gradient_step("critic", self.critic, Adam(1e-3), loss=self.critic_loss)
+        self.add_gradient_step("critic", self.critic, Adam(1e-3), loss=self.critic_loss, reads="model")
         self.target_critic = self.add_target("critic", self.critic, Target(every=1, unit="updates", tau=0.1))
 
     def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tests.helpers.engine import torch_only
-from tests.helpers.learning import MASKED, NEVER, batch_of, echo, made
+from tests.helpers.learning import MASKED, NEVER, batch_of, echo, made, objective
 from trainkit import (
     CategoricalValue,
     ConfigError,
@@ -24,7 +24,7 @@ from trainkit import (
     MunchausenBackup,
     QuantileValue,
 )
-from trainkit.engine.loss import TensorBatch, objective
+from trainkit.engine.loss import TensorBatch
 from trainkit.nets import Prediction
 from trainkit.policy.backups import QFunction, best_action, pick
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers.learning import NEVER, batch_of, wide_net
+from tests.helpers.learning import NEVER, batch_of, objective, wide_net
 from trainkit import (
     CategoricalValue,
     ConservativePenalty,
@@ -21,7 +21,6 @@ from trainkit import (
     MunchausenBackup,
     QuantileValue,
 )
-from trainkit.engine.loss import objective
 from trainkit.nets import ImplicitQNetwork, QNetwork
 
 GAP = 1e-6

@@ -9,10 +9,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tests.helpers.learning import Spaces, parameters_of
+from tests.helpers.learning import Spaces, objective, parameters_of
 from tests.helpers.rollouts import PLACE, Table, ended_rows, played
 from trainkit import A2CPolicy, Adam, ConfigError, PPOPolicy, ReinforcePolicy
-from trainkit.engine.loss import objective
 from trainkit.policy.advantages import RolloutRows
 from trainkit.policy.on_policy import OnpolicyPolicy
 

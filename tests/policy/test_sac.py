@@ -12,10 +12,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tests.helpers.learning import FOUR_NUMBERS, Spaces, assert_same, batch_of, observations, parameters_of
+from tests.helpers.learning import FOUR_NUMBERS, Spaces, assert_same, batch_of, objective, observations, parameters_of
 from trainkit import Adam, Clip, ConfigError, Horizon, SACPolicy, SpaceMismatchError, Target, TransitionBatch
 from trainkit.engine.engine import Engine
-from trainkit.engine.loss import objective
 from trainkit.errors import DivergedError
 from trainkit.nets.preprocess import WithoutMask
 
@@ -254,10 +253,10 @@ def test_the_actors_loss_leaves_the_critics_gradients_and_the_critics_free_to_le
     def gradients() -> list[Tensor]:
         return [parameter.grad.clone() for parameter in policy.critics.parameters() if parameter.grad is not None]
 
-    def watch(own: Engine, gradient_step: Any, name: str, *given: Any, **options: Any) -> Any:
+    def watch(own: Engine, gradient_step: Any, objective: Any, *given: Any, **options: Any) -> Any:
         before = gradients()
-        taken = minimize(own, gradient_step, name, *given, **options)
-        if name == "actor":
+        taken = minimize(own, gradient_step, objective, *given, **options)
+        if objective.name == "actor":
             seen.append(all(map(torch.equal, before, gradients())))
             assert len(before) == len(list(policy.critics.parameters()))
         return taken
@@ -342,7 +341,7 @@ class TestActing:
         with pytest.raises(DivergedError, match=r"SACPolicy gives \[nan, -1.0\] for env 7 at step 5"):
             simple(math.nan).act(np.zeros((1, 4), np.float32), step=5, env_ids=np.array([7]))
 
-    def test_modules_act_in_eval_and_learn_in_train_mode(self) -> None:
+    def test_modules_act_in_eval_mode_and_learn_in_train_mode_in_their_own_step(self) -> None:
         modes: list[bool] = []
 
         class Watched(Told):
@@ -356,7 +355,7 @@ class TestActing:
         policy.update(one_row(), step=0)
         assert not policy.target_critics.training
         policy.act(np.zeros((1, 4), np.float32))
-        assert modes == [False, True, True, False]
+        assert modes == [False, False, True, False]  # acting, the critics' step, the actor's, acting
 
 
 # ---- spaces ----

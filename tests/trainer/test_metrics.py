@@ -192,7 +192,7 @@ class Losses(tk.Callback):
         def told(batch: Any, *, step: int) -> Any:
             metrics = policy._learning.metrics
             sum_up = metrics.sum_up
-            metrics.sum_up = lambda scalars: (self.losses.append(float(scalars["loss"])), sum_up(scalars))
+            metrics.sum_up = lambda scalars, kind: (self.losses.append(float(scalars["loss"])), sum_up(scalars, kind))
             try:
                 return update(batch, step=step)
             finally:

@@ -344,6 +344,10 @@ class Learner(Trainee, Protocol):
         """The sequences that it learns from; None for rows."""
         ...
 
+    def before_updates(self, buffer: Any) -> None:
+        """Adapt to the rows in a buffer before the first update."""
+        ...
+
     def update(self, batch: Any, *, step: int) -> UpdateResult:
         """Learn from a batch, a `TransitionBatch` or, with `sequences`, a `SequenceBatch`; `step` is the clock."""
         ...
@@ -368,15 +372,6 @@ class HasReturnRange(Protocol):
 
     def return_range(self, horizon: Horizon) -> tuple[float, float]:
         """Return the smallest and the largest of 0, all n-step rewards and all returns-to-go of the rows."""
-        ...
-
-
-@runtime_checkable
-class FitsReturns(Protocol):
-    """A policy that adapts to the size of returns before its first update."""
-
-    def fit_returns(self, buffer: HasReturnRange) -> None:
-        """Adapt to the returns in a buffer, unless this was done before."""
         ...
 
 

@@ -10,11 +10,15 @@ from trainkit.core.errors import ConfigError, TrainkitError
 
 
 def map_tree(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Apply `fn` leaf by leaf to one tree, or to several trees of the same structure together."""
+    """Apply `fn` leaf by leaf to one tree, or to several trees of the same structure together.
+
+    A NamedTuple stays one.
+    """
     if isinstance(tree, dict):
         return {key: map_tree(fn, child, *(other[key] for other in others)) for key, child in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(map_tree(fn, *children) for children in zip(tree, *others, strict=True))
+        children = (map_tree(fn, *children) for children in zip(tree, *others, strict=True))
+        return tuple(children) if type(tree) is tuple else type(tree)(*children)
     return fn(tree, *others)
 
 

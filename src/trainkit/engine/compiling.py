@@ -17,14 +17,8 @@ from torch.func import functional_call, grad_and_value
 from trainkit.core.errors import ConfigError
 from trainkit.engine.flat_storage import FlatGroup
 
-Closure = Callable[[], Tensor | tuple[Tensor, Any]]  # the number to minimize, and other results without gradients
+Objective = Callable[[Any], dict[str, Any]]  # rows -> the scalar to minimize as "loss", and other results
 Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: number of elements, shape} of one flat tensor
-
-
-def evaluate(loss: Closure) -> tuple[Tensor, Any]:
-    """Return (the scalar to minimize, the loss's other results), with an empty tuple for no other results."""
-    result = loss()
-    return result if isinstance(result, tuple) else (result, ())
 
 
 def check_compiler(subject: str, device: torch.device) -> None:
@@ -49,49 +43,69 @@ def _missing(device: torch.device) -> str | None:
 
 
 class LossGraph:
-    """A loss and its gradients in one graph: compiled once, and again for other shapes or modes.
+    """An objective and its gradients in one graph: compiled once, and again for other shapes or modes.
 
-    A loss is traced: it may read tensors, modules and Python numbers, of which every new value compiles another graph;
-    what it returns is all that leaves the graph.
+    An objective is traced: it may read tensors, modules and Python numbers, of which every new value compiles another
+    graph; what it returns is all that leaves the graph.
+
+    Args:
+        module: whose parameters the gradients are of.
+        movable: buffers by name that the objective may write; they are written when the graph has run.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, movable: Mapping[str, Tensor]) -> None:
         self._caller = _Caller(module)
+        within = {id(buffer): f"module.{path}" for path, buffer in module.named_buffers()}
+        self._moved = {within[id(one)]: one for one in movable.values() if id(one) in within}
         compiled: Any = torch.compile  # whose annotations lack `isolate_recompiles`
         options = {"fullgraph": True, "dynamic": False, "recompile_limit": 64, "isolate_recompiles": True}
         self._graph = compiled(_gradients, **options)
 
-    def __call__(self, loss: Closure, groups: Sequence[FlatGroup]) -> tuple[Tensor, Any]:
-        """Return (loss, its other results) and write the gradients of the parameters' groups."""
+    def __call__(self, objective: Objective, rows: Any, groups: Sequence[FlatGroup]) -> dict[str, Any]:
+        """Return the objective's results, and write the gradients of the parameters' groups."""
         layouts = [group.layout for group in groups]
         parameters, gradients = [group.parameters for group in groups], [group.gradient for group in groups]
         with torch.no_grad():
-            results: tuple[Tensor, Any] = self._graph(self._caller, loss, layouts, parameters, gradients)
+            results: dict[str, Any]
+            given = self._caller, objective, rows, layouts, parameters, gradients, self._moved
+            results, moved = self._graph(*given)
+            for name, buffer in self._moved.items():
+                buffer.copy_(moved[name])
         return results
 
 
 class _Caller(nn.Module):
-    """Call a loss with other tensors in the place of a module's parameters."""
+    """Call an objective with other tensors in the place of a module's parameters."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, loss: Closure) -> tuple[Tensor, Any]:
-        return evaluate(loss)
+    def forward(self, objective: Objective, rows: Any) -> dict[str, Any]:
+        return objective(rows)
 
 
 def _gradients(
-    caller: _Caller, loss: Closure, layouts: Sequence[Layout], flats: Sequence[Tensor], gradients: Sequence[Tensor]
-) -> tuple[Tensor, Any]:
+    caller: _Caller,
+    objective: Objective,
+    rows: Any,
+    layouts: Sequence[Layout],
+    flats: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    buffers: Mapping[str, Tensor],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     parameters: dict[str, Tensor] = {}
     for layout, flat in zip(layouts, flats, strict=True):
         pieces = torch.split(flat, [size for size, _ in layout.values()])
         for (name, (_, shape)), piece in zip(layout.items(), pieces, strict=True):
             parameters[f"module.{name}"] = piece.view(shape)
-    grads, (value, outputs) = grad_and_value(lambda own: functional_call(caller, own, (loss,)), has_aux=True)(
-        parameters
-    )
+
+    def loss_and_more(own: dict[str, Tensor], moved: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        results = functional_call(caller, {**own, **moved}, (objective, rows))
+        return results["loss"], (results, moved)
+
+    moved = {name: buffer.clone() for name, buffer in buffers.items()}
+    grads, (value, (results, moved)) = grad_and_value(loss_and_more, has_aux=True)(parameters, moved)
     for layout, gradient in zip(layouts, gradients, strict=True):
         gradient.copy_(torch.cat([grads[f"module.{name}"].flatten() for name in layout]))
-    return value, outputs
+    return {**results, "loss": value}, moved

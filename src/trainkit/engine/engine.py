@@ -20,14 +20,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.changes import Changes
-from trainkit.engine.compiling import check_compiler
+from trainkit.engine.compiling import LossGraph, check_compiler
 from trainkit.engine.cuda_graph import CAPTURES, CudaGraph, check_cuda_graph
 from trainkit.engine.device import BatchMemory, DeviceBlock, to_arrays, to_device
-from trainkit.engine.gradient_step import GradientStep, Taken, denormals_flushed
+from trainkit.engine.gradient_step import GradientStep, Scalar, Taken, denormals_flushed
+from trainkit.engine.loss import Objective, OwnObjective
+from trainkit.engine.moving_buffers import copied, movable_buffers, move, undo_where
 from trainkit.engine.numpy_function import Function, GaveUpError, NumpyFunction
-from trainkit.engine.precision import Precision
+from trainkit.engine.precision import LearningPrecision
 from trainkit.engine.recording import Results
 
 _log = logging.getLogger(__name__)
@@ -42,7 +45,7 @@ class Engine:
         policy: whose functions they are.
         wanted: one of the module's table.
         device: of the policy.
-        precision: in which the policy's networks multiply while they learn; numpy has no "bf16".
+        precision: in which the policy's networks multiply while they learn, default float32; numpy has no "bf16".
         ignored: attributes of the policy that no loss reads.
 
     Attributes:
@@ -57,7 +60,7 @@ class Engine:
         policy: nn.Module,
         wanted: EngineName,
         device: torch.device,
-        precision: Precision = "float32",
+        precision: LearningPrecision | None = None,
         ignored: frozenset[str] = frozenset(),
     ) -> None:
         subject = type(policy).__name__
@@ -65,23 +68,32 @@ class Engine:
             is_known = checks.one_of("engine", wanted, list(get_args(EngineName)))
             if is_known and wanted == "numpy":
                 checks.require(device.type == "cpu", f".engine 'numpy' needs device 'cpu', got {device}: use 'auto'")
-                is_known_to_numpy = precision != "bf16"
+                is_known_to_numpy = precision is None or precision.name != "bf16"
                 checks.require(is_known_to_numpy, ".engine 'numpy' has no precision 'bf16': use 'auto', or 'float32'")
         if wanted == "compile":
             check_compiler(subject, device)
         if wanted == "cuda_graph":
             check_cuda_graph(subject, device)
         self._policy, self.wanted, self._device, self._ignored = policy, wanted, device, ignored
-        self._precision = precision
+        self._precision = LearningPrecision(policy, "float32", device) if precision is None else precision
+        self._movable_buffers: dict[str, Tensor] | None = None
         self._start()
+
+    @property
+    def _movable(self) -> dict[str, Tensor]:
+        """The buffers that a loss of the policy may write, by name."""
+        if self._movable_buffers is None:
+            self._movable_buffers = movable_buffers(self._policy)
+        return self._movable_buffers
 
     def _start(self) -> None:
         """Start with the chosen engine and without recordings."""
         self._functions: dict[tuple[str, str, str], NumpyFunction] = {}  # by name, purpose and the policy's mode
         self._counts: dict[tuple[str, str, str], dict[str, int]] = {}  # of functions when a state was saved
         self._graphs: dict[tuple[str, str], CudaGraph] = {}  # by purpose and name
+        self._compiled_graphs: dict[GradientStep, LossGraph] = {}
         self.gave_up: str | None = None
-        is_possible = self._device.type == "cpu" and self._precision != "bf16"
+        is_possible = self._device.type == "cpu" and self._precision.name != "bf16"
         self.is_numpy = is_possible and self.wanted in ("auto", "numpy")
         self.is_graph = not self.is_numpy and self._device.type in CAPTURES and self.wanted in ("auto", "cuda_graph")
 
@@ -126,40 +138,75 @@ class Engine:
     def minimize(
         self,
         gradient_step: GradientStep,
-        name: str,
-        prepare: Callable[[Any], Any],
-        function: Function,
-        inputs: Any,
+        objective: Objective | OwnObjective,
+        given: Any,
         *,
         step: int,
         lr: Tensor | None = None,
     ) -> Taken:
-        """Take one gradient step on the "loss" that a function of rows returns.
+        """Take one gradient step on an objective.
 
         Args:
             gradient_step: whose parameters to move.
-            name: of the function.
-            prepare: inputs -> rows, without gradients; it is not compiled.
-            function: rows -> results by name, scalars and tensors.
-            inputs: a tree of arrays or tensors, all that changes from call to call.
+            objective: what to minimize, a function of rows.
+            given: (columns, inputs), a tree of arrays or tensors: all that changes from call to call.
             step: the environment step.
             lr: a learning rate on the device in the place of the step's, for a step that is recorded.
 
         Returns:
-            The outcome; its `results` are the function's other results by name.
+            The outcome; its `results` are the objective's other results by name.
         """
         with denormals_flushed(gradient_step.flush_denormals):
-            if self.is_numpy:
-                results = self._by_numpy(name, lambda given: function(prepare(given)), inputs, gradient_step)
-                if results is not None:
-                    return gradient_step.apply(results.pop("loss"), results, step=step)
-            rows = prepare(to_device(inputs, self._device))
+            results: Results | None = None
+            if self.is_numpy and objective.name is not None:
+                results = self._by_numpy(objective.name, objective.evaluate, given, gradient_step)
+            if results is None:
+                rows = objective.rows(to_device(given, self._device))
+                buffers_before = copied(self._movable)
+                graph = self._compiled(gradient_step)
+                how: dict[str, Any] = {"is_compiled": graph is not None}
+                with gradient_step.differentiation(), self._precision.during_step(gradient_step.trainable, **how):
+                    if graph is None:
+                        results = objective(rows)
+                        gradient_step.differentiate(results["loss"])
+                    else:
+                        results = graph(objective, rows, gradient_step.groups)
+                taken = gradient_step.apply(results.pop("loss").detach(), results, step=step, lr=lr)
+                undo_where(taken.skipped, self._movable, buffers_before)
+            else:
+                moved = results.pop("buffers", {})
+                taken = gradient_step.apply(results.pop("loss"), results, step=step)
+                if not taken.skipped:
+                    move(self._movable, moved)
+            if gradient_step.after is not None:
+                self._follow_step(gradient_step, objective.name, taken.skipped)
+            return taken
 
-            def loss_and_results() -> tuple[Tensor, Any]:
-                results = dict(function(rows))
-                return results.pop("loss"), results
+    def _compiled(self, gradient_step: GradientStep) -> LossGraph | None:
+        """Return the graph of a step's loss and gradients, from its second step on; None for another engine."""
+        if self.wanted != "compile" or not gradient_step.is_laid_out:
+            return None
+        if gradient_step not in self._compiled_graphs:
+            self._compiled_graphs[gradient_step] = LossGraph(gradient_step.module, self._movable)
+        return self._compiled_graphs[gradient_step]
 
-            return gradient_step(loss_and_results, step=step, lr=lr)
+    def _follow_step(self, gradient_step: GradientStep, name: str | None, skipped: Scalar) -> None:
+        """Give the parameters the values that the step's `after` returns, if it was taken."""
+        after, module = gradient_step.after, gradient_step.module
+        assert after is not None, "the caller has looked"
+        if not isinstance(skipped, Tensor) and skipped:
+            return
+
+        def values(_: Any) -> Mapping[str, Tensor]:
+            return after({path: parameter.detach() for path, parameter in module.named_parameters()})
+
+        results: Mapping[str, Any] | None = None
+        if self.is_numpy and name is not None:
+            results = self._by_numpy(f"{name}.after", values, ())
+        if results is None:
+            with torch.no_grad():
+                results = values(())
+        gradient_step.assign(tree.map_tree(torch.as_tensor, dict(results)), skipped)
 
     def update(
         self,
@@ -167,6 +214,7 @@ class Engine:
         inputs: Any,
         fixed: Any = None,
         *,
+        name: str = "",
         memory: BatchMemory | None = None,
         variant: Hashable = None,
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -177,11 +225,12 @@ class Engine:
                 after this one, the others by the next.
             inputs: a tree of arrays, numbers, tensors on the device and None: all that changes from call to call.
             fixed: a tree of objects that a graph reads and writes where they are.
+            name: of the kind of update; each has graphs of its own.
             memory: has some of the arrays in pinned memory already.
             variant: what else a graph depends on.
         """
         results: tuple[Mapping[str, Any], Mapping[str, Any]]
-        results = self._by_graph(self._graph("update"), work, inputs, fixed, memory=memory, variant=variant)
+        results = self._by_graph(self._graph("update", name), work, inputs, fixed, memory=memory, variant=variant)
         return results
 
     def call(
@@ -231,7 +280,7 @@ class Engine:
     def _graph(self, purpose: str, name: str = "") -> CudaGraph:
         """Return the graphs of a function."""
         if (purpose, name) not in self._graphs:
-            subject = f"the function {name!r}" if name else "an update"
+            subject = "an update" if purpose == "update" else f"the function {name!r}"
             self._graphs[purpose, name] = CudaGraph(subject, self._policy, self._ignored, keeps=purpose == "update")
         return self._graphs[purpose, name]
 
@@ -256,7 +305,8 @@ class Engine:
         key = name, purpose, mode
         if key not in self._functions:
             changes, counts = Changes(self._policy, self._ignored), self._counts.get(key, {})
-            self._functions[key] = NumpyFunction(name, changes, is_limited=self.wanted == "auto", **counts)
+            how: dict[str, Any] = {"is_limited": self.wanted == "auto", "movable": self._movable, **counts}
+            self._functions[key] = NumpyFunction(name, changes, **how)
         try:
             return self._functions[key](function, inputs, gradient_step)
         except GaveUpError as error:
@@ -296,15 +346,23 @@ class Engine:
         """Record everything again."""
         self._functions.clear()
         self._graphs.clear()
+        self._compiled_graphs.clear()
+        self._movable_buffers = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         clone = copy.copy(self)
         memo[id(self)] = clone
-        clone._policy, clone._functions, clone._graphs = copy.deepcopy(self._policy, memo), {}, {}
+        own = {name: copy.deepcopy(vars(self)[name], memo) for name in ("_policy", "_precision")}
+        vars(clone).update(_uncopied(), **own)
         return clone
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_functions": {}, "_graphs": {}}
+        return {**vars(self), **_uncopied()}
+
+
+def _uncopied() -> dict[str, Any]:
+    """Return the attributes of a copy of an engine that has executed nothing yet."""
+    return {"_functions": {}, "_graphs": {}, "_compiled_graphs": {}, "_movable_buffers": None}
 
 
 def _drawn(inputs: Any, draw: Callable[[], Tensor] | None) -> Any:

@@ -1,4 +1,4 @@
-"""Gradient steps: how a loss becomes a step. Gradients, check, clip, update rule.
+"""Gradient steps: how gradients become a step. Check, clip, update rule, and what follows it.
 
 Parameters that get gradients are kept as views of one flat tensor, and so are their gradients (`flat_storage`) and
 Adam's moments (`update_rules`): one norm and one fused Adam call, however many layers there are. A module's parameters
@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import Part, checked
-from trainkit.engine.compiling import Closure, LossGraph, evaluate
-from trainkit.engine.device import CPU, convolutions_timed
+from trainkit.engine.device import convolutions_timed
 from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.optimizers import OptimizerSpec, as_spec
-from trainkit.engine.precision import LearningPrecision
 from trainkit.engine.ranks import Ranks
 from trainkit.engine.update_rules import State, rule_for
 
 Scalar = Tensor | float  # on a device, or a plain number already
+Parameters = Mapping[str, Tensor]  # by their paths in a module
 _N_WARM_UPS = 3  # steps in which cuDNN looks for the fastest convolutions
 ClipBy = Literal["global_norm", "norm", "value"]
 
@@ -72,9 +71,11 @@ class GradientStep:
         flush_denormals: let numbers below 1e-38 count as 0 within the step on the CPU, where they are slow; this
             changes the last bits.
         loss: rows -> `Loss`, where an engine executes it; None where each call brings its own.
-        compile: compute loss and gradients in one compiled graph from the second step on. A parameter without a
-            gradient at the first step never moves then.
-        precision: of networks' products in the loss and its backward pass; None is float32.
+        every: the step is part of each update whose number, from 1, is a multiple of it.
+        after: what parameters become after each step that was taken, {path: parameter} -> {path: new value} of those
+            that change, such as a projection of weights; it writes nothing in place.
+        reads: the name of an earlier step whose outputs the loss reads in `rows.inputs`.
+        training: whether the module is in training mode while its loss is computed; all others are in evaluation mode.
 
     Attributes:
         optimizer: as given; a factory as `TorchOptimizer`.
@@ -90,12 +91,19 @@ class GradientStep:
         *,
         flush_denormals: bool = True,
         loss: Callable[[Any], Any] | None = None,
-        compile: bool = False,
-        precision: LearningPrecision | None = None,
+        every: int = 1,
+        after: Callable[[Parameters], Parameters] | None = None,
+        reads: str | None = None,
+        training: bool = True,
     ) -> None:
+        with Checks("GradientStep") as checks:
+            checks.integer("every", every, low=1)
         check_parameters(module)
+        if after is not None:
+            _check_after(module, after)
         self.module, self.loss = module, loss
         self.optimizer, self.clip, self.flush_denormals = as_spec(optimizer), clip, flush_denormals
+        self.every, self.after, self.reads, self.training = every, after, reads, training
         self.groups: list[FlatGroup] = []  # for Adam one more for each set of parameters that came to move later
         self._laid_out: set[nn.Parameter] = set()  # the parameters of all groups
         self._named = list(module.named_parameters())
@@ -103,12 +111,6 @@ class GradientStep:
         self._look()
         self.ranks: Ranks | None = None
         self._n_warm_ups = 0  # steps so far, up to `_N_WARM_UPS`
-        self.use(compile=compile, precision=precision)
-
-    def use(self, *, compile: bool, precision: LearningPrecision | None) -> None:
-        """Compute the next steps' gradients in a compiled graph, or without one, and in a precision."""
-        self._graph = LossGraph(self.module) if compile else None
-        self._precision = LearningPrecision(self.module, "float32", CPU) if precision is None else precision
 
     @property
     def not_recordable(self) -> str | None:
@@ -131,19 +133,14 @@ class GradientStep:
 
     # ---- one step ----
 
-    def __call__(self, loss: Closure, *, step: int, lr: Tensor | None = None) -> Taken:
-        """Take one gradient step on `loss`, which is called once unless its graph was compiled.
-
-        `step` is the environment step; `lr` replaces its learning rate, see `apply`.
-        """
-        if torch.is_inference_mode_enabled():
-            raise ConfigError(
-                f"{type(self.module).__name__} cannot learn inside torch.inference_mode(), whose tensors have no "
-                "gradients: leave it before the update; torch.no_grad() is allowed"
-            )
-        with denormals_flushed(self.flush_denormals), self._warm_up():
-            value, outputs = self._compute_gradients(loss)
-            return self.apply(value, outputs, step=step, lr=lr)
+    def __call__(self, loss: Callable[[], Any], *, step: int) -> Taken:
+        """Take one gradient step on a loss by torch; it returns the scalar to minimize, or (the scalar, more)."""
+        with denormals_flushed(self.flush_denormals):
+            with self.differentiation():
+                result = loss()
+                value, more = result if isinstance(result, tuple) else (result, ())
+                self.differentiate(value)
+            return self.apply(value.detach(), more, step=step)
 
     def apply(self, loss: Scalar, outputs: Any, *, step: int, lr: Tensor | None = None) -> Taken:
         """Clip the computed gradients and take one step along them, unless loss or gradients are not finite.
@@ -176,6 +173,14 @@ class GradientStep:
         self._rule.step(step, scale=scale, skipped=skipped, lr=lr)
         return taken
 
+    @torch.no_grad()
+    def assign(self, values: Parameters, skipped: Scalar) -> None:
+        """Assign the values that `after` returned to parameters, unless the step was skipped on the device."""
+        parameters = dict(self._named)
+        for path, value in values.items():
+            parameter = parameters[path]
+            parameter.copy_(torch.where(skipped > 0, parameter, value) if isinstance(skipped, Tensor) else value)
+
     def _warm_up(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for the next step in which cuDNN times convolutions, if it is one of the first."""
         if self._n_warm_ups == _N_WARM_UPS or not self._named:
@@ -197,7 +202,7 @@ class GradientStep:
 
     def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Set the gradients of the parameters that have one, and lay out parameters that are not laid out yet."""
-        is_current = self._is_current()
+        is_current = self.is_laid_out
         if is_current and gradients.keys() <= self._laid_out:
             for group in self.groups:
                 group.set_gradient(gradients)
@@ -208,18 +213,22 @@ class GradientStep:
             parameter.grad = gradients.get(parameter)
         self._lay_out()
 
-    def _compute_gradients(self, loss: Closure) -> tuple[Tensor, Any]:
-        """Return (loss, its other results), and set the gradients; inside no_grad(), too."""
-        trainable = self.trainable
-        if self._graph is not None and self._is_current():
-            with self._precision.during_step(trainable, is_compiled=True):
-                return self._graph(loss, self.groups)
-        gradients: dict[nn.Parameter, Tensor] = {}
-        with self._precision.during_step(trainable):
-            with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
-                value, outputs = evaluate(loss)
-            if trainable and value.requires_grad:
-                gradients = present(trainable, torch.autograd.grad(value, trainable, allow_unused=True))
+    @contextlib.contextmanager
+    def differentiation(self) -> Iterator[None]:
+        """Return a context in which torch computes a loss, and `differentiate` its gradients; in no_grad(), too."""
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                f"{type(self.module).__name__} cannot learn inside torch.inference_mode(), whose tensors have no "
+                "gradients: leave it before the update; torch.no_grad() is allowed"
+            )
+        with self._warm_up(), torch.enable_grad():
+            yield
+
+    def differentiate(self, value: Tensor) -> None:
+        """Set the gradients of a loss."""
+        trainable, gradients = self.trainable, dict[nn.Parameter, Tensor]()
+        if trainable and value.requires_grad:
+            gradients = present(trainable, torch.autograd.grad(value, trainable, allow_unused=True))
         if not gradients:
             raise ConfigError(
                 f"the loss of {type(self.module).__name__} has no gradient, as no parameter that it depends on has "
@@ -230,7 +239,6 @@ class GradientStep:
             if parameter._post_accumulate_grad_hooks:  # which autograd calls in backward() only
                 for hook in parameter._post_accumulate_grad_hooks.values():
                     hook(parameter)
-        return value.detach(), outputs
 
     # ---- storage ----
 
@@ -281,8 +289,9 @@ class GradientStep:
             parameter.grad = None
         self._lay_out()
 
-    def _is_current(self) -> bool:
-        """Return whether the module has the parameters that were laid out, and all are views of their groups."""
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether the module has the parameters that were laid out, and all are views of their groups."""
         if sum(map(len, self._tables)) != len(self._children):
             return False
         for table, name, child in self._children:
@@ -329,6 +338,28 @@ class GradientStep:
 def present(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> dict[nn.Parameter, Tensor]:
     """Return the gradients by parameter, without those that are None."""
     return {p: gradient for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
+
+
+def _check_after(module: nn.Module, after: Callable[[Parameters], Parameters]) -> None:
+    """Raise `ConfigError` unless a function of parameters returns new values of some of them."""
+    given = {path: parameter.detach().clone() for path, parameter in module.named_parameters()}
+    before = {path: tensor.clone() for path, tensor in given.items()}
+    with torch.no_grad():
+        values = after(given)
+    name = getattr(after, "__qualname__", type(after).__name__)
+    rule = "GradientStep.after must return new values of parameters by their paths"
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{rule}, got {type(values).__name__} from {name}")
+    for path, value in values.items():
+        if path not in before:
+            raise ConfigError(f"{rule}, got {path!r} from {name}: it has {', '.join(before)}")
+        if value.shape != before[path].shape:
+            shapes = list(value.shape), list(before[path].shape)
+            raise ConfigError(f"{rule}, got {shapes[0]} for {path} of {shapes[1]} from {name}")
+    if changed := [path for path, tensor in given.items() if not torch.equal(tensor, before[path])]:
+        raise ConfigError(
+            f"{rule} and write nothing in place, but {name} wrote to {', '.join(changed)}: return new tensors"
+        )
 
 
 def check_parameters(module: nn.Module) -> None:

@@ -19,6 +19,18 @@ RESERVED_METRICS = frozenset(
 )
 
 
+class Columns(NamedTuple):
+    """B rows as an update is given them: arrays, and on the device tensors, of which `tensor_batch` makes rows."""
+
+    obs: Any
+    action: Any  # [B, ...]
+    reward: Any  # [B]
+    discount: Any  # [B]
+    next_obs: Any
+    weight: Any  # [B]
+    extras: dict[str, Any]  # {column: [B, ...]}
+
+
 class TensorBatch(NamedTuple):
     """B rows on the device, observations as features.
 
@@ -51,8 +63,8 @@ class TensorBatch(NamedTuple):
         return loss
 
 
-def tensor_batch(columns: Any, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
-    """Return a `TensorBatch` of obs, action, reward, discount, next_obs, weight and extras on the device.
+def tensor_batch(columns: Columns, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
+    """Return the rows of columns on the device.
 
     A leaf of obs and next_obs for which `frames` has images holds indices, by which it is gathered. A next observation
     whose mask allows no action counts as the end of its episode, so its discount is 0.
@@ -71,7 +83,7 @@ def tensor_batch(columns: Any, preprocess: nn.Module, frames: Any = None) -> Ten
 def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> TensorBatch:
     """Return a batch of one row on the device, whose observation and next observation are blank [1, ...]."""
     zero = torch.zeros(1, device=tree.first_leaf(obs).device, dtype=torch.float32)
-    return tensor_batch((obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
+    return tensor_batch(Columns(obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
 
 
 def legal_mask(obs: Any) -> Tensor | None:
@@ -96,28 +108,76 @@ class Loss:
     outputs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def objective(loss: Callable[[Any], Loss], rows: Any, *, with_weights: bool = False) -> dict[str, Any]:
-    """Return the scalar to minimize as "loss", and the loss's "priority", "metrics" and "outputs", if it has any.
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What a gradient step minimizes: the mean of a loss per row, weighted by importance.
 
-    Args:
+    Attributes:
+        name: of the gradient step.
         loss: rows -> `Loss`.
-        rows: with importance weights [B] in `rows.weight`, or None there.
+        to_rows: (columns on the device, inputs, frames) -> rows; see `Policy.rows`.
+        frames: the images that columns of indices refer to.
         with_weights: add metrics of the weights: their mean, and the effective sample size,
             (sum w)^2 / sum w^2, as a share of B.
-
-    Raises:
-        ConfigError: what it returned is no `Loss`, or has other shapes.
     """
-    result, weight = loss(rows), rows.weight
-    _check(getattr(loss, "__qualname__", "a loss"), result, None if weight is None else weight.shape)
-    value = result.per_row.mean() if weight is None else (weight * result.per_row).mean()
-    metrics = dict(result.metrics)
-    if with_weights and weight is not None:
-        metrics |= weight_metrics(weight)
-    results: dict[str, Any] = {"loss": value, "metrics": _detached(metrics), "outputs": _detached(result.outputs)}
-    if result.priority is not None:
-        results["priority"] = result.priority.detach()
-    return results
+
+    name: str
+    loss: Callable[[Any], Loss]
+    to_rows: Callable[[Any, Any, Any], Any]
+    frames: Any = None
+    with_weights: bool = False
+
+    def rows(self, given: Any) -> Any:
+        """Return the rows of (columns, inputs) on the device, without gradients."""
+        columns, inputs = given
+        return self.to_rows(columns, inputs, self.frames)
+
+    def evaluate(self, given: Any) -> dict[str, Any]:
+        """Return the results for (columns, inputs) on the device."""
+        return self(self.rows(given))
+
+    def __call__(self, rows: Any) -> dict[str, Any]:
+        """Return the scalar to minimize as "loss", and the loss's "priority", "metrics" and "outputs", if it has any.
+
+        Raises:
+            ConfigError: the loss returned no `Loss`, or one of other shapes.
+        """
+        result, weight = self.loss(rows), rows.weight
+        _check(getattr(self.loss, "__qualname__", "a loss"), result, None if weight is None else weight.shape)
+        value = result.per_row.mean() if weight is None else (weight * result.per_row).mean()
+        metrics = dict(result.metrics)
+        if self.with_weights and weight is not None:
+            metrics |= weight_metrics(weight)
+        results: dict[str, Any] = {"loss": value, "metrics": _detached(metrics), "outputs": _detached(result.outputs)}
+        if result.priority is not None:
+            results["priority"] = result.priority.detach()
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class OwnObjective:
+    """What a gradient step of a policy's own `update` minimizes; torch differentiates it, whatever the engine.
+
+    Attributes:
+        loss: returns the scalar to minimize, or (the scalar, what else the caller of `minimize` gets).
+    """
+
+    loss: Callable[[], Any]
+    name: None = None  # a recording could not be found again
+
+    def rows(self, given: Any) -> Any:
+        """Return what `minimize` was given: nothing."""
+        return given
+
+    def evaluate(self, given: Any) -> dict[str, Any]:
+        """Return the results."""
+        return self(given)
+
+    def __call__(self, rows: Any) -> dict[str, Any]:
+        """Return the scalar to minimize as "loss", and the rest as "other"."""
+        result = self.loss()
+        value, other = result if isinstance(result, tuple) else (result, ())
+        return {"loss": value, "other": other}
 
 
 def _check(subject: str, result: Loss, shape: torch.Size | None) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class NumpyFunction:
         name: for errors.
         changes: of all that the function may read.
         is_limited: whether calls of many multiplications are left to torch.
+        movable: buffers by name that the function may write.
         n_changed, n_new: see below.
 
     Attributes:
@@ -52,8 +54,17 @@ class NumpyFunction:
         n_new: calls in a row, up to the last one, that were recorded.
     """
 
-    def __init__(self, name: str, changes: Changes, *, is_limited: bool, n_changed: int = 0, n_new: int = 0) -> None:
-        self._name, self._changes, self._is_limited = name, changes, is_limited
+    def __init__(
+        self,
+        name: str,
+        changes: Changes,
+        *,
+        is_limited: bool,
+        movable: Mapping[str, Tensor] = MappingProxyType({}),
+        n_changed: int = 0,
+        n_new: int = 0,
+    ) -> None:
+        self._name, self._changes, self._is_limited, self._movable = name, changes, is_limited, movable
         self.n_changed, self.n_new = n_changed, n_new
         self._lock = RLock()
         self._derived: dict[tuple[Any, ...], _Derived] = {}  # by shapes and dtypes
@@ -73,6 +84,7 @@ class NumpyFunction:
     def __call__(self, function: Function, inputs: Any, gradient_step: GradientStep | None = None) -> Results | None:
         """Return a function's results, and write its gradients to the parameters of a gradient step, if there is one.
 
+        Where the function moves buffers, they stay as they are, and the results have their new values as "buffers".
         Returns None where torch should compute it.
 
         Raises:
@@ -108,7 +120,9 @@ class NumpyFunction:
             if results is not None and derived.n_calls >= derived.next_comparison:
                 parameters = [] if gradient_step is None else gradient_step.trainable
                 tensors = list(map(as_tensor, arrays))
-                by_torch = torch_pass(lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters)
+                by_torch = torch_pass(
+                    lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters, movable=self._movable
+                )
                 self._compare(derived, results, gradient_step, by_torch)
             return results
 
@@ -131,9 +145,8 @@ class NumpyFunction:
         parameters = [] if gradient_step is None else gradient_step.trainable
 
         def record() -> Pass:
-            return torch_pass(
-                lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters, record=self._changes.tensors
-            )
+            how: dict[str, Any] = {"record": self._changes.tensors, "movable": self._movable}
+            return torch_pass(lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters, **how)
 
         recorded, changed = record(), None
         if self._changes.has_changed():  # a first call makes what later ones read, or every call changes something
@@ -277,7 +290,10 @@ def derive_program(
     gradients = [gradient for gradient in recorded.gradients if gradient is not None]
     for gradient, target in zip(gradients, targets, strict=True):
         b.result(array_of_result(gradient), target)
-    outputs = tree.map_tree(lambda output: b.result(array_of_result(output)), recorded.outputs)
+    own = {name: output for name, output in recorded.outputs.items() if name != "buffers"}
+    outputs = tree.map_tree(lambda output: b.result(array_of_result(output)), own)
+    if recorder.moved:
+        outputs["buffers"] = {name: b.result(array_of_result(buffer)) for name, buffer in recorder.moved.items()}
     return b.build(outputs, shares_memory=shares_memory)
 
 
@@ -310,7 +326,7 @@ def with_leaves(inputs: Any, leaves: Sequence[Tensor]) -> Any:
 def _difference(results: Results, parameters: Sequence[nn.Parameter], by_torch: Pass) -> str | None:
     """Return the name of a result that differs from torch's by more than rounding, None if all agree."""
     ours, theirs = (dict(tree.named_leaves(outputs)) for outputs in (results, by_torch.outputs))
-    pairs = [(name, np.asarray(ours[name]), tensor.numpy()) for name, tensor in theirs.items()]
+    pairs = [(name, np.asarray(own), theirs[name].numpy()) for name, own in ours.items()]
     both = [
         (parameter.grad.numpy().ravel(), gradient.numpy().ravel())
         for parameter, gradient in zip(parameters, by_torch.gradients, strict=True)

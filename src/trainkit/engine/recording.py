@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -112,17 +113,23 @@ class Recorder(TorchDispatchMode):
     Args:
         inputs: the tensors that change from call to call.
         held: parameters and buffers that the code may read.
+        movable: buffers by name, among `held`, that the code may write as a whole, such as running statistics.
 
     Attributes:
         calls: what was recorded.
         read: the parameters and buffers that were read.
+        moved: the buffers that were written, by name.
         reason: why the code cannot be recorded; None while it can.
     """
 
-    def __init__(self, inputs: Sequence[Tensor], held: Iterable[Tensor]) -> None:
+    def __init__(
+        self, inputs: Sequence[Tensor], held: Iterable[Tensor], movable: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.calls: list[Call] = []
         self.read: list[Tensor] = []
+        self.moved: dict[str, Tensor] = {}
+        self._movable = {_memory(tensor): (name, tensor) for name, tensor in movable.items()}
         self.reason: str | None = None
         self._nodes: dict[_View, tuple[Node, int]] = {}  # and the writes to its memory when it was noted
         self._n_writes: Counter[int] = Counter()  # by address of a tensor's memory
@@ -142,7 +149,7 @@ class Recorder(TorchDispatchMode):
         call = None if self.reason else self._tried(func, self._recorded, func, args, kwargs)
         output = func(*args, **kwargs)
         if call is not None and self.reason is None:
-            self._tried(func, self._note_results, call, args, kwargs, output)
+            self._tried(func, self._note_results, call, func, args, kwargs, output)
         return output
 
     def _tried(self, func: Any, note: Callable[..., Any], *given: Any) -> Any:
@@ -176,6 +183,10 @@ class Recorder(TorchDispatchMode):
             self.reason = f"the shape of what {_title(func)} returns depends on the data"
         if self.reason:
             return None
+        func, kwargs = (
+            _returning_all(func, args),
+            {name: one for name, one in kwargs.items() if not _is_out(func, name)},
+        )
         operands = _map(self._node, args), _map(self._node, kwargs)
         return None if self.reason else Call(func, *operands, torch.is_grad_enabled())
 
@@ -194,7 +205,7 @@ class Recorder(TorchDispatchMode):
             )
         return node
 
-    def _note_results(self, call: Call, args: Any, kwargs: Any, output: Any) -> None:
+    def _note_results(self, call: Call, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         if call.operation is torch.ops.aten.lift_fresh.default:
             shape, dtype, tensor = tuple(output.shape), output.dtype, output.detach()
             is_of_numpy = not output.untyped_storage().resizable()  # an array's memory, which may change
@@ -203,14 +214,20 @@ class Recorder(TorchDispatchMode):
             else:
                 self._note(output, Constant(shape, dtype, tensor.numpy().copy()))
             return
-        for tensor in _written(call.operation, args, kwargs):
+        returned = list(output) if isinstance(output, (tuple, list)) else [output]
+        for tensor in _written(func, args, kwargs):
             memory = _memory(tensor)
-            if memory in self._fixed:
-                self.reason = f"{_title(call.operation)} writes to an argument, parameter or buffer"
+            name, buffer = self._movable.get(memory, (None, None))
+            if memory in self._fixed and name is None:
+                self.reason = f"{_title(func)} writes to an argument or parameter"
             elif tensor.numel() * tensor.element_size() != tensor.untyped_storage().nbytes():
-                self.reason = f"{_title(call.operation)} writes to a part of a tensor"
+                self.reason = f"{_title(func)} writes to a part of a tensor"
+            elif name is not None and buffer is not None:
+                self.moved[name] = buffer
             self._n_writes[memory] += 1
-        for tensor in output if isinstance(output, (tuple, list)) else (output,):
+            if all(tensor is not one for one in returned):
+                returned.append(tensor)
+        for tensor in returned:
             if isinstance(tensor, Tensor):
                 result = Result(tuple(tensor.shape), tensor.dtype, call, len(call.results))
                 call.results.append(result)
@@ -227,7 +244,11 @@ class Recorder(TorchDispatchMode):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Results of one pass by torch."""
+    """Results of one pass by torch.
+
+    `outputs` has as "buffers" the values that movable buffers would have after the pass, which leaves them as they
+    were; without any it has no such entry.
+    """
 
     outputs: Results
     gradients: Sequence[Tensor | None]  # of the parameters, None where one has no influence
@@ -240,6 +261,7 @@ def torch_pass(
     parameters: Sequence[Tensor],
     *,
     record: Iterable[Tensor] | None = None,
+    movable: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Pass:
     """Call a function and differentiate its output "loss", if there are parameters.
 
@@ -248,14 +270,20 @@ def torch_pass(
         inputs: on the CPU.
         parameters: what to differentiate by.
         record: parameters and buffers that the function may read, to record the pass; None records nothing.
+        movable: buffers by name that the function may write.
     """
-    recorder = None if record is None else Recorder(inputs, record)
+    recorder = None if record is None else Recorder(inputs, record, movable)
+    before = {name: buffer.clone() for name, buffer in movable.items()}
     with torch.set_grad_enabled(bool(parameters)), contextlib.nullcontext() if recorder is None else recorder:
         outputs = dict(function(inputs))
         gradients: Sequence[Tensor | None] = [None] * len(parameters)
         if parameters and outputs["loss"].requires_grad:
             gradients = torch.autograd.grad(outputs["loss"], parameters, allow_unused=True)
         outputs = tree.map_tree(lambda output: output.detach(), outputs)
+    if movable:
+        outputs["buffers"] = {name: buffer.clone() for name, buffer in movable.items()}
+        for name, buffer in movable.items():
+            buffer.copy_(before[name])
     return Pass(outputs, gradients, recorder)
 
 
@@ -292,6 +320,18 @@ def _written(operation: Any, args: Any, kwargs: Any) -> list[Tensor]:
         return []
     given = [*args, *(kwargs.get(a.name) for a in arguments[len(args) :])]
     return [tensor for tensor, is_one in zip(given, is_written, strict=True) if is_one and isinstance(tensor, Tensor)]
+
+
+def _returning_all(operation: Any, args: Any) -> Any:
+    """Return the operation that returns what this one writes to running statistics, too."""
+    if operation is torch.ops.aten.native_batch_norm.default and args[3] is not None and args[5]:
+        return torch.ops.aten._native_batch_norm_legit_functional.default
+    return operation
+
+
+def _is_out(operation: Any, name: str) -> bool:
+    """Return whether an argument is a tensor that the operation writes its result to."""
+    return any(argument.name == name and argument.is_out for argument in operation._schema.arguments)
 
 
 def _draws(func: Any, args: Any) -> bool:

@@ -45,8 +45,8 @@ from trainkit.core.unpacking import discards_second
 from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device
 from trainkit.engine.device_frames import frame_indices, frames_of, gathered
 from trainkit.engine.engine import Engine, EngineName
-from trainkit.engine.gradient_step import Clip, GradientStep, Scalar
-from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
+from trainkit.engine.gradient_step import Clip, GradientStep, Parameters, Scalar
+from trainkit.engine.loss import Columns, Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision
 from trainkit.engine.ranks import Ranks
@@ -58,6 +58,7 @@ from trainkit.policy.checks import check_same_spaces
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.layer_streams import LayerStreams, drops
 from trainkit.policy.learning import Learning
+from trainkit.policy.parts import LearningPart
 from trainkit.policy.persistence import (
     KeyMap,
     acting_state,
@@ -135,8 +136,8 @@ class Policy(nn.Module):
     An update then takes the gradient steps in order, updates the target networks and returns the priorities. Weighting,
     clipping, the divergence check, metrics, seeds, saving and loading are inherited. Optional are `greedy` (for
     `export` and `predict(return_extra=True)`), `action_probability`, `explore_metrics`, `check_networks`, `columns` and
-    `extras_spec`. Modules are in evaluation mode while the policy acts and in training mode while it learns; noise
-    follows `explore`, never the mode.
+    `extras_spec`. Modules are in evaluation mode while the policy acts; in a gradient step its own module is in
+    training mode, every other in evaluation mode. Noise follows `explore`, never the mode.
 
     To write `update` yourself, take gradient steps with `minimize` and finish with `end_update`; torch then executes
     the update whatever the engine.
@@ -215,6 +216,7 @@ class Policy(nn.Module):
         self.start_streams(seeding.fresh_root() if seed is None else seed)
         self.n_updates = self.last_step = 0
         self._learning = Learning(self)
+        self._parts: tuple[LearningPart, ...] = ()
         self._drawn: dict[str, nn.Module] = {}  # whose initial weights are drawn, by the names of random streams
         self._auxiliary = None if isinstance(auxiliary, nn.Module) else auxiliary
         if isinstance(auxiliary, nn.Module):
@@ -518,9 +520,7 @@ class Policy(nn.Module):
         self._use_engine(wanted)
 
     def _use_engine(self, wanted: EngineName) -> None:
-        self._engine = Engine(self, wanted, self.device, self.precision, self._ignored)
-        for gradient_step in self._learning.steps.values():
-            gradient_step.use(**self._gradient_options)
+        self._engine = Engine(self, wanted, self.device, self._precision, self._ignored)
         self._check_recordable()
 
     def _check_recordable(self) -> None:
@@ -544,12 +544,6 @@ class Policy(nn.Module):
             raise
 
     @property
-    def _gradient_options(self) -> dict[str, Any]:
-        """How gradient steps compute their gradients."""
-        wanted = self._engine.wanted
-        return {"compile": wanted == "compile", "precision": self._precision}
-
-    @property
     def n_threads(self) -> int:
         """The number of threads torch computes on, in the whole process; may be set."""
         return torch.get_num_threads()
@@ -562,6 +556,13 @@ class Policy(nn.Module):
         """Switch to training or evaluation mode, if a module depends on it."""
         if self.training != training and self._depends_on_mode:
             self.train(training)
+
+    def enter_step(self, gradient_step: GradientStep) -> None:
+        """Switch the module of a gradient step to the mode that it learns in, and all others to evaluation mode."""
+        if self._depends_on_mode:
+            self.train(False)
+            gradient_step.module.train(gradient_step.training)
+            self.training = True  # until `enter` switches all modules back
 
     @cached_property
     def _depends_on_mode(self) -> bool:
@@ -604,7 +605,7 @@ class Policy(nn.Module):
             )
         reward, discount = np.asarray(batch.reward, np.float32), np.asarray(batch.discount, np.float32)
         weight = np.asarray(batch.weight, np.float32)
-        columns = batch.obs, batch.action, reward, discount, batch.next_obs, weight, dict(batch.extras)
+        columns = Columns(batch.obs, batch.action, reward, discount, batch.next_obs, weight, dict(batch.extras))
         return columns if isinstance(batch.obs, np.ndarray) else frame_indices(columns)
 
     # ---- running statistics ----
@@ -650,21 +651,31 @@ class Policy(nn.Module):
         loss: Callable[[Any], Loss] | None = None,
         flush_denormals: bool = True,
         features_of: nn.Module | None = None,
+        every: int = 1,
+        after: Callable[[Parameters], Parameters] | None = None,
+        reads: str | None = None,
+        training: bool = True,
     ) -> None:
         """Add a gradient step on a module's parameters to every update, after those added before.
 
         Args:
             name: of the step, for `minimize` and metrics.
             module: is moved to the device; its initial weights are drawn if the policy is seeded.
-            optimizer, clip, flush_denormals: as in `GradientStep`.
+            optimizer, clip, flush_denormals, after, training: as in `GradientStep`.
             loss: rows -> `Loss`; None for a step that your `update` takes by `minimize`.
             features_of: the network whose `encoder` gives the features of the policy's `auxiliary`, which is added to
                 this loss; None adds nothing.
+            every: the step is part of each update whose number, from 1, is a multiple of it, as that of
+                `Target(every=, unit="updates")`. The metrics of the others are missing in an update without it.
+            reads: the name of an earlier step with the same `every`, whose loss's outputs this loss reads in
+                `rows.inputs`.
 
         Raises:
-            ConfigError: there is a gradient step of this name.
+            ConfigError: there is a gradient step of this name, or `reads` names none, or one with another `every`.
         """
         self._check_new("gradient_step", name, self._learning.steps)
+        if reads is not None:
+            self._check_reads(name, reads, every)
         module.to(self.device)
         self._drawn[name] = trained = module
         if self.auxiliary is not None and features_of is not None:
@@ -673,7 +684,8 @@ class Policy(nn.Module):
             if isinstance(self.auxiliary, nn.Module) and self.auxiliary not in set(module.modules()):
                 self._drawn["auxiliary"] = self.auxiliary.to(self.device)
                 trained = nn.ModuleList([module, self.auxiliary])
-        how: dict[str, Any] = {"flush_denormals": flush_denormals, **self._gradient_options}
+        how: dict[str, Any] = {"flush_denormals": flush_denormals, "every": every, "after": after}
+        how |= {"reads": reads, "training": training}
         self._learning.steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
         self._check_recordable()
         if self._seed is not None:
@@ -689,6 +701,17 @@ class Policy(nn.Module):
         self._check_new("target", name, self._learning.targets)
         self._learning.targets[name] = TargetNetwork(online.to(self.device), spec)
         return self._learning.targets[name].network
+
+    def _check_reads(self, name: str, reads: str, every: int) -> None:
+        """Raise unless an earlier gradient step of this name is taken in the same updates."""
+        subject, known = f"{type(self).__name__}.add_gradient_step({name!r}, reads={reads!r})", self._learning.steps
+        if reads not in known:
+            raise ConfigError(f"{subject} must name an earlier gradient step, got {reads!r}: there are {list(known)}")
+        if known[reads].every != every:
+            raise ConfigError(
+                f"{subject} must be taken in the same updates as {reads!r}, every {known[reads].every}, got "
+                f"every={every}: give both the same"
+            )
 
     def _check_new(self, kind: str, name: str, known: Mapping[str, object]) -> None:
         """Raise if there is a gradient step or a target of this name, which another one would replace."""
@@ -751,41 +774,56 @@ class Policy(nn.Module):
         """
         return {}
 
-    def rows(self, given: Any, frames: Any = None) -> Any:
+    def rows(self, columns: Any, inputs: Any, frames: Any = None) -> Any:
         """Return an update's columns and inputs on the device as the argument of losses.
 
         That is a `TensorBatch`, of a recurrent policy `SequenceRows`. `frames` are the images that columns of indices
         refer to, as in `tensor_batch`.
         """
-        columns, inputs = given
         if self.sequences is not None:
             return sequence_rows(columns, self.preprocess, self.sequences, frames, inputs)
         return tensor_batch(columns, self.preprocess, frames)._replace(inputs=inputs)
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
-        """Take the gradient steps in their order, move the target networks, and return the priorities.
+    def before_updates(self, buffer: Any) -> None:
+        """Let parts of the policy adapt to the rows in a buffer, as the support of a distribution of returns.
+
+        Trainers call this before the first update.
+        """
+        for part in self._parts:
+            part.before_updates(self, buffer)
+
+    def extremes(self, bounds: tuple[float, float]) -> tuple[float, float]:
+        """Return the smallest and the largest number of all processes that learn together."""
+        ranks = self._learning.ranks
+        if ranks is None:
+            return bounds
+        lows, highs = zip(*ranks.gather(bounds), strict=True)
+        return min(lows), max(highs)
+
+    def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
+        """Take the gradient steps that are due in their order, move the target networks, and return the priorities.
 
         Raises:
             DivergedError: as `minimize`, which is for an `update` of your own: `Engine.minimize` takes these steps.
         """
-        return self._update(batch, step=step)
-
-    def _update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
-        """Take an update; see there."""
         if not self._learning.has_loss:
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")
-        self.enter(training=True)
         observed = batch.observations if isinstance(batch, SequenceBatch) else batch.obs
         frames = None if isinstance(observed, np.ndarray) else frames_of(batch)
         if frames is not None and self._engine.is_numpy:
             batch, frames = gathered(batch), None
+        for part in self._parts:
+            part.before_update(self, batch)
         columns = self._columns(batch)
         if self._engine.is_graph:
             self._check_recordable()
         if self.device != CPU and not self._engine.is_graph:
             send = partial(PinnedBatch(columns, self._learning.memory).on, self.device)
             columns = self._learning.with_room(send, step)
-        return self._learning.update(columns, len(batch), frames, step=step)[0]
+        result, _ = self._learning.update(columns, len(batch), frames, step=step)
+        for part in self._parts:
+            part.after_update(self, batch)
+        return result
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on `loss`, a mean over rows; it may return `(loss, other)`, and `other` is returned.

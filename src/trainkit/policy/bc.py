@@ -158,7 +158,7 @@ class BCPolicy(ActorPolicy):
         """Learn from one batch; raise `DivergedError` as `minimize` does. There are no priorities."""
         if isinstance(self.distribution, Categorical) and batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
-        return self._update(batch, step=step)
+        return super().update(batch, step=step)
 
     def loss(self, batch: TensorBatch, /) -> Loss:
         """Return the negative log-likelihood of the data's actions, or their squared distance from the mode."""

@@ -30,7 +30,7 @@ from trainkit.core.data import (
 )
 from trainkit.core.errors import Checks, ConfigError, check_flag
 from trainkit.core.former_names import check_overrides
-from trainkit.core.protocols import EnvSpaces, HasReturnRange
+from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, mismatch
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
 from trainkit.engine.device import to_device
@@ -70,7 +70,6 @@ from trainkit.policy.recurrence import (
 )
 from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
-from trainkit.policy.update_result import UpdateResult
 from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, SupportValue, Value, own_tensors
 
 _log = logging.getLogger(__name__)
@@ -112,7 +111,7 @@ class DQNPolicy(Policy):
     part's own.
     """
 
-    unwatched: ClassVar[frozenset[str]] = frozenset({"_exploration", "_joint", "_cpu_copy", "_support"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_exploration", "_joint", "_cpu_copy"})
     epsilon = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
@@ -173,10 +172,10 @@ class DQNPolicy(Policy):
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         self.add_gradient_step("network", self.network, default, clip, loss=self.loss, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
-        self._support: AutomaticSupport | None = None
         if isinstance(self.value, SupportValue) and self.value.is_automatic:
-            self._support = AutomaticSupport(name, self.value, [self.network, self.target_network])
-            self._learning.watched = self._support.clipped
+            support = AutomaticSupport(name, self.value, [self.network, self.target_network], self.logits)
+            self._parts = (*self._parts, support)
+            self._learning.watched = support.clipped
         self._is_ours = type(self).action_values is DQNPolicy.action_values  # else `act` follows the subclass's
         can_copy = self._is_ours and type(self)._q_values is DQNPolicy._q_values
         self._cpu_copy = CpuCopy.wanted(name, act_on, self.device, can_copy=can_copy)
@@ -495,45 +494,23 @@ class DQNPolicy(Policy):
 
     # ---- learning ----
 
-    def fit_returns(self, buffer: HasReturnRange) -> None:
-        """Set an automatic support by the returns in a buffer, unless it was set before.
-
-        Trainers call this before the first update. Without it the rewards of the first batch set the support.
-        """
-        if self._support is not None and not self._support.is_fitted:
-            low, high = buffer.return_range(self.horizon)
-            if self._learning.ranks is not None:
-                lows, highs = zip(*self._learning.ranks.gather((low, high)), strict=True)
-                low, high = min(lows), max(highs)
-            self._support.fit(low, high)
-
-    def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
-        """Learn from one batch and return its priorities; raise `DivergedError` as `minimize` does.
-
-        Raises:
-            ConfigError: the policy is recurrent, and the batch has no sequences, or the reverse.
-        """
+    def _columns(self, batch: TransitionBatch | SequenceBatch) -> Any:
+        """Return a batch's columns, with an index for each action."""
         if batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
         if self._joint is not None:
             shape = batch.reward.shape
             rows = batch.action.reshape(batch.reward.size, *batch.action.shape[len(shape) :])
             batch = replace(batch, action=self.action_numbers(rows).reshape(shape))
-        support = self._support
-        if support is not None and self.n_updates == 0 and not support.is_fitted:
-            support.fit(float(np.min(batch.reward)), float(np.max(batch.reward)))
-        result = self._update(batch, step=step)
-        if support is not None and support.clipped.is_due:
-            support.follow(partial(self._logits, batch), self._learning.steps["network"], self._learning.ranks)
-        return result
+        return super()._columns(batch)
 
     @torch.no_grad()
-    def _logits(self, batch: TransitionBatch | SequenceBatch) -> Tensor:
+    def logits(self, batch: TransitionBatch | SequenceBatch) -> Tensor:
         """Return the outputs [N, W] of both networks for all actions in a batch's obs and next_obs."""
         self.enter(training=False)
         networks: list[Any] = [self.network, self.target_network]
         if isinstance(batch, SequenceBatch):
-            sent = self.rows((to_device(self._columns(batch), self.device), {}), frames_of(batch))
+            sent = self.rows(to_device(self._columns(batch), self.device), {}, frames_of(batch))
             rows, networks = sent.steps, [sent.recalled(network) for network in networks]
         else:
             rows = self.tensors(batch)
@@ -587,12 +564,6 @@ class DQNPolicy(Policy):
                 ".act_on must be 'policy' for a recurrent network, whose state is not copied, got 'cpu'",
             )
 
-    def train(self, mode: bool = True) -> Self:
-        """Switch modes; the target network always stays in eval mode."""
-        super().train(mode)
-        self.target_network.eval()
-        return self
-
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that differ from the policy's or do not fit its networks, else store them."""
         super().check_spaces(observation_space, action_space)
@@ -615,7 +586,7 @@ class DQNPolicy(Policy):
             rows: Any = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
             if self.sequences is not None:
                 given = obs, self.sequences, self.horizon.longest, extras, self._state_size
-                rows = self.rows((blank_sequence(*given), inputs))
+                rows = self.rows(blank_sequence(*given), inputs)
             check_loss(
                 f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}", lambda: self.loss(rows)
             )

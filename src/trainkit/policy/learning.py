@@ -11,7 +11,7 @@ from torch import Tensor
 from trainkit.core.errors import ConfigError
 from trainkit.engine.device import CPU, BatchMemory, with_room
 from trainkit.engine.gradient_step import GradientStep, Scalar, Taken
-from trainkit.engine.loss import objective
+from trainkit.engine.loss import Objective, OwnObjective
 from trainkit.engine.ranks import Ranks
 from trainkit.policy.target import TargetNetwork
 from trainkit.policy.update_result import DivergenceGuard, MeanMetrics, PeriodicMeans, UpdateResult
@@ -20,6 +20,59 @@ if TYPE_CHECKING:
     from trainkit.policy.base import Policy
 
 T = TypeVar("T")
+
+
+class StepResults:
+    """Results of an update's gradient steps so far.
+
+    Args:
+        subject: the policy's class, for errors.
+
+    Attributes:
+        metrics: of all.
+        priority: [B], None where none has any.
+        outputs: by gradient step.
+    """
+
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
+        self.metrics: dict[str, Scalar] = {}
+        self.priority: Any = None
+        self.outputs: dict[str, Mapping[str, Any]] = {}
+
+    def outputs_for(self, reads: str | None) -> Mapping[str, Any]:
+        """Return the outputs of the step that a later one reads."""
+        return {} if reads is None else self.outputs[reads]
+
+    def check_is_read(self, name: str, missing: KeyError) -> None:
+        """Raise `ConfigError` if what a gradient step's loss has missed is an output of an earlier step."""
+        for earlier, outputs in self.outputs.items():
+            if missing.args and missing.args[0] in outputs:
+                raise ConfigError(
+                    f"{self._subject}: the loss of gradient step {name!r} reads {missing.args[0]!r}, an output of "
+                    f"{earlier!r}, which it must declare: add_gradient_step({name!r}, ..., reads={earlier!r})"
+                ) from missing
+
+    def add(self, name: str, results: Mapping[str, Any]) -> None:
+        """Add a step's results.
+
+        Raises:
+            ConfigError: one before has the same metrics, or a priority, too.
+        """
+        if repeated := self.metrics.keys() & results["metrics"].keys():
+            raise ConfigError(
+                f"{self._subject}: gradient step {name!r} and one before it have the metrics "
+                f"{', '.join(sorted(repeated))}: give them different names"
+            )
+        self.metrics |= results["metrics"]
+        self.outputs[name] = results["outputs"]
+        if "priority" in results:
+            if self.priority is not None:
+                raise ConfigError(
+                    f"{self._subject}: gradient step {name!r} and one before it have a priority: return it from one "
+                    "loss"
+                )
+            self.priority = results["priority"]
 
 
 class Learning:
@@ -43,6 +96,7 @@ class Learning:
         self._subject = type(policy).__name__
         self.steps: dict[str, GradientStep] = {}
         self.targets: dict[str, TargetNetwork] = {}
+        self._taken: set[str] = set()  # gradient steps of the update in progress
         self.metrics = MeanMetrics()
         self.watched: PeriodicMeans | None = None
         self.divergence = DivergenceGuard(self._subject, policy.device)
@@ -58,86 +112,79 @@ class Learning:
         self, columns: Any, n_rows: int, frames: Any = None, *, step: int
     ) -> tuple[UpdateResult, Mapping[str, Scalar]]:
         """Take one update on the columns of B rows; return its result and its metrics."""
-        with self._policy.layers_draw():
-            return self._update(columns, n_rows, frames, step=step)
-
-    def _update(
-        self, columns: Any, n_rows: int, frames: Any, *, step: int
-    ) -> tuple[UpdateResult, Mapping[str, Scalar]]:
         policy, engine = self._policy, self._policy.engine
+        due = tuple(name for name, one in self.steps.items() if (policy.n_updates + 1) % one.every == 0)
         inputs = policy.loss_inputs(n_rows, step=step)
-        work = partial(self._work, n_rows=n_rows, step=step)
-        if engine.is_graph:
-            rates = {name: gradient_step.lr(step) for name, gradient_step in self.steps.items()}
-            sums = [self.metrics.device_sums, None if self.watched is None else self.watched.sums.device_sums]
-            fixed = frames, *sums, *self.divergence.memory
-            variant = self.divergence.on_nan
-            kept, metrics = engine.update(work, (columns, inputs, rates), fixed, memory=self.memory, variant=variant)
-        else:
-            kept, metrics = work((columns, inputs, {}), (frames,))
-        self._count(step)
+        take = partial(self.take_steps, due=due, n_rows=n_rows, step=step)
+        with policy.layers_draw():
+            if engine.is_graph:
+                rates = {name: self.steps[name].lr(step) for name in due}
+                watched = None if self.watched is None else self.watched.sums.on_device(due)
+                fixed = frames, self.metrics.on_device(due), watched, *self.divergence.memory
+                kind = "" if len(due) == len(self.steps) else "+".join(due)
+                how: dict[str, Any] = {"name": kind, "variant": self.divergence.on_nan, "memory": self.memory}
+                kept, metrics = engine.update(take, (columns, inputs, rates), fixed, **how)
+            else:
+                kept, metrics = take((columns, inputs, {}), (frames,))
+        self._count(due, step)
         return UpdateResult(kept.get("priority"), is_lost=kept.get("is_lost")), metrics
 
-    def _work(
-        self, given: Any, fixed: Any, *, n_rows: int, step: int
+    def take_steps(
+        self, given: Any, fixed: Any, *, due: tuple[str, ...], n_rows: int, step: int
     ) -> tuple[dict[str, Scalar], Mapping[str, Scalar]]:
-        """Sample noise, take the gradient steps and add up their metrics; a CUDA graph records this.
+        """Take the gradient steps that are due, in their order, and add up their metrics; a CUDA graph records this.
+
+        Args:
+            given: (columns, inputs of losses, learning rates on the device by gradient step if they are recorded).
+            fixed: the images that columns of indices refer to, and what a recording writes where it is.
+            due: names of the gradient steps.
+            n_rows: B.
+            step: the environment step.
 
         Returns:
             The priority [B] and whether the update was skipped, where they are known, and the metrics.
         """
+        policy = self._policy
         columns, inputs, rates = given
-        noise = self._policy.loss_noise(n_rows)
-        results = self._take_steps((columns, {**inputs, **noise} if noise else inputs), fixed[0], rates, step=step)
-        kept = {"priority": results.pop("priority")} if "priority" in results else {}
-        is_lost = self._sum_up(results)
-        return kept if is_lost is None else {**kept, "is_lost": is_lost}, results
-
-    def _take_steps(self, given: Any, frames: Any, rates: Mapping[str, Tensor], *, step: int) -> dict[str, Any]:
-        """Take the gradient steps that have a loss; return their metrics and the priority by name.
-
-        `rates` are learning rates on the device, by gradient step, for steps that are recorded.
-        """
-        columns, inputs = given
-        prepare = partial(self._policy.rows, frames=frames)
-        results: dict[str, Any] = {}
-        for name, gradient_step in self.steps.items():
+        inputs = {**inputs, **policy.loss_noise(n_rows)}
+        results = StepResults(self._subject)
+        for name in due:
+            gradient_step = self.steps[name]
             if gradient_step.loss is None:
                 continue
-            function = partial(objective, gradient_step.loss, with_weights=not results)
-            minimize = partial(self._policy.engine.minimize, step=step, lr=rates.get(name))
-            take = partial(minimize, gradient_step, name, prepare, function, (columns, inputs))
-            taken = take() if self._policy.device == CPU else self.with_room(take, step)
-            outcome: dict[str, Any] = self._record(name, taken, step)
-            if repeated := results.keys() & outcome["metrics"].keys():
-                raise ConfigError(
-                    f"{self._subject}: gradient step {name!r} and one before it have the metrics "
-                    f"{', '.join(sorted(repeated))}: give them different names"
-                )
-            results |= outcome["metrics"]
-            if "priority" in outcome:
-                if "priority" in results:
-                    raise ConfigError(
-                        f"{self._subject}: gradient step {name!r} and one before it have a priority: return it from "
-                        "one loss"
-                    )
-                results["priority"] = outcome["priority"]
-            if outcome["outputs"]:
-                inputs = {**inputs, **outcome["outputs"]}
-        return results
+            policy.enter_step(gradient_step)
+            objective = Objective(name, gradient_step.loss, policy.rows, fixed[0], with_weights=not results.outputs)
+            own = columns, {**inputs, **results.outputs_for(gradient_step.reads)}
+            minimize = partial(policy.engine.minimize, gradient_step, objective, own, step=step, lr=rates.get(name))
+            try:
+                taken = minimize() if policy.device == CPU else self.with_room(minimize, step)
+            except KeyError as error:
+                results.check_is_read(name, error)
+                raise
+            self._record(name, taken, step)
+            results.add(name, taken.results)
+        policy.enter(training=False)
+        kept = {} if results.priority is None else {"priority": results.priority}
+        is_lost = self._sum_up(results.metrics, due)
+        return kept if is_lost is None else {**kept, "is_lost": is_lost}, results.metrics
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on a loss by torch; return what else the loss returned."""
-        with self._policy.layers_draw():
-            taken: Taken = self.with_room(partial(self.steps[name], loss, step=step), step)
-        return self._record(name, taken, step)
+        policy, gradient_step = self._policy, self.steps[name]
+        policy.enter_step(gradient_step)
+        minimize = partial(policy.engine.minimize, gradient_step, OwnObjective(loss), (), step=step)
+        with policy.layers_draw():
+            taken: Taken = self.with_room(minimize, step)
+        self._record(name, taken, step)
+        return taken.results["other"]
 
     def end(
         self, priority: Tensor | NDArray[np.float32] | None, metrics: Mapping[str, Scalar], *, step: int
     ) -> UpdateResult:
         """Count an update whose gradient steps were taken by `minimize`."""
-        is_lost = self._sum_up(metrics)
-        self._count(step)
+        taken = tuple(name for name in self.steps if name in self._taken)
+        is_lost = self._sum_up(metrics, taken)
+        self._count(taken, step)
         return UpdateResult(priority, is_lost)
 
     def with_room(self, take: Callable[[], T], step: int) -> T:
@@ -148,21 +195,22 @@ class Learning:
 
     # ---- what is reported ----
 
-    def _record(self, name: str, taken: Taken, step: int) -> Any:
-        """Record loss, norm and skip of a gradient step for `_sum_up`; return other results; raise if not finite."""
+    def _record(self, name: str, taken: Taken, step: int) -> None:
+        """Record loss, norm and skip of a gradient step for `_sum_up`; raise if they are not finite."""
         pending, is_known = self.metrics.pending, self._policy.device == CPU and isinstance(taken.skipped, float)
         if is_known and taken.skipped and self.divergence.on_nan == "raise":
             pending.clear()
+            self._taken.clear()
             lr = self.steps[name].lr(step)
             raise self.divergence.error(taken, update=self._policy.n_updates + 1, step=step, lr=lr)
         prefix = f"{name}_" if len(self.steps) > 1 else ""
+        self._taken.add(name)
         pending[f"{prefix}loss"] = taken.loss
         pending[f"{prefix}grad_norm"] = taken.norm
         pending["skipped"] = pending["skipped"] + taken.skipped if "skipped" in pending else taken.skipped
-        return taken.results
 
-    def _sum_up(self, metrics: Mapping[str, Scalar]) -> Tensor | None:
-        """Add an update's metrics and those of its gradient steps to the sums for `read_metrics`.
+    def _sum_up(self, metrics: Mapping[str, Scalar], taken: tuple[str, ...]) -> Tensor | None:
+        """Add an update's metrics and those of the gradient steps it has taken to the sums for `read_metrics`.
 
         Returns:
             Whether the update was skipped, if it may be.
@@ -174,28 +222,29 @@ class Learning:
             )
         metrics = {**recorded, **metrics}
         is_lost: Tensor | None = None
-        if self.divergence.on_nan == "skip":
+        if self.divergence.on_nan == "skip" and taken:
             metrics = masked = self.divergence.mask_skipped(metrics)
             is_lost = masked["skipped"]
-        self.metrics.sum_up(metrics)
+        self.metrics.sum_up(metrics, taken)
         if self.watched is not None:
-            self.watched.sum_up(metrics)
+            self.watched.sum_up(metrics, taken)
         return is_lost
 
-    def _count(self, step: int) -> None:
+    def _count(self, taken: tuple[str, ...], step: int) -> None:
         """Count an update, move the target networks, and add the metrics that are known without the device."""
         policy, steps = self._policy, self.steps
         policy.n_updates += 1
         policy.last_step = step
-        plain = {f"{name}_lr" if len(steps) > 1 else "lr": one.lr(step) for name, one in steps.items()}
-        for one in steps.values():
-            one.advance()
+        self._taken.clear()
+        plain = {f"{name}_lr" if len(steps) > 1 else "lr": steps[name].lr(step) for name in taken}
+        for name in taken:
+            steps[name].advance()
         moved = [target.follow(step=step, n_updates=policy.n_updates) for target in self.targets.values()]
         if moved:
             plain["target_followed"] = sum(moved) / len(moved)
-        self.metrics.count(**plain)
+        self.metrics.count(taken, **plain)
         if self.watched is not None:
-            self.watched.sums.count()
+            self.watched.sums.count(taken)
         if self.divergence.on_nan == "skip" and self._policy.device == CPU:
             self.divergence.check_skipped(policy.n_updates)
 
@@ -212,7 +261,7 @@ class Learning:
         """Return the means over all updates since the last call, and reset them; empty if there were none."""
         raises, n_updates = self.divergence.on_nan == "raise", self._policy.n_updates
         first = n_updates - self.metrics.n_updates + 1
-        metrics = self.metrics.read(skipped=None if raises else "skipped")
+        metrics = self.metrics.read()
         if raises and metrics.pop("skipped", 0.0) > 0:
             raise self.divergence.error_among(first, n_updates)
         return metrics
@@ -234,7 +283,6 @@ class Learning:
             gradient_step.load_state_dict(state["optimizers"][name])
         for name, target in self.targets.items():
             target.load_state_dict(state["targets"][name])
-        none: dict[str, Any] = {"n_updates": 0, "sums": {}}  # of older checkpoints
-        self.metrics.load_state_dict(state.get("unread", none), self._policy.device)
+        self.metrics.load_state_dict(state["unread"], self._policy.device)
         if self.watched is not None:
             self.watched.sums.load_state_dict(state["watched"], self._policy.device)

@@ -18,6 +18,7 @@ from trainkit.core.data import (
     ArraySpec,
     Horizon,
     Rollout,
+    SequenceBatch,
     Sequences,
     Transition,
     TransitionBatch,
@@ -122,7 +123,7 @@ class OnpolicyPolicy(ActorPolicy):
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         loss = self.loss if self.sequences is None else self._sequence_loss
-        self.add_gradient_step("model", self, default, clip, loss=loss, **how)
+        self.add_gradient_step("model", self, default, clip, loss=loss, training=False, **how)
         self._action_std = ActionStd(self.distribution)
         self.exploration = exploration
         self.eval()
@@ -217,7 +218,7 @@ class OnpolicyPolicy(ActorPolicy):
         """The method by which the policy learns, "learn"."""
         return {"learn"}
 
-    def update(self, batch: TransitionBatch, *, step: int) -> UpdateResult:
+    def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
         """Raise `ConfigError`: on-policy algorithms learn from rollouts, with `learn`."""
         raise ConfigError(
             f"{type(self).__name__} learns from rollouts, not batches: call learn, or give it to an OnpolicyTrainer"
@@ -294,9 +295,8 @@ class OnpolicyPolicy(ActorPolicy):
         """Return the values of the loss's schedules."""
         return {name: getattr(self, name)(step) for name in self._scheduled}
 
-    def rows(self, given: Any, frames: Any = None) -> RolloutRows:
+    def rows(self, columns: Any, inputs: Any, frames: Any = None) -> RolloutRows:
         """Return B rows of a rollout as the argument of losses."""
-        columns, inputs = given
         return RolloutRows(*columns)._replace(inputs=inputs)
 
     def _rows(self, rollout: Rollout | TensorRollout) -> RolloutRows:

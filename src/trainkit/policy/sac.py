@@ -125,7 +125,9 @@ class SACPolicy(ActorPolicy):
         self.add_gradient_step("actor", actor, default, clip, loss=self.actor_loss, **how)
         if self.learned_temperature is not None:
             own = default if temperature_optimizer is None else temperature_optimizer
-            self.add_gradient_step("temperature", self.learned_temperature, own, loss=self.temperature_loss, **how)
+            self.add_gradient_step(
+                "temperature", self.learned_temperature, own, loss=self.temperature_loss, reads="actor", **how
+            )
         soft = Target(every=1, unit="updates", tau=0.005)
         self.target_critics = self.add_target("critic", critics, soft if target is None else target)
         self._action_std = ActionStd(self.distribution)
@@ -301,12 +303,6 @@ class SACPolicy(ActorPolicy):
             return self.learned_temperature.log.detach().exp()
         temperature: Tensor = rows.inputs["temperature"]
         return temperature
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch modes; the target critics always stay in eval mode."""
-        super().train(mode)
-        self.target_critics.eval()
-        return self
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that do not fit the actor or the critics."""

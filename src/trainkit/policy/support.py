@@ -2,16 +2,24 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainkit.core.data import SequenceBatch, TransitionBatch
 from trainkit.core.errors import ConfigError
+from trainkit.core.protocols import HasReturnRange
 from trainkit.engine.gradient_step import GradientStep
 from trainkit.engine.ranks import Ranks
 from trainkit.nets.networks import MapsOutputs, mapped
+from trainkit.policy.parts import LearningPart
 from trainkit.policy.update_result import PeriodicMeans
 from trainkit.policy.values import SupportValue
+
+if TYPE_CHECKING:
+    from trainkit.policy.base import Policy
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +29,7 @@ _BEYOND = -12.0  # logits of returns that were beyond the bounds, above that of 
 _RIDGE = 1e-2  # rows' worth of trust in the map before it was fitted
 
 
-class AutomaticSupport:
+class AutomaticSupport(LearningPart):
     """Keeps the automatic bounds of a value part as wide as the returns to learn.
 
     After each `PERIOD` updates in which more than `LARGEST_SHARE` of the targets was clipped at a bound, on average,
@@ -34,12 +42,15 @@ class AutomaticSupport:
         subject: the policy's class, for messages.
         value: the value part.
         networks: whose outputs are its logits; the first one learns.
+        logits: returns those of all networks for the observations of a batch, [N, W].
 
     Attributes:
         clipped: the clipped shares since the last look.
     """
 
-    def __init__(self, subject: str, value: SupportValue, networks: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, subject: str, value: SupportValue, networks: Sequence[nn.Module], logits: Callable[[Any], Tensor]
+    ) -> None:
         kind = type(value).__name__
         self._networks: list[MapsOutputs] = []
         for network in networks:
@@ -51,13 +62,29 @@ class AutomaticSupport:
                     "v_max, or define it as nets.QNetwork does"
                 )
             self._networks.append(own)
-        self._subject, self.value = f"{subject}: {kind}", value
+        self._subject, self.value, self._logits = f"{subject}: {kind}", value, logits
         self.clipped = PeriodicMeans(("clipped_share", "clipped_below"), PERIOD)
 
     @property
     def is_fitted(self) -> bool:
         """Whether the bounds were set; this waits for the device."""
         return bool(self.value.is_fitted)
+
+    def before_updates(self, policy: "Policy", buffer: Any) -> None:
+        """Set the bounds by the returns in a buffer, unless they were set before."""
+        if not self.is_fitted and isinstance(buffer, HasReturnRange):
+            self.fit(*policy.extremes(buffer.return_range(policy.horizon)))
+
+    def before_update(self, policy: "Policy", batch: TransitionBatch | SequenceBatch) -> None:
+        """Set the bounds by the rewards of the first batch, where no trainer has set them."""
+        if policy.n_updates == 0 and not self.is_fitted:
+            self.fit(float(np.min(batch.reward)), float(np.max(batch.reward)))
+
+    def after_update(self, policy: "Policy", batch: TransitionBatch | SequenceBatch) -> None:
+        """Widen the support after each period."""
+        if self.clipped.is_due:
+            gradient_step = policy.gradient_steps["network"]
+            self.follow(lambda: self._logits(batch), gradient_step, gradient_step.ranks)
 
     def fit(self, low: float, high: float) -> None:
         """Set the bounds by the smallest and the largest return."""

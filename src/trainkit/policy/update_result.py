@@ -57,105 +57,143 @@ class UpdateResult:
         return None if packed[-1] else packed[:-1].numpy()
 
 
+@dataclass(slots=True)
+class _DeviceSums:
+    """Sums of the same scalars over some updates, on their device."""
+
+    names: tuple[str, ...]
+    total: Tensor  # of each, in float64 so that sums hardly depend on when they are read
+    n_updates: int = 0
+
+
 class MeanMetrics:
-    """Means of named scalars since the last read; those on a device are summed there.
+    """Means of named scalars over the updates since the last read that had them; those on a device are summed there.
+
+    Updates of one kind, those that take the same gradient steps, have the same scalars.
 
     Attributes:
         pending: scalars of the update in progress.
         n_updates: since the last read.
-        device_sums: of the scalars on a device, where they stay until their names change; None before.
     """
 
     def __init__(self) -> None:
         self.pending: dict[str, Scalar] = {}
         self.n_updates = 0
-        self._device_names: tuple[str, ...] = ()
-        self.device_sums: Tensor | None = None
+        self._on_device: dict[tuple[str, ...], _DeviceSums] = {}  # by kind of update
         self._delayed = DelayedRead()
-        self._sums: dict[str, float] = {}  # of scalars on the CPU
-        self._plain_sums: dict[str, float] = {}  # of scalars that count in skipped updates too
+        self._sums: dict[str, list[Any]] = {}  # [sum, number of updates] of scalars on the CPU
+        self._plain: dict[str, list[Any]] = {}  # of scalars that count in skipped updates too
 
-    def sum_up(self, metrics: Mapping[str, Scalar]) -> None:
-        """Add scalars of an update that `count` has yet to count; in a CUDA graph this is recorded."""
+    def sum_up(self, metrics: Mapping[str, Scalar], kind: tuple[str, ...] = ()) -> None:
+        """Add scalars of an update of a kind that `count` has yet to count; in a CUDA graph this is recorded.
+
+        Of an update that was skipped, whose `skipped` is above 0, nothing else counts.
+        """
+        skipped = metrics.get("skipped", 0.0)
+        if (not isinstance(skipped, Tensor) or skipped.is_cpu) and skipped > 0:
+            metrics = {"skipped": skipped}
         on_device: dict[str, Tensor] = {}
         for name, scalar in metrics.items():
             if isinstance(scalar, Tensor) and not scalar.is_cpu:
                 on_device[name] = scalar
             else:
-                self._sums[name] = self._sums.get(name, 0.0) + float(scalar)
+                _add(self._sums, name, float(scalar))
         if not on_device:
             return
-        values = torch.stack(list(on_device.values())).double()  # so that sums hardly depend on when they are read
-        names = tuple(on_device)
-        if self.device_sums is not None and names == self._device_names:
-            self.device_sums += values
+        values, names = torch.stack(list(on_device.values())).double(), tuple(on_device)
+        sums = self._on_device.get(kind)
+        if sums is not None and names == sums.names:
+            sums.total += values
             return
-        if self.n_updates and self.device_sums is not None:
+        if sums is not None and sums.n_updates:
             raise ConfigError(
-                f"metrics must have the same names at every update, got {list(names)} after "
-                f"{list(self._device_names)}: report the missing ones too"
+                f"metrics must have the same names at every update, got {list(names)} after {list(sums.names)}: report "
+                "the missing ones too"
             )
-        self._device_names, self.device_sums = names, values
+        self._on_device[kind] = _DeviceSums(names, values)
 
-    def count(self, **plain: float) -> None:
+    def on_device(self, kind: tuple[str, ...]) -> Tensor | None:
+        """Return the sums of a kind of update, which stay where they are; None before the first."""
+        sums = self._on_device.get(kind)
+        return None if sums is None else sums.total
+
+    def count(self, kind: tuple[str, ...] = (), **plain: float) -> None:
         """Count an update whose scalars were added; `plain` are those that count in skipped updates too."""
         for name, number in plain.items():
-            self._plain_sums[name] = self._plain_sums.get(name, 0.0) + number
+            _add(self._plain, name, number)
+        if kind in self._on_device:
+            self._on_device[kind].n_updates += 1
         self.n_updates += 1
 
     def delayed_total(self, name: str) -> float:
         """Return the sum of a scalar as of the previous call, without waiting for the device; 0 at first."""
-        if self.device_sums is None or not self.n_updates:
-            return 0.0
-        return self._delayed(self.device_sums[self._device_names.index(name)])
+        sums = [one.total[one.names.index(name)] for one in self._on_device.values() if name in one.names]
+        return self._delayed(torch.stack(sums).sum()) if sums and self.n_updates else 0.0
 
     def total(self, name: str) -> float:
         """Wait for the device and return the sum of a scalar since the last read."""
-        return self._totals().get(name, 0.0)
+        total: float = self._totals().get(name, (0.0, 0))[0]
+        return total
 
-    def read(self, skipped: str | None = None) -> dict[str, float]:
-        """Wait for the device, return the means since the last read and reset them; empty after no update.
-
-        `skipped` names the scalar that is 1 in skipped updates, whose other scalars are 0 and do not count.
-        """
+    def read(self) -> dict[str, float]:
+        """Wait for the device, return the means since the last read and reset them; empty after no update."""
         if not self.n_updates:
             return {}
-        sums = self._totals()
-        n_counted = self.n_updates - (sums[skipped] if skipped is not None else 0)
-        means = {name: total / n_counted for name, total in sums.items() if n_counted}
-        if skipped is not None:
-            means[skipped] = sums[skipped] / self.n_updates
-        plain = {name: total / self.n_updates for name, total in self._plain_sums.items()}
-        self._sums, self._plain_sums, self.n_updates = {}, {}, 0
-        if self.device_sums is not None:
-            self.device_sums.zero_()
-        return {**means, **plain}
+        totals = self._totals()
+        means = {name: total / n for name, (total, n) in {**totals, **self._plain}.items() if n}
+        self._sums, self._plain, self.n_updates = {}, {}, 0
+        for sums in self._on_device.values():
+            sums.total.zero_()
+            sums.n_updates = 0
+        return means
 
     def state_dict(self) -> dict[str, Any]:
         """Wait for the device and return all sums, and how many updates were counted."""
-        names = [] if self.device_sums is None else list(self._device_names)
         return {
             "n_updates": self.n_updates,
-            "sums": dict(self._totals()),
-            "on_device": names,
-            "plain": dict(self._plain_sums),
+            "sums": {name: list(own) for name, own in self._sums.items()},
+            "plain": {name: list(own) for name, own in self._plain.items()},
+            "on_device": [
+                [list(kind), list(one.names), one.total.tolist(), one.n_updates]
+                for kind, one in self._on_device.items()
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Continue from saved sums."""
-        self.n_updates, sums = state["n_updates"], {name: float(total) for name, total in state["sums"].items()}
-        self._plain_sums = {name: float(total) for name, total in state.get("plain", {}).items()}
-        names = () if device.type == "cpu" else tuple(state.get("on_device", sums))  # older checkpoints have no names
-        on_device = [sums.pop(name) for name in names]
-        self._device_names = names
-        self.device_sums = torch.tensor(on_device, dtype=torch.float64).to(device) if names else None
-        self._sums = sums  # also those that a GPU summed up, where this is another device
+        """Continue from saved sums, those of a device on another type of device, too."""
+        self.n_updates = state["n_updates"]
+        self._sums = {name: list(own) for name, own in state["sums"].items()}
+        self._plain = {name: list(own) for name, own in state["plain"].items()}
+        self._on_device = {}
+        for kind, names, totals, n_updates in state["on_device"]:
+            if device.type != "cpu":
+                on_device = torch.tensor(totals, dtype=torch.float64).to(device)
+                self._on_device[tuple(kind)] = _DeviceSums(tuple(names), on_device, n_updates)
+                continue
+            for name, total in zip(names, totals, strict=True):
+                _add(self._sums, name, total, n_updates)
 
-    def _totals(self) -> dict[str, float]:
-        if self.device_sums is None:
-            return self._sums
-        on_device = dict(zip(self._device_names, self.device_sums.tolist(), strict=True))
-        return self._sums | {name: total + self._sums.get(name, 0.0) for name, total in on_device.items()}
+    def _totals(self) -> dict[str, tuple[float, int]]:
+        """Return (sum, number of updates) by name; those that were skipped count for `skipped` alone."""
+        totals: dict[str, list[Any]] = {}
+        for sums in self._on_device.values():
+            of_kind = dict(zip(sums.names, sums.total.tolist(), strict=True))
+            n_skipped = int(of_kind.get("skipped", 0.0))
+            for name, total in of_kind.items():
+                _add(totals, name, total, sums.n_updates - (0 if name == "skipped" else n_skipped))
+        for name, (total, n) in self._sums.items():
+            _add(totals, name, total, n)
+        return {name: (total, n) for name, (total, n) in totals.items()}
+
+
+def _add(sums: dict[str, list[Any]], name: str, number: float, n_updates: int = 1) -> None:
+    """Add a number to a sum, and to the number of updates that it is of."""
+    own = sums.get(name)
+    if own is None:
+        sums[name] = [0.0 + number, n_updates]
+    else:
+        own[0] += number
+        own[1] += n_updates
 
 
 class PeriodicMeans:
@@ -181,9 +219,9 @@ class PeriodicMeans:
         """Whether all updates of a period were counted."""
         return self.sums.n_updates >= self._period
 
-    def sum_up(self, metrics: Mapping[str, Scalar]) -> None:
+    def sum_up(self, metrics: Mapping[str, Scalar], kind: tuple[str, ...]) -> None:
         """Add those of an update's metrics that are wanted; in a CUDA graph this is recorded."""
-        self.sums.sum_up({name: metrics[name] for name in self._names if name in metrics})
+        self.sums.sum_up({name: metrics[name] for name in self._names if name in metrics}, kind)
 
     def read(self) -> dict[str, float]:
         """Wait for the device, return the means since the last read and reset them."""

@@ -6,7 +6,7 @@ from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import Dataset, FitsReturns, HasReturnRange, Learner
+from trainkit.core.protocols import Dataset, Learner
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain, check_sequences, draw_batch
@@ -74,8 +74,7 @@ class OfflineTrainer(Trainer[LearnerT]):
         check_dataset(type(self).__name__, self.policy, self.buffer)
         if self.policy.observes:
             self.policy.fit_statistics(self.buffer)
-        if isinstance(self.policy, FitsReturns) and isinstance(self.buffer, HasReturnRange):
-            self.policy.fit_returns(self.buffer)
+        self.policy.before_updates(self.buffer)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the run, for dashboards and manifests."""

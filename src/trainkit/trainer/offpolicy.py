@@ -10,9 +10,7 @@ from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import (
     Buffer,
-    FitsReturns,
     HasLearningUnits,
-    HasReturnRange,
     Learner,
     LearningUnit,
 )
@@ -295,8 +293,8 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def _update(self, replay: Replay) -> None:
         """Sample a batch, or a round of them; update the policy; write the new priorities."""
         policy, buffer = replay.unit.policy, replay.unit.buffer
-        if policy.n_updates == 0 and isinstance(policy, FitsReturns) and isinstance(buffer, HasReturnRange):
-            policy.fit_returns(buffer)
+        if policy.n_updates == 0:
+            policy.before_updates(buffer)
         if not replay.batches:
             with self._metrics.stopwatch.measure("sample"):
                 replay.draw(self.batch_size)

@@ -75,6 +75,8 @@ OPERATIONS: dict[str, Operation] = {  # by names without overloads and in-place 
     "_log_softmax_backward_data": activations.log_softmax_backward,
     "native_layer_norm": normalization.layer_norm,
     "native_layer_norm_backward": normalization.layer_norm_backward,
+    **_named("native_batch_norm _native_batch_norm_legit_functional", normalization.batch_norm),
+    "native_batch_norm_backward": normalization.batch_norm_backward,
     # losses
     "huber_loss": activations.huber_loss,
     "huber_loss_backward": activations.huber_loss_backward,
@@ -98,7 +100,7 @@ OPERATIONS: dict[str, Operation] = {  # by names without overloads and in-place 
     "argmin": reductions.index_of_extreme(np.minimum),
     "sort": reductions.sort,
     # matrix products
-    **_named("mm mv dot bmm", products.mm),
+    **_named("mm mv dot vdot bmm", products.mm),
     **_named("addmm baddbmm", products.addmm),
     "t": products.transpose_matrix,
     "transpose": products.transpose,
