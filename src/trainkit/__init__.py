@@ -5,7 +5,9 @@ The names of everyday use are here; the others in the namespaces `tk.nets`, `tk.
 `tk.collector`, `tk.trainer` and `tk.zoo`.
 """
 
+import importlib
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if "__all__" not in globals():  # else it is reloaded
@@ -45,7 +47,7 @@ from trainkit.buffer import (
 )
 from trainkit.callbacks import Callback, Checkpoint
 from trainkit.collector import Collector
-from trainkit.core.former_names import add_former_modules, former_names
+from trainkit.core.names import class_hint
 from trainkit.datasets import load_dataset
 from trainkit.engine import Adam, Clip, TorchOptimizer
 from trainkit.envs import Envs, check_env, make_envs
@@ -184,8 +186,17 @@ def __dir__() -> list[str]:
     return __all__
 
 
-add_former_modules()
-if TYPE_CHECKING:  # so that checkers report former names
+if TYPE_CHECKING:  # so that checkers report unknown names
     from trainkit import zoo
 else:
-    __getattr__ = former_names(__name__, lazy=["zoo"])
+
+    def __getattr__(name: str) -> ModuleType:
+        if name == "zoo":  # imported when it is first used
+            return importlib.import_module("trainkit.zoo")
+        spaces = [getattr(sys.modules[__name__], space) for space in __all__ if f"{__name__}.{space}" in sys.modules]
+        known = {own: f"{space.__name__.removeprefix('trainkit.')}.{own}" for space in spaces for own in space.__all__}
+        hint = "" if name.startswith("_") else class_hint(name, {**known, **{own: own for own in __all__}})
+        if hint and sys._getframe(1).f_code.co_name == "_handle_fromlist":
+            # `from trainkit import name` would replace an AttributeError by an error of its own, without the hint
+            raise ImportError(f"cannot import name {name!r} from 'trainkit'{hint}", name=name)
+        raise AttributeError(f"module 'trainkit' has no attribute {name!r}{hint}")

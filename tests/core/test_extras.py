@@ -23,15 +23,11 @@ PACKAGES = {
 
 
 def texts() -> dict[str, str]:
-    """Return {path: text} of every source, page and build file; trainkit 0.1's own texts keep its name."""
+    """Return {path: text} of every source, page and build file."""
     suffixes = (".py", ".md", ".toml", ".yml", ".ipynb", ".txt", ".in", "Makefile", ".ci/run")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     paths = listed.splitlines() or [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file()]
-    return {
-        path: (ROOT / path).read_text()
-        for path in paths
-        if path.endswith(suffixes) and not path.startswith(("tests/first_edition", "."))
-    }
+    return {path: (ROOT / path).read_text() for path in paths if path.endswith(suffixes) and not path.startswith(".")}
 
 
 def test_a_missing_package_is_an_error_with_both_ways_to_install_its_extra() -> None:

@@ -190,5 +190,27 @@ def test_a_suggested_name_is_one_that_the_call_takes() -> None:
         assert hint is None or hint[1] in known
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("DQNPolcy", "DQNPolicy"),
+        ("Preproces", "nets.Preprocess"),
+        ("QNetwork", "nets.QNetwork"),
+        ("evalute", "evaluate"),
+    ],
+)
+def test_a_misspelled_name_is_answered_with_the_nearest(name: str, meant: str) -> None:
+    with pytest.raises(
+        AttributeError, match=rf"^module 'trainkit' has no attribute '{name}', did you mean tk\.{meant}\?$"
+    ):
+        getattr(tk, name)
+
+
+@pytest.mark.parametrize("name", ["__wrapped__", "_private", "xyzzy"])
+def test_a_name_near_nothing_gets_no_hint(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"^module 'trainkit' has no attribute '{name}'$"):
+        getattr(tk, name)
+
+
 def test_the_module_needs_nothing_of_ours() -> None:
     assert [name for name, _ in imports("trainkit.core.names") if is_ours(name)] == []

@@ -94,15 +94,12 @@ def public_attributes(part: object) -> list[str]:
         if annotation is ClassVar or get_origin(annotation) is ClassVar
     }
     own = {*vars(part), *getattr(part, "_modules", {}), *getattr(part, "_buffers", {})}
-    former = set()  # names, which warn; a module may be saved under one
     for name in dir(kind):
         member = inspect.getattr_static(kind, name)
-        if "Former" in type(member).__name__:
-            former.add(name)
-        elif not (callable(member) or isinstance(member, (classmethod, staticmethod))):
+        if not (callable(member) or isinstance(member, (classmethod, staticmethod))):
             own.add(name)
     of_torch = {*dir(nn.Module), *vars(nn.Module()), "training"} if isinstance(part, nn.Module) else set()
-    return sorted(name for name in own - constants - of_torch - former if not name.startswith("_"))
+    return sorted(name for name in own - constants - of_torch if not name.startswith("_"))
 
 
 def cases() -> Iterator[tuple[str, str, str]]:

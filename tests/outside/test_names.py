@@ -19,9 +19,7 @@ from trainkit.errors import CheckpointError
     [
         ("from trainkit import Batch", "did you mean tk.TransitionBatch?"),
         ("from trainkit import TD3", "there is none, tk.presets.sac is for the same tasks"),
-        ("from trainkit.data import Batch", "did you mean tk.TransitionBatch?"),
-        ("from trainkit.data import Collector, VectorReplayBuffer", "did you mean tk.Collector?"),
-        ("from trainkit.policy import PPO", "did you mean tk.PPOPolicy?"),
+        ("from trainkit import QNetwork", "did you mean tk.nets.QNetwork?"),
     ],
 )
 def test_an_import_of_another_librarys_name_says_ours(line: str, hint: str) -> None:

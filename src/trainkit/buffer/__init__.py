@@ -1,7 +1,5 @@
 """Replay buffers and rollouts: transitions on their way from the collector to the learner, in numpy."""
 
-from typing import TYPE_CHECKING
-
 from trainkit.buffer.lockstep import LockstepReplayBuffer
 from trainkit.buffer.mixed import MixedBuffer
 from trainkit.buffer.multi_agent_buffer import MultiAgentBuffer
@@ -18,7 +16,6 @@ from trainkit.core.data import (
     Transition,
     TransitionBatch,
 )
-from trainkit.core.former_names import former_names
 from trainkit.core.protocols import Buffer, Dataset, RoundBuffer
 
 __all__ = [
@@ -42,6 +39,3 @@ __all__ = [
     "TransitionBatch",
     "buffer_from_config",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__)

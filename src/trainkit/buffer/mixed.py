@@ -14,12 +14,10 @@ from trainkit.buffer.storage import checked_slots
 from trainkit.core import seeding, tree
 from trainkit.core.data import Horizon, RecordedEpisode, RowSpec, Transition, TransitionBatch
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, EmptyBufferError, SpaceMismatchError
-from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table
 
 
-@former_members("MixedBuffer")
 @checked
 class MixedBuffer:
     """Sample every row of a batch from one of several buffers, independently, with the given probabilities.

@@ -150,7 +150,6 @@ def add_plot(commands: "Commands[Parser]") -> None:
         "--band", choices=["interval", "std", "all", "none"], help="around it; default: interval of iqm"
     )
     parser.add_argument("--target-return", metavar="RETURN", type=float, help="a return to draw a line at")
-    parser.add_argument("--goal", dest="former_goal", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--title", help="default: the environment")
     parser.add_argument("--per-seed", action="store_true", help="instead of seeds together: a line for each")
     parser.add_argument("--time", action="store_true", help="instead: where the time of one run went")
@@ -158,9 +157,6 @@ def add_plot(commands: "Commands[Parser]") -> None:
 
 def run_plot(options: argparse.Namespace) -> int:
     """Save the figures, and print their file names."""
-    if options.former_goal is not None:
-        print_note("--goal is now --target-return: the old name will be removed in trainkit 0.3")
-        options.target_return = options.former_goal
     with Checks("trainkit plot") as checks:
         rule = ": --band is around several seeds, and --per-seed has a line for each: leave one out"
         checks.require(not (options.per_seed and options.band), rule)

@@ -31,7 +31,6 @@ from typing_extensions import get_protocol_members, is_protocol
 
 from trainkit.core.assignments import ReadOnly
 from trainkit.core.errors import ConfigError, TrainkitError
-from trainkit.core.former_names import REPLACED_OPTIONS, replace_options
 from trainkit.core.names import option_hint, schedule_hint
 
 Function = Callable[..., Any]
@@ -123,10 +122,6 @@ def _checked_function(function: Function) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        if any(name in REPLACED_OPTIONS for name in options):  # in a form that torch.compile traces
-            is_object = bare.__name__ == "__call__"
-            known = options_of(args[0]) if is_object else _known_options(bare, _owner(bare, args))[0]
-            options = replace_options(_subject(bare, args), options, known)
         if checks_first:
             _check_call(bare, args, options)
         try:

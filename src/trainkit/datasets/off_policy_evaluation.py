@@ -36,7 +36,6 @@ from trainkit.buffer import ReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import ACTION_PROB, Obs, RecordedEpisode
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
 
 _log = logging.getLogger(__name__)
@@ -64,7 +63,6 @@ class HasActionValues(Protocol):
         ...
 
 
-@former_members("Estimate")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """An estimate of a policy's discounted return from an episode's start.

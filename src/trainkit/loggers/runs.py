@@ -19,7 +19,6 @@ from trainkit.core import files
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.files import write_whole
 from trainkit.core.folders import FolderClaim
-from trainkit.core.former_names import former_members
 from trainkit.core.names import did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -84,7 +83,6 @@ def claim_folder(folder: str | Path, *, resume: bool) -> FolderClaim:
     return claim
 
 
-@former_members("RunFolder")
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
     """A folder with the files of a `JsonlLogger` and, if `trainkit train` made it, a `config.json`.

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.former_names import former_members
 from trainkit.core.signatures import checked
 from trainkit.nets.encoders import Encoder, EncoderLike
 from trainkit.nets.layers import MLP, Activation, Norm
@@ -16,7 +15,6 @@ from trainkit.nets.recurrent import Recurrent
 from trainkit.nets.weights import SeededModule, new_linear
 
 
-@former_members("Prediction")
 class Prediction(NamedTuple):
     """The outputs of a network of action values."""
 

@@ -1,9 +1,6 @@
 """Policies: torch modules that act and learn."""
 
-from typing import TYPE_CHECKING
-
 from trainkit.core.data import ActOutput
-from trainkit.core.former_names import former_names
 from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import (
     Backup,
@@ -79,6 +76,3 @@ __all__ = [
     "gae",
     "load_policy",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__)

@@ -34,7 +34,6 @@ from trainkit.core.data import (
 )
 from trainkit.core.described import Plain
 from trainkit.core.errors import Checks, ConfigError, all_made
-from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.observations import ObservationReader
 from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
@@ -121,7 +120,6 @@ class _Elsewhere:
 
 
 @checked
-@former_members("Policy")
 class Policy(nn.Module):
     """Base class of policies: a torch module that acts on observations and learns by gradient steps.
 
@@ -194,7 +192,6 @@ class Policy(nn.Module):
         auxiliary: Auxiliary | None = None,
     ) -> None:
         name = type(self).__name__
-        check_overrides("Policy", type(self))
         with Checks(name) as checks:
             checks.integer("seed", seed, low=0, optional=True)
             rule = f".auxiliary must be a function or a module (features, rows) -> [B], got {auxiliary!r}"

@@ -29,7 +29,6 @@ from trainkit.core.data import (
     is_finite,
 )
 from trainkit.core.errors import Checks, ConfigError, check_flag
-from trainkit.core.former_names import check_overrides
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, mismatch
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
@@ -143,7 +142,6 @@ class DQNPolicy(Policy):
         self._sequences = Sequences() if self._state_size and sequences is None else sequences
         self._check_recurrence(name, act_on)
         self.value: Value = ExpectedValue() if value is None else own_tensors(value)
-        check_overrides("Value", type(self.value))
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))
         self.penalty = penalty

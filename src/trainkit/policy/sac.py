@@ -14,7 +14,6 @@ from trainkit.core import tree
 from trainkit.core.assignments import fixed_options
 from trainkit.core.data import STATE, Horizon, Obs, Sequences
 from trainkit.core.errors import Checks, SpaceMismatchError
-from trainkit.core.former_names import former_members
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
@@ -41,7 +40,6 @@ from trainkit.policy.target import Target
 
 
 @checked
-@former_members("SACPolicy")
 @fixed_options("critic_optimizer", "initial_temperature", "target", "tau", "temperature", "temperature_optimizer")
 class SACPolicy(ActorPolicy):
     """Soft actor-critic (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").

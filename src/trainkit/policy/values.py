@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.core.errors import Checks
-from trainkit.core.former_names import former_members
 from trainkit.core.signatures import Part, checked, read_only
 
 
@@ -56,7 +55,6 @@ class Distributional(Protocol):
         ...
 
 
-@former_members("Value")
 class ReturnValue(nn.Module, Part):
     """Base of the value parts whose outputs are returns: the expected one, or W quantiles.
 
@@ -156,7 +154,6 @@ SLACK = 0.1  # room beyond the returns that bounds are fitted to; and beyond the
 
 
 @read_only
-@former_members("Value")
 class SupportValue(nn.Module, Part):
     """Base of the value parts whose outputs are logits over W evenly spaced returns, the support.
 

@@ -1,10 +1,7 @@
 """Training: the iterators that drive collector, buffer and policy."""
 
-from typing import TYPE_CHECKING
-
 from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import EpochResult
-from trainkit.core.former_names import former_names
 from trainkit.core.protocols import Learner, RolloutLearner, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, PlayerStats, RunInfo, RunWarning, Summary, TimeStats, scalars
 from trainkit.trainer.base import Trainer
@@ -72,6 +69,3 @@ __all__ = [
     "scalars",
     "tournament",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__)

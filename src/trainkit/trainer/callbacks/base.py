@@ -43,7 +43,6 @@ from trainkit.collector import Collector, Episode, EpisodeEvents
 from trainkit.core import tree
 from trainkit.core.data import EpochResult, Rollout, SequenceBatch, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.former_names import check_overrides, former_members
 from trainkit.core.names import EVENTS_ELSEWHERE, did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
@@ -62,7 +61,6 @@ Occurrences = Iterable[tuple[Any, ...]]  # arguments of an event in addition to 
 
 
 @checked
-@former_members("Callback")
 class Callback:
     """Base class of callbacks: override the events you need. A method named like an unknown event is an error.
 
@@ -83,7 +81,6 @@ class Callback:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        check_overrides("Callback", cls)
         for name in vars(cls):
             if name.startswith(("on_", "_on_")) and name not in EVENTS:
                 raise ConfigError(f"{cls.__name__}.{name} is no event of trainkit.Callback{nearest_event(name)}")
