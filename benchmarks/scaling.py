@@ -93,7 +93,7 @@ def _digest(path: Path) -> str:
     elif path.suffix == ".npz":
         state = load_state(path)
         if path.name.startswith("trainer"):  # its callback has the rows of the log, and their times
-            state = {key: child for key, child in state.items() if key != "hooks"}
+            state = {key: child for key, child in state.items() if key != "callbacks"}
         content = repr(_untimed(state))
     else:
         content = path.read_bytes().hex()

@@ -118,7 +118,7 @@ def test_a_run_resumes_with_the_priorities_that_were_on_their_way(
     with make("rainbow", accelerator, **options, callbacks=[SaveOnce(f"{tmp_path}/run")]) as first:
         next(iter(first))
     with make("rainbow", accelerator, **options, resume_from=f"{tmp_path}/run") as second:
-        assert len(second.state_dict()["updates"]["learnt"]) == 1
+        assert len(second.state_dict()["unwritten"]) == 1
         second.run()
     assert_repeated(second.policy.training_state(), whole.policy.training_state(), accelerator)
 

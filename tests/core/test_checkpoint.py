@@ -45,7 +45,7 @@ def test_a_folder_may_be_named_by_a_string(tmp_path: Path) -> None:
 def test_the_manifest_says_what_is_there_and_what_wrote_it(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, STATE, {"settings": {"env": "CartPole-v1", "seed": 3, "odd": Path("x")}})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["format"] == 1
+    assert manifest["format"] == 2
     assert manifest["settings"] == {"env": "CartPole-v1", "seed": 3, "odd": "x"}
     for name, file in (("weights", "weights-1.pt"), ("rows", "rows-1.npz")):
         content = (tmp_path / file).read_bytes()
@@ -196,11 +196,30 @@ def test_a_manifest_that_is_none_is_rejected(tmp_path: Path, content: str) -> No
 
 def test_a_newer_format_is_rejected(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, STATE, {})
-    rewrite(tmp_path, format=2)
-    with pytest.raises(
-        tk.errors.CheckpointError, match="format 2, this trainkit reads up to 1: install a newer trainkit"
-    ):
+    rewrite(tmp_path, format=3)
+    with pytest.raises(tk.errors.CheckpointError, match="format 3, this trainkit reads 2: install a newer trainkit"):
         load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("load", [load_checkpoint, tk.load_policy, tk.trainer.inspect_checkpoint])
+@pytest.mark.parametrize(("versions", "writer"), [({"trainkit": "0.1.7"}, ", trainkit 0.1.7"), ({}, "")])
+def test_a_former_format_is_rejected_by_name(load: Any, versions: Any, writer: str, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, STATE, {})
+    rewrite(tmp_path, format=1, versions=versions)
+    with pytest.raises(tk.errors.CheckpointError) as caught:
+        load(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path} has checkpoint format 1, this trainkit reads 2: train again, or load it with the version that "
+        f"wrote it{writer}"
+    )
+
+
+def test_a_checkpoint_of_a_former_format_is_replaced(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, STATE, {})
+    rewrite(tmp_path, format=1)
+    save_checkpoint(tmp_path, STATE, {})
+    assert load_checkpoint(tmp_path).keys() == STATE.keys()
+    assert len(list(tmp_path.iterdir())) == 1 + len(STATE)
 
 
 # ---- a run ----

@@ -17,8 +17,6 @@ import trainkit as tk
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import Spaces, batch_of, observations
 from tests.helpers.rollouts import played
-from trainkit.core import checkpoint as checkpoints
-from trainkit.core.checkpoint import load_checkpoint, save_checkpoint
 
 WIDE = spaces.Box(0.0, 1000.0, (1,), np.float32)
 NARROW = spaces.Box(-0.01, 0.01, (2,), np.float32)
@@ -196,32 +194,8 @@ class TestLearning:
 
 
 class TestCheckpoints:
-    def save_before_scaling(self, folder: Path, **words: Any) -> tuple[Any, Path]:
-        """Save a policy as trainkit did before actions were scaled: nothing says in which units they are."""
-        squash = words.pop("squash", None)
-        how: dict[str, Any] = {"action_bound_method": "tanh"} if squash else {"action_scaling": False}
-        policy = made(tk.PPOPolicy, WIDE, **how)
-        path = policy.save(folder / "now")
-        state, manifest = load_checkpoint(path), checkpoints.read_manifest(path)
-        del state["policy"]["action_scaling"]
-        arguments = manifest["policy"]["arguments"]
-        for name in how:
-            del arguments[name]
-        if squash:
-            arguments["squash"] = True
-        about = {name: manifest[name] for name in ("settings", "spaces", "policy")}
-        return policy, save_checkpoint(folder / "before", state, about)
-
-    @pytest.mark.parametrize("words", [{}, {"squash": True}], ids=["normal", "squashed"])
-    def test_a_policy_saved_before_actions_were_scaled_acts_as_it_did(self, words: Any, tmp_path: Path) -> None:
-        policy, path = self.save_before_scaling(tmp_path, **words)
-        obs = observations(Spaces().observation_space, 9)
-        loaded = tk.load_policy(path, device="cpu")
-        assert loaded.action_scale.scaling is bool(words)
-        np.testing.assert_array_equal(loaded.predict(obs), policy.predict(obs))
-
     def test_weights_of_other_units_are_rejected_by_name(self, tmp_path: Path) -> None:
-        _, path = self.save_before_scaling(tmp_path)
+        path = made(tk.PPOPolicy, WIDE, action_scaling=False).save(tmp_path)
         rule = r"PPOPolicy.action_scaling is True, but the checkpoint's weights .* with action_scaling=False"
         with pytest.raises(tk.errors.CheckpointError, match=rule):
             tk.load_policy(path, policy=made(tk.PPOPolicy, WIDE))

@@ -68,7 +68,7 @@ class TestImageCNN:
         assert_close(cnn(x), expected.flatten(1))
 
     def test_the_small_one_has_a_name_and_a_least_size(self) -> None:
-        assert type(Encoder((4, 84, 84), (), encoder="small").images[0]) is SmallCNN
+        assert type(Encoder((4, 84, 84), (), encoder="small").encoders[0]) is SmallCNN
         assert SmallCNN((1, 36, 36)).n_features == 32
         with pytest.raises(ConfigError, match=r"SmallCNN needs at least 36 x 36 pixels, got \(1, 35, 36\)"):
             SmallCNN((1, 35, 36))
@@ -96,8 +96,8 @@ class TestMinAtarCNN:
     @pytest.mark.parametrize(("size", "kind"), [(35, MinAtarCNN), (36, NatureCNN)])
     def test_is_the_default_below_36_pixels(self, size: int, kind: Any) -> None:
         encoder = Encoder((2, size, size), (8,))
-        assert type(encoder.images[0]) is kind
-        assert type(Encoder((2, size, size), (8,), encoder="minatar").images[0]) is MinAtarCNN
+        assert type(encoder.encoders[0]) is kind
+        assert type(Encoder((2, size, size), (8,), encoder="minatar").encoders[0]) is MinAtarCNN
 
     def test_smaller_inputs_than_a_convolution_needs_are_rejected(self) -> None:
         with pytest.raises(ConfigError, match=r"NatureCNN needs at least 36 x 36 pixels, got \(4, 10, 10\): use enc"):
@@ -145,7 +145,7 @@ class TestImpalaCNN:
     def test_a_width_multiplies_the_channels(self, name: str, width: int) -> None:
         shape = (4, 84, 84)
         torso = Encoder(shape, (), encoder=name)
-        first = [section.convolution.out_channels for section in torso.images[0].sections]
+        first = [section.convolution.out_channels for section in torso.encoders[0].sections]
 
         assert first == [16 * width, 32 * width, 32 * width]
         assert torso(torch.zeros(1, *shape)).shape == (1, 32 * width * 11 * 11)
@@ -216,7 +216,7 @@ class TestEncoder:
         network = Encoder({"a": (2,), "b": (3,)}, (4,), encoder=Fused)
         features = {"a": random(3, 2), "b": random(3, 3)}
 
-        fused = network.images[0](features)
+        fused = network.encoders[0](features)
         assert fused.shape == (3, 5)
         assert_close(network(features), network.body(fused))
 

@@ -145,7 +145,7 @@ def of_evaluations(path: str) -> bool:
 
     So is the log that the game of turns keeps for other tests.
     """
-    return path.startswith(("/trainer/judge/", "/trainer/diagnosis/")) or path.endswith("/log")
+    return path.startswith(("/trainer/evaluation/", "/trainer/diagnosis/")) or path.endswith("/log")
 
 
 OPEN = "what a pool froze, and who played, comes back with the checkpoint only where no game was open or ended"

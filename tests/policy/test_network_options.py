@@ -156,7 +156,7 @@ def test_a_seed_decides_the_weights_of_an_encoder_of_ones_own() -> None:
 
     for name, weight in one.get_weights().items():
         assert_array_equal(weight, same.get_weights()[name])
-    key = "network.actor_torso.images.0.module.layer.weight"
+    key = "network.actor_torso.encoders.0.module.layer.weight"
     assert (one.get_weights()[key] != other.get_weights()[key]).all()
     assert (one.get_weights()[key] != one.get_weights()[key.replace("actor", "critic")]).all()
 

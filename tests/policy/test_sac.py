@@ -297,7 +297,7 @@ def test_every_part_moves_by_its_own_optimizer() -> None:
     before = parameters_of(policy)
     policy.update(rows(), step=0)
     after = parameters_of(policy)
-    steps = {"actor.head.layers.0.weight": 1e-1, "critics.layers.1.weight": 1e-2, "learnt_temperature.log": 1e-3}
+    steps = {"actor.head.layers.0.weight": 1e-1, "critics.layers.1.weight": 1e-2, "learned_temperature.log": 1e-3}
     for name, lr in steps.items():  # Adam's first step is lr, whatever the gradient
         assert (after[name] - before[name]).abs().max().item() == pytest.approx(lr, rel=1e-2)
 
@@ -479,7 +479,7 @@ class TestSeeds:
         assert_same(parameters_of(late), parameters_of(early))
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.1, "n_step": 3}], ids=["learnt", "fixed"])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.1, "n_step": 3}], ids=["learned", "fixed"])
 def test_going_on_from_a_saved_state_is_bit_by_bit_the_same(options: Any) -> None:
     straight, resumed = made(**options), made(**options | {"seed": 9})
     live(straight, range(6))

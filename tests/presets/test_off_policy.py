@@ -62,7 +62,7 @@ def test_it_trains_an_id_out_of_the_box() -> None:
 def test_it_sees_images() -> None:
     trainer = tiny(Look)
     assert trainer.run().epoch == 2
-    assert len(trainer.policy.actor.encoder.images) == 1
+    assert len(trainer.policy.actor.encoder.encoders) == 1
 
 
 def test_one_seed_decides_everything() -> None:

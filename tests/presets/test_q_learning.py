@@ -217,7 +217,7 @@ def test_images_take_the_atari_table_and_lives_end_no_evaluation() -> None:
 @every
 def test_small_grids_take_the_grid_table(preset: Any) -> None:
     trainer = tiny(preset, env=Board)
-    assert type(trainer.policy.network.encoder.images[0]) is tk.nets.MinAtarCNN
+    assert type(trainer.policy.network.encoder.encoders[0]) is tk.nets.MinAtarCNN
     table = preset.settings("grid")
     assert (table["hidden"] + table["head"], table["gamma"]) == ((128,), trainer.policy.horizon.gamma)
     assert trainer.run().epoch == TINY["max_epoch"]

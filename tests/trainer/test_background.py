@@ -25,7 +25,11 @@ def in_background(**options: Any) -> dict[str, Any]:
 
 def learned(trainer: tk.Trainer) -> dict[str, Any]:
     """Return every bit that training goes on from, without the statistics of evaluations."""
-    return {path: leaf for path, leaf in everything(trainer).items() if not of_watchers(path) and "/judge/" not in path}
+    return {
+        path: leaf
+        for path, leaf in everything(trainer).items()
+        if not of_watchers(path) and "/trainer/evaluation/" not in path
+    }
 
 
 def returns(trainer: tk.Trainer) -> list[float]:

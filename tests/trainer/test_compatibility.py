@@ -54,7 +54,7 @@ STREAMS = {
     "draws": "/buffer/rng/state/state",
     "episodes": "/collector/envs/root",
     "random actions": "/collector/rng/state/state",
-    "evaluation": "/trainer/judge/evaluation/root",
+    "evaluation": "/trainer/evaluation/evaluation/root",
 }
 
 

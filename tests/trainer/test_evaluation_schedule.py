@@ -234,7 +234,7 @@ def test_looking_for_success_in_training_changes_nothing_but_the_tests() -> None
     plain.run()
     watched.run()
     states = [
-        {path: leaf for path, leaf in everything(trainer).items() if not path.startswith("/trainer/judge")}
+        {path: leaf for path, leaf in everything(trainer).items() if not path.startswith("/trainer/evaluation")}
         for trainer in (plain, watched)
     ]
     assert states[0] == states[1]

@@ -26,7 +26,7 @@ def with_evaluation(**options: Any) -> tuple[tk.OffpolicyTrainer, Log]:
 def trained(trainer: tk.OffpolicyTrainer) -> dict[str, Any]:
     """Run, and take down all that training moves: not what evaluations know, nor reports, which they split."""
     trainer.run()
-    aside = ("judge", "hooks", "/reports/")
+    aside = ("/trainer/evaluation/", "/trainer/callbacks/", "/trainer/metrics/")
     return {path: leaf for path, leaf in everything(trainer).items() if not any(word in path for word in aside)}
 
 

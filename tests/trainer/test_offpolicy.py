@@ -244,9 +244,6 @@ def test_updates_that_are_pending_stay_so_under_another_ratio() -> None:
     saved.n_steps, saved.n_updates = 11, 2
     loaded.load_state_dict(saved.state_dict())
     assert [loaded.count_after(n_steps) for n_steps in (0, 3, 4)] == [3, 3, 4]
-    older = {name: count for name, count in saved.state_dict().items() if name != "ratio"}
-    loaded.load_state_dict(older)
-    assert (loaded.n_steps, loaded.n_updates) == (11, 2)
 
 
 def test_training_intensity_is_rows_replayed_per_row_collected() -> None:
@@ -394,7 +391,7 @@ def test_training_is_the_same_to_the_bit_with_and_without(
         assert untimed(expected).items() <= numbers.items()
         assert all(tag.startswith("test/") for tag in numbers.keys() - untimed(expected).keys())
     state = everything(dressed)
-    same = {path: leaf for path, leaf in everything(bare).items() if not path.startswith("/trainer/judge")}
+    same = {path: leaf for path, leaf in everything(bare).items() if not path.startswith("/trainer/evaluation")}
     assert same.items() <= state.items()
     dressed.close()
 
@@ -544,7 +541,7 @@ def test_a_run_is_the_same_to_the_bit_as_one_by_hand(order: dict[str, Any], slow
         {
             path: leaf
             for path, leaf in leaves([learner.training_state(), memory.state_dict()])
-            if "/unread/" not in path  # metrics, which nobody reads by hand
+            if not path.startswith("/0/metrics/")  # metrics, which nobody reads by hand
         }
         for learner, memory in ((policy, buffer), (twin[0], twin[2]))
     )

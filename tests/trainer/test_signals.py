@@ -52,7 +52,7 @@ def make(kind: str, sender: Sender | None = None, **options: Any) -> Any:
 
 def bits(trainer: tk.Trainer) -> dict[str, Any]:
     """Take down all but what callbacks keep."""
-    return {path: leaf for path, leaf in everything(trainer).items() if not path.startswith("/trainer/hooks")}
+    return {path: leaf for path, leaf in everything(trainer).items() if not path.startswith("/trainer/callbacks")}
 
 
 @pytest.fixture(scope="module")

@@ -181,13 +181,13 @@ def is_aside(path: str) -> bool:
 
     So is how many calls in a row recorded a function: where nothing changes, the next call sets it to 0.
     """
-    parts = ("/durations", "/rows/", "/watch/", "/engine/recorded/", "/engine/counts/")
+    parts = ("/durations", "/rows/", "/collector/events/", "/engine/recorded/", "/engine/counts/")
     return path.endswith(("seconds", "_ms", "_per_second")) or any(part in path for part in parts)
 
 
 def of_watchers(path: str) -> bool:
     """Whether a state is of callbacks, or of what they logged."""
-    return "/hooks/" in path or "/reports/" in path
+    return path.startswith(("/trainer/callbacks/", "/trainer/metrics/"))
 
 
 def untimed(result: EpochResult) -> dict[str, float]:

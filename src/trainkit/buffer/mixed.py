@@ -279,19 +279,17 @@ class MixedBuffer:
         """Return the state of every source, and of the random choice of sources."""
         return {
             "sources": [source.state_dict() for source in self._sources],
-            "shares": self._proportions.tolist(),
+            "proportions": self._proportions.tolist(),
             "rng": self._rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of a mixed buffer with the same kinds of sources and the same proportions."""
-        if state["shares"] != self._proportions.tolist():
-            raise CheckpointError(
-                f"a MixedBuffer of proportions {state['shares']} was saved, this has {self._proportions.tolist()}: "
-                "make it as it was"
-            )
-        for source, saved in zip(self._sources, state["sources"], strict=True):
-            source.load_state_dict(saved)
+        saved, own = state["proportions"], self._proportions.tolist()
+        if saved != own:
+            raise CheckpointError(f"a MixedBuffer of proportions {saved} was saved, this has {own}: make it as it was")
+        for source, one in zip(self._sources, state["sources"], strict=True):
+            source.load_state_dict(one)
         self._rng.bit_generator.state = state["rng"]
 
     def _by_source(self, slots: NDArray[np.int64]) -> Iterator[tuple[ReplayBuffer, NDArray[np.bool_]]]:

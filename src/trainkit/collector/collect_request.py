@@ -70,7 +70,7 @@ class StepQuota:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the steps left."""
-        return {"owed": self.n_left}
+        return {"n_left": self.n_left}
 
 
 class EpisodeQuota:
@@ -109,7 +109,7 @@ class EpisodeQuota:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the episodes left."""
-        return {"quota": self.left.copy(), "n_agents": self._n_agents}
+        return {"left": self.left.copy(), "n_agents": self._n_agents}
 
 
 Quota = StepQuota | EpisodeQuota
@@ -117,8 +117,8 @@ Quota = StepQuota | EpisodeQuota
 
 def saved_quota(state: Mapping[str, Any]) -> Quota:
     """Return the quota of a saved state."""
-    if "owed" in state:
-        return StepQuota(state["owed"])
-    quota = EpisodeQuota(0, len(state["quota"]) * state["n_agents"], state["n_agents"])
-    quota.left = state["quota"]
+    if "n_left" in state:
+        return StepQuota(state["n_left"])
+    quota = EpisodeQuota(0, len(state["left"]) * state["n_agents"], state["n_agents"])
+    quota.left = state["left"]
     return quota

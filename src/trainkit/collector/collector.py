@@ -794,11 +794,11 @@ class Collector:
         with_running = with_running and not self._needs_reset
         return {
             "env_step": self._env_step,
-            "_is_open": self._is_interrupted,
-            "_options": asdict(self._options) | {"explore": bool(self._options.explore)},
-            "_starts": self._starts,
-            "_to_begin": self._to_begin,
-            "goal": self._quota.state_dict(),
+            "is_interrupted": self._is_interrupted,
+            "options": asdict(self._options) | {"explore": bool(self._options.explore)},
+            "starts": self._starts,
+            "to_start": self._to_begin,
+            "quota": self._quota.state_dict(),
             "tally": self._tally.state_dict() if self._is_interrupted else {},
             "episodes": self._episodes.state_dict(),
             "envs": self._envs.state_dict(with_running=with_running),
@@ -807,7 +807,7 @@ class Collector:
             "needs_reset": not with_running,
             "state": self._state if _is_saved(self._state) else None,
             "has_state": self._state is not None and not _is_saved(self._state),
-            "watch": [] if self.events is None else self.events.state_dict(),
+            "events": [] if self.events is None else self.events.state_dict(),
             "actor": self._actor.state_dict(),
         }
 
@@ -817,17 +817,17 @@ class Collector:
         Where not, the next collect cuts them and begins others, with a warning.
         """
         self._open_step = None
-        self._env_step, self._is_interrupted = state["env_step"], state["_is_open"]
-        self._options = CollectOptions(**state["_options"])
-        self._starts, self._to_begin = copy.copy(state["_starts"]), copy.copy(state["_to_begin"])
-        self._state = state.get("state")  # older checkpoints have none
-        self._quota = saved_quota(state["goal"])
+        self._env_step, self._is_interrupted = state["env_step"], state["is_interrupted"]
+        self._options = CollectOptions(**state["options"])
+        self._starts, self._to_begin = copy.copy(state["starts"]), copy.copy(state["to_start"])
+        self._state = state["state"]
+        self._quota = saved_quota(state["quota"])
         self._tally = Tally.from_state(state["tally"])
         self._episodes.load_state_dict(state["episodes"])
         self._envs.load_state_dict(state["envs"])
-        self._actor.load_state_dict(state.get("actor", {}), with_running=not state["needs_reset"])  # older: none
+        self._actor.load_state_dict(state["actor"], with_running=not state["needs_reset"])
         self._rng.bit_generator.state = state["rng"]
-        self._open_rows.load_state_dict(state.get("open_rows", {}))
+        self._open_rows.load_state_dict(state["open_rows"])
         self._needs_reset = True
         if state["needs_reset"]:
             return
@@ -852,7 +852,7 @@ class Collector:
                 *(self._envs.name, described(changed, "game" if self._envs.agents else "env")),
             )
         if self.events is not None:
-            self.events.load_state_dict(state["watch"], self._envs.obs)
+            self.events.load_state_dict(state["events"], self._envs.obs)
 
 
 def _actor_of(policy: Policy, envs: Envs, *, in_evaluation: bool) -> Actor:

@@ -65,8 +65,9 @@ class Tally:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Tally":
         """Return the counts and times of a saved state, those of a new collect where it is empty."""
-        logged = state.get("processors", {})  # older checkpoints have none
-        return cls(**{**state, "processors": {name: Summary(**one) for name, one in logged.items()}})
+        if not state:
+            return cls()
+        return cls(**{**state, "processors": {name: Summary(**one) for name, one in state["processors"].items()}})
 
     def stats(
         self, recent_returns: Summary, action_std: Summary = NO_VALUES, players: "Players | None" = None
@@ -321,11 +322,11 @@ class Episodes:
         self._recent_summary = None
         self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
         self._game_lengths[:] = state["game_lengths"]
-        self._returns_since_reset[:] = state.get("returns_since_reset", state["returns"])  # older checkpoints have none
+        self._returns_since_reset[:] = state["returns_since_reset"]
         self._started = time.perf_counter() - state["seconds"]
-        self._closed_steps[:] = state.get("closed_steps", 0)  # older checkpoints have none
-        self._closed_policy_steps = dict(state.get("closed_policy_steps", {}))
-        self.agent_steps, self.policy_steps = (dict(state.get(name, {})) for name in ("agent_steps", "policy_steps"))
+        self._closed_steps[:] = state["closed_steps"]
+        self._closed_policy_steps = dict(state["closed_policy_steps"])
+        self.agent_steps, self.policy_steps = (dict(state[name]) for name in ("agent_steps", "policy_steps"))
 
     def have_returns(self, returns: NDArray[np.float64]) -> bool:
         """Return whether the current episodes have these returns [N] since their reset, to the last bit."""

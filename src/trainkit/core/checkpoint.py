@@ -29,7 +29,7 @@ from trainkit.core.extras import import_extra
 from trainkit.core.folders import CHECKPOINT
 from trainkit.core.signatures import checked
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 _TORCH, _ARRAYS = ".pt", ".npz"
 _FIELDS: dict[str, tuple[Any, bool]] = {  # of a manifest: their types, and whether they must be there
@@ -54,7 +54,7 @@ def save_checkpoint(folder: str | Path, components: Mapping[str, Any], about: Ma
         CheckpointError: it cannot be written; the former one is as it was.
     """
     folder = Path(folder)
-    former = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    former = _read_signed(folder) if (folder / MANIFEST).exists() else None  # of any format
     serial = 1 if former is None else former["serial"] + 1
     names = {
         name: f"{name.replace('/', '.')}-{serial}{_TORCH if _has_tensor(state) else _ARRAYS}"
@@ -205,8 +205,20 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: there is none, it was changed, or its format is newer than this trainkit.
+        CheckpointError: there is none, it was changed, or it has another format than this trainkit reads.
     """
+    manifest = _read_signed(folder)
+    found = manifest["format"]
+    if found != FORMAT:
+        writer = manifest.get("versions", {}).get("trainkit")
+        older = f"train again, or load it with the version that wrote it{f', trainkit {writer}' if writer else ''}"
+        remedy = older if found < FORMAT else "install a newer trainkit"
+        raise CheckpointError(f"{folder} has checkpoint format {found}, this trainkit reads {FORMAT}: {remedy}")
+    return manifest
+
+
+def _read_signed(folder: str | Path) -> dict[str, Any]:
+    """Read a manifest of any format that is as it was written."""
     path = Path(folder) / MANIFEST
     try:
         text = files.read_bytes(path)
@@ -214,11 +226,6 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         _check_fields(path, manifest)
     except CheckpointError as problem:
         raise CheckpointError(f"{folder} holds no readable checkpoint: {problem}") from problem
-    if manifest["format"] > FORMAT:
-        raise CheckpointError(
-            f"{folder} has checkpoint format {manifest['format']}, this trainkit reads up to {FORMAT}: install a newer "
-            "trainkit"
-        )
     manifest.pop("sha256", None)
     if _signed(manifest) != text:
         raise CheckpointError(f"{path} is not as it was written: take an older checkpoint")

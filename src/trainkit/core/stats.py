@@ -163,12 +163,8 @@ class PlayerStats:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "PlayerStats":
-        """Return what `dataclasses.asdict` described; older checkpoints have the returns alone."""
-        return (
-            cls(n_step=plain["n_step"], returns=Summary(**plain["returns"]))
-            if "returns" in plain
-            else cls(returns=Summary(**plain))
-        )
+        """Return what `dataclasses.asdict` described."""
+        return cls(n_step=plain["n_step"], returns=Summary(**plain["returns"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,13 +243,12 @@ class CollectStats:
         """Return what `to_plain` described."""
         read: dict[str, Any] = dict(plain)
         for name in _SUMMARIES:
-            one = read.get(name)  # an older checkpoint has no `action_std`
-            read[name] = NO_VALUES if one is None else Summary(**one)
+            read[name] = NO_VALUES if read[name] is None else Summary(**read[name])
         for name in _LISTS:
-            read[name] = tuple(read.get(name, ()))  # an older checkpoint has none
-        for group in _PLAYERS:  # an older checkpoint has no `policies`
-            read[group] = {name: PlayerStats.from_plain(one) for name, one in read.get(group, {}).items()}
-        read["processors"] = {name: Summary(**one) for name, one in read.get("processors", {}).items()}  # as above
+            read[name] = tuple(read[name])
+        for group in _PLAYERS:
+            read[group] = {name: PlayerStats.from_plain(one) for name, one in read[group].items()}
+        read["processors"] = {name: Summary(**one) for name, one in read["processors"].items()}
         return cls(**read)
 
     @classmethod

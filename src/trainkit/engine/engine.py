@@ -336,7 +336,7 @@ class Engine:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved state."""
         self._start()
-        self._counts = {(name, purpose, mode): counts for name, purpose, mode, counts in state.get("counts", ())}
+        self._counts = {(name, purpose, mode): counts for name, purpose, mode, counts in state["counts"]}
         reason = state["gave_up"]
         is_same = state.get("device", "cpu") == self._device.type
         if reason is not None and is_same and (self.is_numpy or self.is_graph):

@@ -327,8 +327,7 @@ class Encoder(nn.Module):
         inputs = list(_inputs(shapes, encoder, how))
         self._paths = [path for path, _, _ in inputs]
         self._is_encoded = [module is not None for _, module, _ in inputs]
-        # By the name that saved weights have; modules of users' are among them.
-        self.images = nn.ModuleList([module for _, module, _ in inputs if module is not None])
+        self.encoders = nn.ModuleList([module for _, module, _ in inputs if module is not None])
         n_inputs = sum(n_features for _, _, n_features in inputs)
         self.body = MLP(
             [n_inputs, *hidden], activation=default if activation is None else activation, norm=norm, activate_last=True
@@ -354,7 +353,7 @@ class Encoder(nn.Module):
         return outputs
 
     def _encode(self, features: Any) -> Tensor:
-        encoders = iter(self.images)
+        encoders = iter(self.encoders)
         parts: list[Tensor] = []
         for path, is_encoded in zip(self._paths, self._is_encoded, strict=True):
             leaf = features

@@ -217,7 +217,7 @@ class Policy(nn.Module):
         self._drawn: dict[str, nn.Module] = {}  # whose initial weights are drawn, by the names of random streams
         self._auxiliary = None if isinstance(auxiliary, nn.Module) else auxiliary
         if isinstance(auxiliary, nn.Module):
-            self._modules["auxiliary"] = auxiliary  # by the name that saved weights have
+            self._modules["auxiliary"] = auxiliary  # under the property's name, which no assignment replaces
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._precision = LearningPrecision(self, precision, self.device)
         unread = vars(self).keys() - {"_auxiliary"} | {"_engine", "_ignored", "recipe"}
@@ -1048,8 +1048,7 @@ class Policy(nn.Module):
         self.load_streams_state(state["streams"])
         self._layer_streams.load_state_dict(state.get("layers", {}))
         self.statistics.load_state_dict(state["statistics"])
-        if "engine" in state:  # not in checkpoints that are older than engines
-            self._engine.load_state_dict(state["engine"])
+        self._engine.load_state_dict(state["engine"])
         self._is_seeded = True
 
     def extra_repr(self) -> str:

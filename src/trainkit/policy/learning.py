@@ -269,11 +269,11 @@ class Learning:
     # ---- saving and resuming ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of optimizers, target networks and metrics; keys are those of the file format."""
+        """Return the states of optimizers, target networks and metrics."""
         return {
             "optimizers": {name: one.state_dict() for name, one in self.steps.items()},
             "targets": {name: one.state_dict() for name, one in self.targets.items()},
-            "unread": self.metrics.state_dict(),
+            "metrics": self.metrics.state_dict(),
             **({} if self.watched is None else {"watched": self.watched.sums.state_dict()}),
         }
 
@@ -283,6 +283,6 @@ class Learning:
             gradient_step.load_state_dict(state["optimizers"][name])
         for name, target in self.targets.items():
             target.load_state_dict(state["targets"][name])
-        self.metrics.load_state_dict(state["unread"], self._policy.device)
+        self.metrics.load_state_dict(state["metrics"], self._policy.device)
         if self.watched is not None:
             self.watched.sums.load_state_dict(state["watched"], self._policy.device)

@@ -21,7 +21,6 @@ from trainkit.core.files import decoding
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import UnknownClassError, checked, from_plain, options_of, to_plain
 from trainkit.core.spaces import Spaces, space_to_plain
-from trainkit.nets.distributions import SquashedGaussian
 from trainkit.nets.encoders import named_encoder
 from trainkit.nets.layers import named_activation
 
@@ -152,9 +151,7 @@ def check_action_units(policy: Any, state: Mapping[str, Any]) -> None:
     """Raise `CheckpointError` if saved weights give actions in other units than a policy's."""
     if policy.action_scale is None:
         return
-    # Before actions were scaled, those of a normal distribution were in the units of the space.
-    was_scaled = isinstance(getattr(policy, "distribution", None), SquashedGaussian)
-    saved = state.get("action_scaling", was_scaled)
+    saved = state["action_scaling"]
     if policy.action_scale.scaling is not saved:
         raise CheckpointError(
             f"{type(policy).__name__}.action_scaling is {policy.action_scale.scaling}, but the checkpoint's weights "

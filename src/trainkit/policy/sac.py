@@ -112,8 +112,7 @@ class SACPolicy(ActorPolicy):
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
         is_learned = temperature == "auto"
-        # By the name that saved weights have.
-        self._modules["learnt_temperature"] = LogTemperature(initial_temperature) if is_learned else None
+        self.learned_temperature = LogTemperature(initial_temperature) if is_learned else None
         self._schedule = None if is_learned else as_schedule(name, "temperature", temperature, low=0)
         self.to(self.device)
         default: OptimizerSpec = Adam(3e-4) if optimizer is None else optimizer
@@ -185,12 +184,6 @@ class SACPolicy(ActorPolicy):
         actor = ActorNetwork(preprocess.shapes, 2 * n_dimensions, **how)
         critics = CriticNetwork(preprocess.shapes, n_dimensions, **how)
         return cls(actor, critics, **defaults | parts)
-
-    @property
-    def learned_temperature(self) -> "LogTemperature | None":
-        """The temperature's logarithm, a parameter; None for a temperature on a schedule."""
-        learned = self._modules["learnt_temperature"]
-        return learned if isinstance(learned, LogTemperature) else None
 
     def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         if state is None:

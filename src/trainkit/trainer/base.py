@@ -919,15 +919,14 @@ class Trainer(Generic[TraineeT]):
         return {
             "seed": self.seed,
             **self._epochs.state_dict(),
-            "_seems_solved": self.evaluation_schedule.looks_solved,
-            "_timed_from": self._metrics.timed_from,
+            "looks_solved": self.evaluation_schedule.looks_solved,
+            "timed_from": self._metrics.timed_from,
             "stop_reason": None if self.stop_reason in _LIMITS else self.stop_reason,
             "seconds": self._metrics.stopwatch.lap(),
             "parts": dict(self._metrics.stopwatch.parts),
-            # Keys belong to the file format and stay; so do "credit", "learnt", "ways" and "spreads" of other parts.
-            "judge": self.evaluation_schedule.state_dict(),
-            "hooks": self._callbacks.state_dict(),
-            "reports": self._metrics.state_dict(self.clock),
+            "evaluation": self.evaluation_schedule.state_dict(),
+            "callbacks": self._callbacks.state_dict(),
+            "metrics": self._metrics.state_dict(self.clock),
             "diagnosis": self._reports.diagnosis.state_dict(),
         }
 
@@ -935,14 +934,14 @@ class Trainer(Generic[TraineeT]):
         """Restore saved counters."""
         self._seed, self._stop_reason = state["seed"], state["stop_reason"]
         self._epochs.load_state_dict(state)
-        self.evaluation_schedule.looks_solved = state["_seems_solved"]
-        env_step, gradient_step = state.get("_timed_from", self._metrics.timed_from)  # older checkpoints have none
+        self.evaluation_schedule.looks_solved = state["looks_solved"]
+        env_step, gradient_step = state["timed_from"]
         self._metrics.timed_from = env_step, gradient_step
-        self._metrics.stopwatch.resume_from(state["seconds"], state.get("parts", {}))
-        self.evaluation_schedule.load_state_dict(state["judge"])
-        self._callbacks.load_state_dict(state["hooks"])
-        self._metrics.load_state_dict(state["reports"])
-        self._reports.diagnosis.load_state_dict(state.get("diagnosis", []))  # older checkpoints have none
+        self._metrics.stopwatch.resume_from(state["seconds"], state["parts"])
+        self.evaluation_schedule.load_state_dict(state["evaluation"])
+        self._callbacks.load_state_dict(state["callbacks"])
+        self._metrics.load_state_dict(state["metrics"])
+        self._reports.diagnosis.load_state_dict(state["diagnosis"])
 
     def _save_now(self) -> None:
         for checkpoint in self._checkpoints:

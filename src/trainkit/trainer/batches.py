@@ -55,13 +55,13 @@ class PendingUpdates:
     def state_dict(self) -> dict[str, Any]:
         """Return the ratio and the counts."""
         ratio = [self._numerator, self._denominator]
-        return {"n_steps": self.n_steps, "n_paid": self.n_updates, "ratio": ratio}
+        return {"n_steps": self.n_steps, "n_updates": self.n_updates, "ratio": ratio}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore saved counts; those of another ratio leave the updates that are pending."""
-        self.n_steps, self.n_updates = state["n_steps"], state["n_paid"]
+        self.n_steps, self.n_updates = state["n_steps"], state["n_updates"]
         own = Fraction(self._numerator, self._denominator)
-        self._numerator, self._denominator = state.get("ratio", own.as_integer_ratio())  # older checkpoints have none
+        self._numerator, self._denominator = state["ratio"]
         self.use_ratio(own)
 
 
@@ -149,8 +149,9 @@ class Replay:
         """Return the pending updates, and sampled batches and priorities that are not used yet."""
         unwritten = [{"slots": slots, "priority": read_priority()} for slots, read_priority in self.unwritten]
         return {
-            "credit": self.pending.state_dict(),
-            "updates": {"drawn": [batch_to_plain(batch) for batch in self.batches], "learnt": unwritten},
+            "pending": self.pending.state_dict(),
+            "batches": [batch_to_plain(batch) for batch in self.batches],
+            "unwritten": unwritten,
             "learns_from": self.learns_from,
             "learning_starts": self._learning_starts,
             "collect_start": self._collect_start,
@@ -158,13 +159,13 @@ class Replay:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self.pending.load_state_dict(state["credit"])
-        self.batches = deque(batch_from_plain(plain) for plain in state["updates"]["drawn"])
-        self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["updates"]["learnt"]]
+        self.pending.load_state_dict(state["pending"])
+        self.batches = deque(batch_from_plain(plain) for plain in state["batches"])
+        self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["unwritten"]]
         self.learns_from, own = state["learns_from"], self._learning_starts
-        self._learning_starts = state.get("learning_starts", own)
+        self._learning_starts = state["learning_starts"]
         self.start_at(own)  # where it differs
-        self._collect_start = state.get("collect_start", self.unit.clock.env_step)  # older checkpoints have none
+        self._collect_start = state["collect_start"]
 
 
 def _same(priority: NDArray[np.float32] | None) -> NDArray[np.float32] | None:

@@ -88,18 +88,18 @@ class EpochClock:
         """Return the counts."""
         return {
             "epoch": self.number,
-            "_origin": self.origin,
-            "_is_in_epoch": self.is_running,
-            "_n_skipped": self.n_skipped,
-            "_steps_per_epoch": self._steps_per_epoch,
-            "_epoch_clock": self.start_clock,
-            "_epoch_seconds": self.start_seconds,
+            "origin": self.origin,
+            "is_in_epoch": self.is_running,
+            "n_skipped": self.n_skipped,
+            "steps_per_epoch": self._steps_per_epoch,
+            "start_clock": self.start_clock,
+            "start_seconds": self.start_seconds,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore saved counts."""
-        self.number, self.origin, self.is_running = state["epoch"], state["_origin"], state["_is_in_epoch"]
-        self.n_skipped = state.get("_n_skipped", self.n_skipped)  # older checkpoints have none of these
-        self._use_length(self._steps_per_epoch, before=state.get("_steps_per_epoch", self._steps_per_epoch))
-        self.start_clock = state.get("_epoch_clock", self.start_clock)
-        self.start_seconds = state.get("_epoch_seconds", self.start_seconds)
+        self.number, self.origin, self.is_running = state["epoch"], state["origin"], state["is_in_epoch"]
+        self.n_skipped = state["n_skipped"]
+        self._use_length(self._steps_per_epoch, before=state["steps_per_epoch"])
+        self.start_clock = state["start_clock"]
+        self.start_seconds = state["start_seconds"]

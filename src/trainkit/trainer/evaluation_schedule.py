@@ -275,12 +275,12 @@ class EvaluationSchedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         for name in _SAVED:
-            setattr(self, name, state.get(name))  # an older checkpoint lacks `best_std`
+            setattr(self, name, state[name])
         last_test = state["last_test"]
         self.last_test = NO_COLLECT if last_test is None else CollectStats.from_plain(last_test)
         if self.evaluation is not None and state["evaluation"] is not None:
             self.evaluation.load_state_dict(state["evaluation"])
-        pending = state.get("pending")  # older checkpoints have none
+        pending = state["pending"]
         if pending is not None and self._worker is not None:
             policy = unpickled_policy(pickled_policy(self._required().collector.policy))
             policy.load_weights(pending["weights"])

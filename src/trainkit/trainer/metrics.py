@@ -365,10 +365,10 @@ class Metrics:
     def state_dict(self, step: int) -> dict[str, Any]:
         """Return the state of both intervals at a step, without their collects, and the moving averages."""
         return {
-            "ways": dict(self._reduces),
+            "reduces": dict(self._reduces),
             "epoch": {name: asdict(logged) for name, logged in self._epoch.logged.items()},
             "recent": {name: asdict(logged) for name, logged in self.recent.logged.items()},
-            "spreads": {name: np.concatenate(parts) for name, parts in self._histograms.items()},
+            "histograms": {name: np.concatenate(parts) for name, parts in self._histograms.items()},
             "losses": self._losses_of("").state_dict(),
             "losses_of": {prefix: losses.state_dict() for prefix, losses in self._losses.items() if prefix},
             "episodes": [list(self._epoch.episodes), list(self.recent.episodes)],
@@ -386,22 +386,20 @@ class Metrics:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state, after `restart` at the step from which the run continues."""
-        self._reduces = dict(state["ways"])
-        self._losses_of("").load_state_dict(state.get("losses", []))  # older checkpoints have none
-        for prefix, losses in state.get("losses_of", {}).items():
+        self._reduces = dict(state["reduces"])
+        self._losses_of("").load_state_dict(state["losses"])
+        for prefix, losses in state["losses_of"].items():
             self._losses_of(prefix).load_state_dict(losses)
-        self._histograms = {name: [array] for name, array in state["spreads"].items()}
+        self._histograms = {name: [array] for name, array in state["histograms"].items()}
         for interval, logged in ((self._epoch, state["epoch"]), (self.recent, state["recent"])):
             interval.logged = {name: LoggedValue(**one) for name, one in logged.items()}
-        episodes = state.get("episodes", [[], []])  # older checkpoints have none
-        self._epoch.episodes, self.recent.episodes = [[dict(row) for row in rows] for rows in episodes]
+        self._epoch.episodes, self.recent.episodes = [[dict(row) for row in rows] for rows in state["episodes"]]
         intervals = self._epoch, self.recent
-        if "steps" in state:  # not in older checkpoints
-            for interval, n_steps, seconds in zip(intervals, state["steps"], state["seconds"], strict=True):
-                interval.start -= n_steps
-                interval.seconds = {name.removesuffix("_seconds"): number for name, number in seconds.items()}
+        for interval, n_steps, seconds in zip(intervals, state["steps"], state["seconds"], strict=True):
+            interval.start -= n_steps
+            interval.seconds = {name.removesuffix("_seconds"): number for name, number in seconds.items()}
         n_updates = {prefix: policy.n_updates for prefix, policy in learners_of(self._policy).items()}
-        reported = state.get("reported", {})  # older checkpoints have none
+        reported = state["reported"]
         if n_updates != {prefix: counts[1] for prefix, counts in reported.items()}:  # loaded without the policies
             self.discard_updates()
             return

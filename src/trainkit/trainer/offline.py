@@ -131,11 +131,10 @@ class OfflineTrainer(Trainer[LearnerT]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, and a sampled batch that is not learned from yet, as callbacks may save in between."""
-        drawn = [] if self._batch is None else [batch_to_plain(self._batch)]
-        return super().state_dict() | {"updates": {"drawn": drawn, "learnt": []}}
+        batch = None if self._batch is None else batch_to_plain(self._batch)
+        return super().state_dict() | {"batch": batch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore saved counters."""
         super().load_state_dict(state)
-        drawn = state.get("updates", {"drawn": []})["drawn"]  # an older checkpoint has none
-        self._batch = batch_from_plain(drawn[0]) if drawn else None
+        self._batch = None if state["batch"] is None else batch_from_plain(state["batch"])

@@ -28,7 +28,6 @@ _IDENTITY = (
     "n_ranks",
 )  # settings a checkpoint must share with the resumed run
 _UNCOMPARED = (*_IDENTITY, "seed", "max_epoch")  # compared elsewhere, or free to differ
-_DEFAULTS = {"overlap": False, "policy.precision": "float32"}  # of settings that older checkpoints lack
 _PROGRESS = (
     *("epoch", "env_step", "gradient_step", "n_episode", "best_score", "best_epoch", "best_env_step"),
     *("seconds", "stop_reason", "run_dir"),
@@ -206,7 +205,7 @@ def _warn_of_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str
     saved, here = _all_settings(manifest), _all_settings(own)
     changes = []
     for name in sorted(saved | here):
-        if name not in _UNCOMPARED and saved.get(name, _DEFAULTS.get(name)) != here.get(name):
+        if name not in _UNCOMPARED and saved.get(name) != here.get(name):
             before, now = _differing(saved.get(name), here.get(name))
             changes.append(f"{name} {_as_code(before)} -> {_as_code(now)}")
     changes += [f"{name} of the environments {change}" for name, change in _changed(manifest, own, "envs")]
@@ -235,7 +234,7 @@ def _warn_of_machine(folder: Path, manifest: Mapping[str, Any], own: Mapping[str
 
 
 def _changed(manifest: Mapping[str, Any], own: Mapping[str, Any], part: str) -> list[tuple[str, str]]:
-    """List (name, "before -> now") of all differences; an entry that an older checkpoint lacks counts as equal."""
+    """List (name, "before -> now") of all differences; an unknown entry of a machine counts as equal."""
     saved, here = manifest.get(part), own[part]
     if not isinstance(saved, dict):
         return []

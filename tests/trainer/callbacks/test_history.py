@@ -186,13 +186,6 @@ def test_a_tag_of_epochs_that_were_thinned_away_is_forgotten() -> None:
     assert [tag for tag in tags if tag.startswith("custom")] == [f"custom/of_{number}" for number in range(26)]
 
 
-def test_rows_of_an_older_checkpoint_are_read() -> None:
-    rows = [{"epoch": 1, "env_step": 2, "gradient_step": 0}, {"epoch": 2, "env_step": 4, "gradient_step": 1, "a": 0.5}]
-    history = History()
-    history.load_state_dict({"rows": rows})
-    assert history.to_rows() == rows
-
-
 def memory() -> float:
     """Return the memory of this process in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6

@@ -175,10 +175,6 @@ class History(Callback, Sequence[Row]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._clear()
         rows = state["rows"]
-        if isinstance(rows, list):  # of an older checkpoint
-            for row in rows:
-                self._append(row)
-            return
         values, is_there = np.asarray(rows["values"], np.float64), np.asarray(rows["is_there"], np.bool_)
         self._tags = {str(tag): column for column, tag in enumerate(rows["tags"])}
         self._n_rows, self._values, self._is_there = len(values), values.copy(), is_there.copy()

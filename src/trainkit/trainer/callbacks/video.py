@@ -138,7 +138,7 @@ class RecordVideo(Callback):
         return {"n_evaluations": self._n_evaluations, "epoch": self._epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._n_evaluations, self._epoch = state["n_evaluations"], state.get("epoch", 0)  # older checkpoints have none
+        self._n_evaluations, self._epoch = state["n_evaluations"], state["epoch"]
 
     def _count_from_0(self, *, is_chosen: bool) -> None:
         """Count the episodes of another evaluation or epoch, which is recorded if it is chosen."""
