@@ -31,6 +31,13 @@ def long_even_run() -> None:
         run.do("run", None, 12, length)
 
 
+def long_uneven_run() -> None:
+    """Wrap rings of different lengths around together."""
+    run = Run(ReplayBuffer, capacity=9, n_envs=2)
+    for length in (0, 5, 0):
+        run.do("run", None, 12, length)
+
+
 def prioritized_run_with_drops() -> None:
     """Take open episodes back while their priorities are still on their way to the tree."""
     run = Run(PrioritizedReplayBuffer, capacity=10, n_envs=2)
@@ -95,7 +102,7 @@ def independent_points(draw: Any) -> Any:
 def alignment_not_compared(set_cursors: Any) -> Any:
     def faulty(rings: Rings, rows: Any) -> None:
         set_cursors(rings, rows)
-        rings.is_aligned = True
+        rings._head = int(rows[0])
 
     return faulty
 
@@ -179,12 +186,16 @@ MUTANTS = {
         ),
     ),
     "rings treated as aligned that are not": Fault(
-        plant=replaced(Rings, "set_cursors", alignment_not_compared),
+        plant=replaced(Rings, "_set_cursors", alignment_not_compared),
         check=test_rings.test_cursors_and_live_rows_are_those_of_one_list_per_ring,
+    ),
+    "rows evicted together that are not the oldest": Fault(
+        plant=in_the_buffer("($head - $rings._lap_of_all) % $n", "($head - $rings._lap_of_all + $rings.n_rings) % $n"),
+        check=long_even_run,
     ),
     "a row evicted that is not the oldest": Fault(
         plant=in_the_buffer("($rows - $rings._lap[$envs]) % $n", "($rows - $rings._lap[$envs] + $rings.n_rings) % $n"),
-        check=long_even_run,
+        check=long_uneven_run,
     ),
     "a draw that is not stratified": Fault(
         plant=replaced(PrioritizedSampler, "draw", independent_points),

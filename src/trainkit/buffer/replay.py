@@ -233,8 +233,8 @@ class ReplayBuffer(HasSpaces):
         """
         if self._bound is None:
             self.bind(row_spec(transition, self._n_envs, self._stack))
-        slots, rows, evicted = self._storage.add(transition)
-        self._sampler.touch(rows, evicted)
+        slots, touched = self._storage.add(transition)
+        self._sampler.touch(*touched)
         return slots
 
     def sample(

@@ -15,6 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
+RowBlock = Rows | slice  # a slice where rows are adjacent, which numpy reads and writes faster
+
+_ONE = np.ones((), np.int64)
+
+
+def rows_of_block(block: RowBlock, offset: int = 0) -> Rows:
+    """Return the rows of a block, plus an offset, as an array."""
+    return np.arange(block.start + offset, block.stop + offset) if isinstance(block, slice) else block + offset
 
 
 class Rings:
@@ -29,66 +37,103 @@ class Rings:
         limit: live rows each ring can hold [N].
         count: live rows of each ring [N].
         n_live: the sum of `count`.
-        cursors: the row each ring writes next [N]; the array is replaced, never written to.
-        is_aligned: whether all write cursors are at the same position of their rings.
     """
 
     def __init__(self, n_rings: int, capacity: int, n_spare: int) -> None:
         share, rest = divmod(capacity, n_rings)
         self.n_rings, self.capacity = n_rings, capacity
-        self.limit = np.full(n_rings, share) + (np.arange(n_rings) < rest)
+        self._all = np.arange(n_rings)
+        self.limit = np.full(n_rings, share) + (self._all < rest)
         self._lap = self.limit * n_rings  # [N], from the write cursor back to the oldest row of a full ring
+        self._lap_of_all = share * n_rings if rest == 0 else None
         self.n_rows = n_rings * int(self.limit.max() + n_spare)
         self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
-        self.count = np.zeros(self.n_rings, np.int64)
-        self.n_live = 0
-        self.set_cursors(np.arange(self.n_rings))
+        self.restore(self._all, np.zeros(self.n_rings, np.int64))
 
-    def set_cursors(self, rows: Rows) -> None:
-        """Set all write cursors [N]."""
-        self.cursors = rows
-        self.is_aligned = bool((rows - rows[0] == np.arange(self.n_rings)).all())
+    def restore(self, cursors: Rows, count: NDArray[np.int64]) -> None:
+        """Set the row that each ring writes next, and its number of live rows [N]."""
+        self._set_cursors(cursors)
+        self._set_count(count)
+
+    def _set_cursors(self, rows: Rows) -> None:
+        self._cursors: Rows | None = rows  # None where `_head` tells
+        is_aligned = bool((rows - rows[0] == self._all).all())
+        self._head = int(rows[0]) if is_aligned else None  # of the block to write next
+
+    def _set_count(self, count: NDArray[np.int64]) -> None:
+        self.count, self.n_live = count, int(count.sum())
+        self._n_free = int((self.limit - count).min())  # steps of all rings until the first one is full
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether all write cursors are at the same position of their rings."""
+        return self._head is not None
+
+    @property
+    def cursors(self) -> Rows:
+        """The row each ring writes next [N]; the array is replaced, never written to."""
+        if self._cursors is None:
+            self._cursors = self._all + self._head
+        return self._cursors
 
     def after(self, rows: Rows, n_steps: NDArray[np.int64] | int) -> Rows:
         """Return the rows `n_steps` later in the same rings (earlier if negative)."""
         after: Rows = (rows + n_steps * self.n_rings) % self.n_rows
         return after
 
-    def block(self, rows: Rows) -> Rows | slice:
-        """Return rows of different rings, as a slice if they are one step of aligned rings."""
-        if self.is_aligned and len(rows) == self.n_rings:
-            first = int(rows[0])
-            return slice(first, first + self.n_rings)
-        return rows
+    def heads(self, rings: NDArray[np.intp] | None) -> RowBlock:
+        """Return the rows that these rings write next, None for all: a slice where all are aligned."""
+        if rings is not None:
+            return self.cursors[rings]
+        return self.cursors if self._head is None else slice(self._head, self._head + self.n_rings)
 
-    def push(self, envs: NDArray[np.intp] | slice) -> Rows:
-        """Advance the write cursors of these rings by one row; return the rows evicted from full rings."""
-        rows = self.cursors[envs]
-        if len(rows) == self.n_rings:  # relative offsets are unchanged, and so is `is_aligned`
-            self.cursors = (rows + self.n_rings) % self.n_rows
-        else:
-            moved = self.cursors.copy()
-            moved[envs] = (rows + self.n_rings) % self.n_rows
-            self.set_cursors(moved)
-        oldest: Rows = (rows - self._lap[envs]) % self.n_rows  # of full rings
+    def push(self, rings: NDArray[np.intp] | None) -> RowBlock | None:
+        """Advance the write cursors of these rings by one row, None for all; return the rows evicted from full rings.
+
+        None if no ring was full.
+        """
+        if rings is not None or self._head is None:
+            return self._push_each(self._all if rings is None else rings)
+        if self._n_free > 0:  # in no ring is a row evicted
+            self._n_free -= 1
+            self.count += _ONE
+            self.n_live += self.n_rings
+            self._push_block()
+            return None
+        if self._lap_of_all is None or self.n_live < self.capacity:  # in each, or in some, at a row of its own
+            return self._push_each(self._all)
+        oldest = (self._head - self._lap_of_all) % self.n_rows
+        self._push_block()
+        return slice(oldest, oldest + self.n_rings)
+
+    def _push_block(self) -> None:
+        assert self._head is not None, "the rings are aligned"
+        self._head = (self._head + self.n_rings) % self.n_rows
+        self._cursors = None
+
+    def _push_each(self, rings: NDArray[np.intp]) -> Rows | None:
+        rows, moved = self.cursors[rings], self.cursors.copy()
+        moved[rings] = self.after(rows, 1)
+        self._set_cursors(moved)
+        oldest: Rows = (rows - self._lap[rings]) % self.n_rows  # of full rings
         if self.n_live < self.capacity:
-            is_full = self.count[envs] == self.limit[envs]
-            self.count[envs] += ~is_full
+            is_full = self.count[rings] == self.limit[rings]
+            self.count[rings] += ~is_full
+            self._set_count(self.count)
             oldest = oldest[is_full]
-            self.n_live += len(rows) - len(oldest)
-        return oldest
+        return oldest if len(oldest) else None
 
     def rewind(self, ring: int, n_rows: int) -> Rows:
         """Remove and return the newest `n_rows` live rows of a ring."""
         removed = self.after(self.cursors[ring], np.arange(-n_rows, 0))
         moved = self.cursors.copy()
         moved[ring] = self.after(moved[ring], -n_rows)
-        self.set_cursors(moved)
+        self._set_cursors(moved)
         self.count[ring] -= n_rows
-        self.n_live -= n_rows
+        self._set_count(self.count)
         return removed
 
     def live_rows(self, index: NDArray[np.int64]) -> Rows:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.buffer.rings import Rows
+from trainkit.buffer.rings import RowBlock, Rows, rows_of_block
 from trainkit.buffer.segment_tree import MinTree, SumTree, tree_bytes
 from trainkit.buffer.storage import Storage
 from trainkit.core.errors import CheckpointError, Checks, PriorityError
@@ -28,7 +28,7 @@ class UniformSampler:
         """Sample from this storage from now on."""
         self._storage = storage
 
-    def touch(self, *rows: Rows) -> None:
+    def touch(self, *blocks: RowBlock) -> None:
         """Receive the rows that were added or removed; their masses are written before the next batch is sampled."""
 
     def draw(
@@ -112,8 +112,8 @@ class PrioritizedSampler(UniformSampler):
         self._tree = SumTree(storage.rings.n_rows)
         self._min_tree = MinTree(storage.rings.n_rows) if self.normalize == "buffer" else None
 
-    def touch(self, *rows: Rows) -> None:
-        self._queued.extend(rows)
+    def touch(self, *blocks: RowBlock) -> None:
+        self._queued.extend(map(rows_of_block, blocks))
         if len(self._queued) > _MOST_QUEUED:
             self._write_masses()
 

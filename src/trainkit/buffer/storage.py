@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainkit.buffer.recorded import Block
-from trainkit.buffer.rings import Rings, Rows
+from trainkit.buffer.rings import Rings, RowBlock, Rows, rows_of_block
 from trainkit.core import tree
 from trainkit.core.data import (
     ACTION_MASK,
@@ -38,6 +38,8 @@ from trainkit.core.data import (
 from trainkit.core.errors import ConfigError, MissingRowError
 from trainkit.core.files import copy_into, decoding
 from trainkit.core.observations import exact_cast
+
+_ONE = np.ones((), np.int32)
 
 Gather = Callable[[NDArray[Any], Rows], Any]  # (column, rows) -> these rows, or a `Lookup` that stands for them
 
@@ -88,6 +90,7 @@ class Storage:
         self.open_steps = np.zeros(spec.n_envs, np.int32)
         self.n_episodes = np.zeros(spec.n_envs, np.int32)
         self.n_dropped = np.zeros(spec.n_envs, np.int64)
+        self._layout: list[Any] = []  # of rows like the columns, which need no check; a collector's are all alike
         self._last_next_obs: list[Any] = []  # leaves of the `next_obs` added last, where stacked; compared by identity
 
     @property
@@ -106,23 +109,19 @@ class Storage:
 
     # ---- writing ----
 
-    def add(self, step: Transition) -> tuple[NDArray[np.int64], Rows, Rows]:
-        """Write K rows and return (their slots [K], their rows [K], the rows evicted to make room)."""
+    def add(self, step: Transition) -> tuple[NDArray[np.int64], list[RowBlock]]:
+        """Write K rows and return (their slots [K], the rows that were written, and those evicted to make room)."""
         rings, records, envs = self.rings, self.records, np.asarray(step.env_ids)
-        at: NDArray[np.intp] | slice = slice(None)
-        if envs.tobytes() != self._all_envs:  # not one row of each environment
-            if envs.dtype.kind not in "iu" or envs.ndim != 1:
-                raise ConfigError(f"env_ids must be integers [K], got {envs.dtype} {list(envs.shape)}: {envs.tolist()}")
-            if any_true(envs[1:] <= envs[:-1]) or (len(envs) > 0 and (envs[0] < 0 or envs[-1] >= rings.n_rings)):
-                raise ConfigError(f"env_ids must rise within [0, {rings.n_rings}), got {envs.tolist()}")
-            at = envs
+        own_rings = self._rings_of(envs)
+        at = slice(None) if own_rings is None else own_rings
         obs, next_obs = tree.leaves(step.obs), tree.leaves(step.next_obs)
-        self._check_fits(step, obs, next_obs)
-        rows = rings.cursors[at]
-        here = rings.block(rows)
+        layout = _layout(obs, next_obs, step)
+        if layout != self._layout and self._check_fits(step, obs, next_obs):
+            self._layout = layout
+        here = rings.heads(own_rings)
         self._end_skipped(here, envs, obs)
-        evicted = rings.push(at)
-        after = rings.block(rings.cursors[at])
+        evicted = rings.push(own_rings)
+        after = rings.heads(own_rings)
         for column, leaf, given, given_next in zip(self._obs_columns, self._obs_specs, obs, next_obs, strict=True):
             column[here] = given[:, -1] if leaf.stack > 1 else given
             column[after] = given_next[:, -1] if leaf.stack > 1 else given_next
@@ -136,32 +135,54 @@ class Storage:
         records.episode[here] = self.n_episodes[at]
         for name, column in self.extras.items():
             column[here] = step.extras[name]
-        if len(evicted):  # their frames stay for the stacks that include them
-            records.stamp[evicted] = -1
-            final = records.final[evicted]
-            self.finals.release(final[final >= 0])
-            records.final[evicted] = -1
+        if evicted is not None:
+            self._evict(evicted)
         records.stamp[here] = self.serial
-        slots = self.serial * rings.n_rows + rows
+        slots = rows_of_block(here, self.serial * rings.n_rows)
         self.serial += 1
-        self.open_steps[at] += 1
+        self.open_steps[at] += _ONE
         ended = records.terminated[here] | records.truncated[here]  # as bools
         if any_true(ended):
-            self._end_at(rows[ended], envs[ended])
-        return slots, rows, evicted
+            self._end_at(rows_of_block(here)[ended], envs[ended])
+        return slots, [here] if evicted is None else [here, evicted]
 
-    def _check_fits(self, step: Transition, obs: Sequence[Any], next_obs: Sequence[Any]) -> None:
-        """Raise `ConfigError` for rows that the columns, whose type and shape are those of the first, cannot hold."""
-        missing = self.extras.keys() - step.extras.keys()
-        if missing:
+    def _rings_of(self, envs: NDArray[Any]) -> NDArray[np.intp] | None:
+        """Return the rings of environments [K], None for one row of each; raise unless they are ascending."""
+        if envs.tobytes() == self._all_envs:
+            return None
+        if envs.dtype.kind not in "iu" or envs.ndim != 1:
+            raise ConfigError(f"env_ids must be integers [K], got {envs.dtype} {list(envs.shape)}: {envs.tolist()}")
+        n_rings = self.rings.n_rings
+        if any_true(envs[1:] <= envs[:-1]) or (len(envs) > 0 and (envs[0] < 0 or envs[-1] >= n_rings)):
+            raise ConfigError(f"env_ids must rise within [0, {n_rings}), got {envs.tolist()}")
+        return envs
+
+    def _evict(self, rows: RowBlock) -> None:
+        """Release the final observations of rows; frames stay for the stacks that include them."""
+        records = self.records
+        records.stamp[rows] = -1
+        final = records.final[rows]
+        is_last = final >= 0
+        if any_true(is_last):
+            self.finals.release(final[is_last])
+            records.final[rows] = -1
+
+    def _check_fits(self, step: Transition, obs: Sequence[Any], next_obs: Sequence[Any]) -> bool:
+        """Return whether rows are of the columns' own types, which are those of the first rows.
+
+        Raises:
+            ConfigError: the columns cannot hold them.
+        """
+        if missing := self.extras.keys() - step.extras.keys():
             raise ConfigError(f"ReplayBuffer.add: {', '.join(sorted(missing))} must be given, as the first rows had it")
-        for column, leaf, given, given_next in zip(self._obs_columns, self._obs_specs, obs, next_obs, strict=True):
-            n_axes = 2 if leaf.stack > 1 else 1
-            _check_rows("obs", column, given, n_axes)
-            _check_rows("next_obs", column, given_next, n_axes)
-        _check_rows("action", self.records.action, step.action)
-        for name, column in self.extras.items():
-            _check_rows(name, column, step.extras[name])
+        is_alike = [
+            _check_rows(name, column, rows, 2 if leaf.stack > 1 else 1)
+            for column, leaf, *given in zip(self._obs_columns, self._obs_specs, obs, next_obs, strict=True)
+            for name, rows in zip(("obs", "next_obs"), given, strict=True)
+        ]
+        is_alike.append(_check_rows("action", self.records.action, step.action))
+        is_alike += [_check_rows(name, column, step.extras[name]) for name, column in self.extras.items()]
+        return all(is_alike)
 
     def end_episodes(self, envs: NDArray[np.intp]) -> None:
         """End the open episodes of these environments: the newest next observations become final ones."""
@@ -211,12 +232,11 @@ class Storage:
         records.stamp[:n_steps] = np.arange(first, first + n_steps)
         records.final[last] = finals
         self.serial = first + n_steps
-        self.rings.set_cursors(np.array([n_steps]))
-        self.rings.count[0] = self.rings.n_live = n_steps
+        self.rings.restore(np.array([n_steps]), np.array([n_steps]))
         self.open_steps[0] = n_steps - starts[-1]
         self.n_episodes[0] = len(last)
 
-    def _end_skipped(self, here: Rows | slice, envs: NDArray[np.intp], obs: list[NDArray[Any]]) -> None:
+    def _end_skipped(self, here: RowBlock, envs: NDArray[np.intp], obs: list[NDArray[Any]]) -> None:
         """End the open episodes that these observations do not continue, because rows in between were not added."""
         # Stacks that are the very arrays added as `next_obs`, as a collector's are, have the same older frames.
         known = self._last_next_obs
@@ -432,12 +452,10 @@ class Storage:
         for name, column in self._columns().items():
             saved = state["columns"][name]
             copy_into(column[: len(saved)], saved)
-        self.rings.set_cursors(np.array(state["counters"]["head"]))
-        for name, counter in self._counters().items():
-            if name != "head":
-                counter[:] = state["counters"][name]
+        counters = state["counters"]
+        self.rings.restore(np.array(counters["head"]), np.array(counters["count"], np.int64))
+        self.open_steps[:], self.n_episodes[:] = counters["open_steps"], counters["episodes"]
         self.serial = state["serial"]
-        self.rings.n_live = int(self.rings.count.sum())
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Raise if a saved state belongs to a different storage, or its indices are out of range."""
@@ -654,14 +672,23 @@ def row_spec(step: Transition, n_envs: int | None, stack: int) -> RowSpec:
     )
 
 
-def _check_rows(name: str, column: NDArray[Any], rows: Any, n_axes: int = 1) -> None:
-    """Raise `ConfigError` for rows [K, ...] of another shape than a column's, or with numbers that it cannot hold.
+def _layout(obs: Sequence[Any], next_obs: Sequence[Any], step: Transition) -> list[Any]:
+    """Return the types and shapes of a transition's arrays, and the names of its extras."""
+    arrays = map(np.asarray, (*obs, *next_obs, step.action, *step.extras.values()))
+    return [*step.extras, *[(array.dtype, array.shape) for array in arrays]]
+
+
+def _check_rows(name: str, column: NDArray[Any], rows: Any, n_axes: int = 1) -> bool:
+    """Return whether rows [K, ...] are of a column's own type.
 
     Args:
         name: of the column.
         column: [N, ...].
         rows: to be written; their first `n_axes` axes count rows and stacked frames.
         n_axes: 2 if frames are stacked, else 1.
+
+    Raises:
+        ConfigError: they have another shape, or numbers that the column cannot hold.
     """
     array = np.asarray(rows)
     if array.shape[n_axes:] != column.shape[1:] or (array.dtype.kind == "f" and column.dtype.kind in "biu"):
@@ -674,6 +701,7 @@ def _check_rows(name: str, column: NDArray[Any], rows: Any, n_axes: int = 1) -> 
             f"ReplayBuffer.add: {name} has {array.dtype} numbers that the first rows' {column.dtype} does not have: "
             "give all of them in one type"
         )
+    return bool(array.dtype == column.dtype)
 
 
 _SMALL = 4096  # bytes up to which two arrays are compared as bytes
