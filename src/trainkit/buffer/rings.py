@@ -76,6 +76,7 @@ class Rings:
     def cursors(self) -> Rows:
         """The row each ring writes next [N]; the array is replaced, never written to."""
         if self._cursors is None:
+            assert self._head is not None, "one of the two is known"
             self._cursors = self._all + self._head
         return self._cursors
 

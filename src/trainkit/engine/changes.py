@@ -40,14 +40,15 @@ class Changes:
     Args:
         owner: the policy.
         ignored: attributes of the owner that no recorded function reads.
+        for_gradients: whether gradients are computed, so that it matters which parameters require them.
 
     Attributes:
         tensors: the parameters and buffers, and the tensors among the attributes.
         is_observed: whether a hook was registered at the last `look`, on a module, on a parameter or globally.
     """
 
-    def __init__(self, owner: nn.Module, ignored: frozenset[str] = frozenset()) -> None:
-        self._owner, self._ignored = owner, ignored | _OF_TORCH
+    def __init__(self, owner: nn.Module, ignored: frozenset[str] = frozenset(), *, for_gradients: bool = True) -> None:
+        self._owner, self._ignored, self._for_gradients = owner, ignored | _OF_TORCH, for_gradients
         self._read: set[int] = set()  # parameters and buffers that were read, by their ids
         self.look()
 
@@ -83,7 +84,8 @@ class Changes:
         self._kinds = {id(vars(part)): type(part).__name__ for part in parts}  # by their tables
         plain = [table for module, table in zip(modules, own, strict=True) if type(module) in _PLAIN]
         in_plain = {id(table[name]) for table in plain for name in _TABLES}
-        self._counted = [*own, *(table for table in tables if not table and id(table) not in in_plain)]
+        self._own = own
+        self._empty = [table for table in tables if not table and id(table) not in in_plain]
         self._classes = list(dict.fromkeys(map(type, modules)))
         self._methods = [vars(kind) for kind in dict.fromkeys(map(type, parts))]
         found = chain(values, chain.from_iterable(map(_values, self._tables)))
@@ -92,6 +94,7 @@ class Changes:
         self.tensors = list({id(x): x for x in (*watched, *others) if x is not None}.values())
         self._watched = watched
         self._parameters = [x for x in watched if isinstance(x, nn.Parameter)]
+        self._learning = self._parameters if self._for_gradients else []
         self._hooks = [table[name] for table in own for name in _HOOKS] + _GLOBAL_HOOKS
         self._hooks += self._hooks_of_parameters()  # to which a later hook may be added
         # A tensor of one number may be equal to another one that replaces it.
@@ -115,7 +118,7 @@ class Changes:
                 return True
         except (RuntimeError, ValueError, KeyError):  # two tensors or arrays are compared, or an attribute is gone
             return True
-        return any(table[name] is not tensor for table, name, tensor in self._single)
+        return bool(self._single) and any(table[name] is not tensor for table, name, tensor in self._single)
 
     def first(self) -> str | None:
         """Name one change since the last `look`, None where there is none."""
@@ -141,12 +144,13 @@ class Changes:
         for methods in self._methods:
             seen += methods.values()
         return (
-            list(map(len, self._counted)),
+            list(map(len, self._own)),
             list(map(Tensor.data_ptr, self._watched)),
-            list(map(_of_parameter, self._parameters)),
+            list(map(_of_parameter, self._learning)),
             list(map(_forward, self._classes)),
             seen,
             any(self._hooks),
+            any(self._empty),
         )
 
     def _matters(self, module: nn.Module) -> bool:

@@ -304,7 +304,8 @@ class Engine:
         purpose, mode = "call" if gradient_step is None else "minimize", "train" if self._policy.training else "eval"
         key = name, purpose, mode
         if key not in self._functions:
-            changes, counts = Changes(self._policy, self._ignored), self._counts.get(key, {})
+            changes = Changes(self._policy, self._ignored, for_gradients=gradient_step is not None)
+            counts = self._counts.get(key, {})
             how: dict[str, Any] = {"is_limited": self.wanted == "auto", "movable": self._movable, **counts}
             self._functions[key] = NumpyFunction(name, changes, **how)
         try:
