@@ -86,7 +86,10 @@ def test_the_command_in_config_json_repeats_the_run(here: Path) -> None:
 
 def test_a_run_that_is_refused_leaves_no_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(lrr="1") == 2
-    assert complaint(capsys) == "trainkit: presets.dqn: unknown option 'lrr', did you mean 'lr'?"
+    assert complaint(capsys) == (
+        "trainkit: presets.dqn: unknown option 'lrr', did you mean 'lr'?; "
+        "docs/migration.md lists the names of other libraries"
+    )
     assert list(here.rglob("*")) in ([], [here / "runs"])
 
 

@@ -59,7 +59,7 @@ def test_flags_may_stand_before_the_environment_and_belong_to_the_preset_that_is
     [
         ("dqn A --lrr 1", "unknown flag --lrr, did you mean --lr?"),
         ("dqn A --learning_rate=1", "unknown flag --learning-rate, did you mean --lr?"),
-        ("ppo A --ent-coef 0.1", "unknown flag --ent-coef, did you mean --entropy-weight?"),
+        ("ppo A --entropy-wieght 0.1", "unknown flag --entropy-wieght, did you mean --entropy-weight?"),
         ("dqnn A --lr 1", "argument PRESET: no preset is called 'dqnn', did you mean 'dqn'?: see trainkit presets"),
         ("dqn A --n-envs 4.5", "argument --n-envs: must be a whole number, got 4.5"),
         ("dqn A --loss l1", "argument --loss: must be 'huber' or 'mse', got 'l1'"),

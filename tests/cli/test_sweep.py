@@ -72,7 +72,7 @@ def test_random_draws_are_in_their_ranges_and_the_first_stay_when_there_are_more
         ('preset = "dqn"\nenv = "A"\n[grid]\nn_envs = ["x"]', "n_envs must be a whole number, got 'x'"),
         ('preset = "dqn"\nenv = "A"\n[random]\nlr = [1]', ".draws must be a whole number >= 1, got None"),
         ('preset = "dqn"\nenv = "A"\n[random]\ndraws = 1\nlr = {low = 2, high = 1}', "with low < high"),
-        ('preset = "dqn"\nenv = "A"\n[random]\ndraws = 1\nlr = {lowest = 2}', "did you mean 'low'?"),
+        ('preset = "dqn"\nenv = "A"\n[random]\ndraws = 1\nlr = {loww = 2}', "did you mean 'low'?"),
         ('preset = "dqn"\nenv = "A"\n[grid]\nlr = [1]\n[[list]]\nlr = 1', "a sweep is one of them"),
         ('preset = "dqn"\nenv = "A"\n[grid]\nlr = [1, 1]', "has the same run twice"),
         ('preset = "dqn"\nenv = "A"\nseeds = 0', "seeds must be a number >= 1"),

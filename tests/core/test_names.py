@@ -1,4 +1,4 @@
-"""Options and events by the names of other libraries, and misspelled ones, are answered with ours."""
+"""Misspelled names are answered with ours, and names of other libraries with the page that lists them."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,20 @@ from trainkit.trainer.callbacks.base import EVENTS
 from trainkit.trainer.options import KeywordOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
-LIBRARIES = pytest.mark.parametrize("library", names.LIBRARIES)
+TABLES = "Tianshou", "Stable-Baselines3", "RLlib", "CleanRL"
+LIBRARIES = pytest.mark.parametrize("library", TABLES)
+
+
+def rows_of(title: str) -> list[tuple[list[str], str]]:
+    """Return (their names, ours) of each row of the page's sections of a title."""
+    section = re.split(rf"\n#+ {title}\n", PAGE)[-1].split("\n#")[0]
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
+    return [(re.findall(r"`([^`]+)`", row[1]), row[2].strip()) for row in rows]
+
+
+def options_in(text: str) -> list[str]:
+    """Return the options that a cell names in code: `lr` and `optimizer=Adam(lr)`."""
+    return [span.partition("=")[0] for span in re.findall(r"`([^`]+)`", text)]
 
 
 def message(call: Any, *args: Any, **options: Any) -> str:
@@ -34,56 +47,87 @@ def our_options() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    ("name", "meant"),
     [
-        ("lerning_rate", "'lr'"),  # not learning_starts, which has more letters in common
-        ("learning_rate", "'lr'"),
-        ("bufer_size", "'capacity'"),
-        ("estimation_step", "'n_step'"),
-        ("target_update_freq", "'target_every'"),
-        ("is_double", "'double'"),
-        ("num_atoms", "'atoms'"),
-        ("n_steps", "'n_step'"),
-        ("ent_coef", "'temperature'"),
-        ("max_epochs", "'max_epoch'"),
-        ("epoch_num_steps", "'step_per_epoch'"),
-        ("collection_step_num_env_steps", "'step_per_collect'"),
-        ("update_step_num_gradient_steps_per_sample", "'update_per_step'"),
-        ("training_fn", "'train_fn'"),
-        ("reward_normalization", 'reward="return_scale"'),
-        ("env_config", 'env_options={"env_kwargs": {...}}'),
-        ("step_per_epochs", "'step_per_epoch'"),
-        ("batchsize", "'batch_size'"),
-        ("on_step", "'on_episode_step'"),
+        ("bathc_size", "batch_size"),
+        ("batchsize", "batch_size"),
+        ("exploraton", "exploration"),
+        ("exporation", "exploration"),
+        ("targt_evry", "target_every"),
+        ("n_stpe", "n_step"),
+        ("n_steps", "n_step"),
+        ("hiden", "hidden"),
+        ("lrr", "lr"),
+        ("learning_rate", "lr"),  # an abbreviation
+        ("gama", "gamma"),
+        ("step_per_epochs", "step_per_epoch"),
+        ("save_best", "save_best_fn"),
+        ("max_epochs", "max_epoch"),
+        ("learningStarts", "learning_starts"),
+        ("starts_learning", "learning_starts"),
     ],
 )
-def test_a_preset_answers_with_its_own_name(name: str, hint: str) -> None:
-    assert message(presets.dqn, "CartPole-v1", **{name: 1}) == (
-        f"presets.dqn: unknown option {name!r}, did you mean {hint}?"
+def test_a_misspelled_option_is_answered_with_ours(name: str, meant: str | None) -> None:
+    hint = "" if meant is None else f", did you mean {meant!r}?"
+    assert message(presets.dqn, "CartPole-v1", **{name: 1}) == f"presets.dqn: unknown option {name!r}{hint}"
+
+
+def test_a_misspelled_option_of_a_policy_is_answered_with_ours() -> None:
+    assert message(tk.DQNPolicy.for_envs, Spaces(), targt=1) == (
+        "DQNPolicy.for_envs: unknown option 'targt', did you mean 'target'?"
     )
 
 
-def test_the_name_that_is_known_where_it_was_given_is_suggested() -> None:
-    assert message(presets.ppo, "CartPole-v1", n_steps=1).endswith("did you mean 'step_per_collect'?")
-    assert message(presets.ppo, "CartPole-v1", ent_coef=1).endswith("did you mean 'entropy_weight'?")
-    hint = 'did you mean target=Target(every, unit="updates")?'
-    assert message(tk.DQNPolicy.for_envs, Spaces(), target_update_freq=1).endswith(hint)
-    for name, part in {"gamma": "horizon=Horizon(gamma=...)", "lr": "optimizer=Adam(lr)"}.items():
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("norm_obs", ["norm", "normalize_obs"]),  # the one is of layers, the other is another word
+        ("n_timesteps", ["step_per_collect", "n_step"]),
+        ("env", ["n_envs"]),
+        ("HerReplayBuffer", ["ReplayBuffer"]),
+        ("adam_epsilon", ["epsilon"]),
+        ("batch_mode", ["batch_size"]),
+        ("normalize_actions", ["normalize_obs"]),
+        ("on_train_result", ["on_train_start", "on_train_end"]),
+        ("max_episode_steps", ["max_env_step"]),
+        ("learning_rate", ["learning_starts"]),
+        ("actor", ["act_on"]),
+        ("max", ["v_max"]),
+        ("reset_env", ["test_env"]),
+        ("IQNPolicy", ["DQNPolicy"]),
+        ("TRPOPolicy", ["PPOPolicy"]),
+        ("c52", ["c51"]),
+    ],
+)
+def test_a_name_of_another_meaning_is_not_suggested(name: str, known: list[str]) -> None:
+    assert names.nearest_word(name, known) is None
+
+
+def test_an_option_of_one_word_is_not_said_to_belong_elsewhere() -> None:
+    assert message(presets.dqn, "CartPole-v1", resume=True) == "presets.dqn: unknown option 'resume'"
+    owners = {"resume": ["CsvLogger"], "clip_ratio": ["PPOPolicy"]}
+    assert names.option_hint("resume", [], owners) == ""
+    assert names.option_hint("clip_ratio", [], owners) == ": it belongs to PPOPolicy"
+
+
+def test_an_error_about_unknown_options_names_the_page_once() -> None:
+    for call in (presets.dqn, tk.make_envs):
+        with pytest.raises(tk.ConfigError) as caught:
+            call("CartPole-v1", xyzzy=1, zyxxy=2)
+        assert str(caught.value).splitlines()[-1] == "docs/migration.md lists the names of other libraries"
+        assert str(caught.value).count("migration") == 1
+    with pytest.raises(tk.ConfigError) as caught:
+        tk.ReplayBuffer(0)
+    assert "migration" not in str(caught.value)
+
+
+def test_an_option_of_a_policy_that_takes_parts_is_answered_with_the_part() -> None:
+    for name, part in {
+        "gamma": "horizon=Horizon(gamma=...)",
+        "lr": "optimizer=Adam(lr)",
+        "max_grad_norm": "clip=Clip(...)",
+    }.items():
         assert message(tk.DQNPolicy, torch.nn.Identity(), **{name: 0.5}).endswith(f"did you mean {part}?")
-    assert message(presets.cql, tk.ReplayBuffer(10), learning_rate=1).endswith("did you mean 'lr'?")
-
-
-def test_an_option_of_another_part_is_named_with_the_part() -> None:
-    assert message(presets.dqn, "CartPole-v1", eps_clip=0.2) == (
-        "presets.dqn: unknown option 'eps_clip': trainkit calls it clip_ratio, an option of PPOPolicy"
-    )
-
-
-def test_what_trainkit_does_not_have_is_answered_with_what_to_do() -> None:
-    assert message(presets.ppo, "CartPole-v1", dual_clip=3.0) == (
-        "presets.ppo: unknown option 'dual_clip': there is no second clip; clip_ratio and target_kl limit an update"
-    )
-    assert "leave it out" in message(tk.ReplayBuffer, 10, buffer_num=8)
 
 
 @pytest.mark.parametrize("name", ["env_kwargs", "stack", "max_episode_steps", "backend", "wrappers"])
@@ -97,70 +141,78 @@ def test_a_name_that_is_near_nothing_gets_no_hint() -> None:
     assert message(presets.dqn, "CartPole-v1", xyzzy=1) == "presets.dqn: unknown option 'xyzzy'"
 
 
-@pytest.mark.fast_cases(1)
-@LIBRARIES
-def test_every_name_of_another_library_gets_a_hint_from_every_preset(library: str) -> None:
-    for theirs in names.LIBRARIES[library]:
-        for preset in (presets.dqn, presets.ppo, presets.sac):
-            if theirs in {*preset.settings(), "test_collector", *KeywordOptions.__annotations__}:
-                continue
-            reported = message(preset, "CartPole-v1", **{theirs: 1})
-            assert re.search(
-                r"did you mean|trainkit calls it|belongs to|: [a-z]", reported.partition("unknown option")[2]
-            )
-
-
 @LIBRARIES
 def test_every_name_of_ours_in_the_table_is_an_option(library: str) -> None:
-    ours = {own.partition("=")[0] for entry in names.LIBRARIES[library].values() for own in entry.options}
-    assert ours - our_options() == set()
+    rows = rows_of(library)
+    assert len(rows) > 15
+    assert {own for _, ours in rows for own in options_in(ours)} - our_options() == set()
 
 
 @LIBRARIES
 def test_no_name_in_the_table_is_answered_by_itself(library: str) -> None:
-    for theirs, entry in names.LIBRARIES[library].items():
-        assert entry.options or entry.note
-        assert theirs not in entry.options or len(entry.options) > 1
-
-
-@LIBRARIES
-def test_the_page_has_the_same_options_as_the_hints(library: str) -> None:
-    section = PAGE.split("## Options by name\n")[1].split(f"### {library}\n")[1].split("\n#")[0]
-    shown = [line for line in section.splitlines() if line.startswith("| `")]
-    assert shown == [f"| {theirs} | {ours} |" for theirs, ours in names.mentioned(names.LIBRARIES[library])]
+    for (theirs,), ours in rows_of(library):
+        assert ours
+        assert theirs not in options_in(ours) or len(options_in(ours)) > 1
 
 
 def test_options_in_the_tables_side_by_side_are_translated_alike() -> None:
-    """Every `option=` or bare option on the left of a row with as many on the right is in the table of hints."""
+    """Every `option=` or bare option on the left of a row with as many on the right is in the table by name."""
     found = 0
     for library in ("Tianshou", "Stable-Baselines3"):
+        translated = {name: options_in(ours) for (name,), ours in rows_of(library)}
         section = PAGE.split(f"\n## {library}\n")[1].split("\n## ")[0]
         for row in (line.split("|") for line in section.splitlines() if line.startswith("| `")):
             theirs, ours = (re.findall(r"\b([a-z_]+)=", cell) for cell in row[1:3])
             if len(theirs) == len(ours):
                 for their, our in zip(theirs, ours, strict=True):
-                    entry = names.LIBRARIES[library].get(their)
-                    assert their == our or (entry is not None and our in {o.partition("=")[0] for o in entry.options})
+                    assert their == our or our in translated[their]
                     found += 1
     assert found >= 10
 
 
-def test_events_of_other_libraries_are_answered_with_ours() -> None:
-    assert set(names.EVENTS_ELSEWHERE.values()) <= set(EVENTS)
-    assert not set(names.EVENTS_ELSEWHERE) & set(EVENTS)
-    with pytest.raises(tk.ConfigError, match=r"Theirs\._on_step is no event .*did you mean 'on_episode_step'"):
+def test_events_attributes_and_classes_in_the_tables_are_ours() -> None:
+    trainer, found = tk.OffpolicyTrainer, 0
+    for title in ("Events and attributes by name", "Classes and functions by name"):
+        for theirs, ours in rows_of(title):
+            name = ours.strip("`")
+            found += len(theirs)
+            assert not [one for one in theirs if one in EVENTS or hasattr(tk, one)]
+            if name.startswith("none: "):
+                continue
+            if name.startswith("on_"):
+                assert name in EVENTS
+                continue
+            owner, *parts = name.split(".")
+            part: object = {"tk": tk, "trainer": trainer}[owner]
+            for own in parts:
+                part = getattr(part, own)
+            assert part is not None
+    assert found > 90
+
+
+def test_an_unknown_event_and_an_unknown_attribute_name_the_page() -> None:
+    with pytest.raises(tk.ConfigError, match=r"Theirs\._on_step is no event of trainkit\.Callback: docs/migration\.md"):
         type("Theirs", (tk.Callback,), {"_on_step": lambda self: True})
+    with pytest.raises(tk.ConfigError, match=r"did you mean 'on_epoch_end'\? docs/migration\.md"):
+        type("Theirs", (tk.Callback,), {"on_epoch_ends": lambda self: True})
+    with presets.dqn("CartPole-v1", n_envs=1, hidden=(4,), device="cpu", verbose=False) as trainer:
+        for name, hint in {"learn": ":", "polcy": ", did you mean 'policy'?"}.items():
+            with pytest.raises(AttributeError) as caught:
+                getattr(trainer, name)
+            page = "docs/migration.md lists the names of other libraries"
+            assert str(caught.value) == f"OffpolicyTrainer has no attribute {name!r}{hint} {page}"
 
 
 @pytest.mark.parametrize(
     ("word", "words", "best"),
     [
         ("lerning_rate", ["learning_starts", "learning_rate"], "learning_rate"),
-        ("on_step", ["on_best", "on_episode_step"], "on_episode_step"),
+        ("on_step", ["on_best", "on_episode_step"], None),
         ("rate_learning", ["learning_rate", "learning_starts"], "learning_rate"),
         ("slwo", ["fast", "slow"], "slow"),
-        ("asink", ["sync", "async", "vector"], "async"),
+        ("asnyc", ["sync", "async", "vector"], "async"),
         ("xyz", ["lr", "batch_size"], None),
+        ("medan", ["mean", "median"], "median"),
         ("x", [], None),
     ],
 )
@@ -183,13 +235,6 @@ def test_a_summary_writer_is_answered_with_its_folder(tmp_path: Path) -> None:
     assert reported == f"logger is a SummaryWriter: give the folder it writes to instead, logger={str(tmp_path)!r}"
 
 
-def test_a_suggested_name_is_one_that_the_call_takes() -> None:
-    known = {*presets.dqn.settings(), "test_collector", *KeywordOptions.__annotations__}
-    for theirs in {name for table in names.LIBRARIES.values() for name in table}:
-        hint = re.fullmatch(r", did you mean '(\w+)'\?", names.translate(theirs, [*known]))
-        assert hint is None or hint[1] in known
-
-
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -197,19 +242,30 @@ def test_a_suggested_name_is_one_that_the_call_takes() -> None:
         ("Preproces", "nets.Preprocess"),
         ("QNetwork", "nets.QNetwork"),
         ("evalute", "evaluate"),
+        ("PPO", "PPOPolicy"),
     ],
 )
 def test_a_misspelled_name_is_answered_with_the_nearest(name: str, meant: str) -> None:
     with pytest.raises(
-        AttributeError, match=rf"^module 'trainkit' has no attribute '{name}', did you mean tk\.{meant}\?$"
+        AttributeError,
+        match=rf"^module 'trainkit' has no attribute '{name}', did you mean tk\.{meant}\? docs/migration\.md ",
     ):
         getattr(tk, name)
 
 
-@pytest.mark.parametrize("name", ["__wrapped__", "_private", "xyzzy"])
-def test_a_name_near_nothing_gets_no_hint(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"^module 'trainkit' has no attribute '{name}'$"):
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("__wrapped__", ""),
+        ("_private", ""),
+        ("xyzzy", ": docs/migration.md lists the names of other libraries"),
+        ("Batch", ": docs/migration.md lists the names of other libraries"),
+    ],
+)
+def test_a_name_near_nothing_is_answered_with_the_page(name: str, hint: str) -> None:
+    with pytest.raises(AttributeError) as caught:
         getattr(tk, name)
+    assert str(caught.value) == f"module 'trainkit' has no attribute {name!r}{hint}"
 
 
 def test_the_module_needs_nothing_of_ours() -> None:

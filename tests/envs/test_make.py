@@ -119,7 +119,7 @@ def test_a_limit_of_steps_truncates_there(spec: Any, backend: Any) -> None:
         (ScriptedEnv, {"n": True}, "make_envs.n must be a whole number >= 1, got True"),
         (ScriptedEnv, {"stack": 0, "seed": -1}, r"stack must be .* got 0\nmake_envs.seed must be .* got -1"),
         (ScriptedEnv, {"max_episode_steps": 0}, "max_episode_steps must be a whole number >= 1, got 0"),
-        (ScriptedEnv, {"backend": "asink"}, "backend must be one of .* got 'asink', did you mean 'async'"),
+        (ScriptedEnv, {"backend": "asnyc"}, "backend must be one of .* got 'asnyc', did you mean 'async'"),
         (
             ScriptedEnv,
             {"backend": "vector"},

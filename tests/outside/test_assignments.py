@@ -394,7 +394,7 @@ def test_an_error_within_a_property_is_not_hidden_by_a_hint() -> None:
         with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'n_updates'"):
             _ = trainer.info
         trainer._policy = object()  # type: ignore[assignment]
-        with pytest.raises(AttributeError, match=r"has no attribute 'num_timesteps', did you mean 'env_step'"):
+        with pytest.raises(AttributeError, match=r"has no attribute 'num_timesteps': docs/migration"):
             _ = trainer.num_timesteps  # type: ignore[attr-defined]
 
 

@@ -164,7 +164,7 @@ def test_a_seed_decides_the_weights_of_an_encoder_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encoder": "impala_x3"}, "got 'impala_x3', did you mean 'impala'"),
+        ({"encoder": "impalla"}, "got 'impalla', did you mean 'impala'"),
         ({"encoder": "nature"}, "encoder 'nature' is for images"),
         ({"activation": "rellu"}, "got 'rellu', did you mean 'relu'"),
         ({"norm": "batch"}, "norm must be 'layer' or 'rms' or None, got 'batch'"),

@@ -191,8 +191,8 @@ def test_mujoco_is_learned_from_one_environment_at_its_own_scale() -> None:
 
 @every
 def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
-    with pytest.raises(tk.ConfigError, match=rf"presets\.{preset.name}: unknown option 'lamda', did you mean 'lam'"):
-        tiny(preset, lamda=0.9)
+    with pytest.raises(tk.ConfigError, match=rf"presets\.{preset.name}: unknown option 'lamm', did you mean 'lam'"):
+        tiny(preset, lamm=0.9)
 
 
 def test_both_ways_to_collect_are_refused_by_the_trainer() -> None:

@@ -7,9 +7,9 @@
     def make_envs(env, n, ...): ...
 
 Python says of a misspelled option only that it is unexpected, and accepts a flag that is a word. A checked call raises
-`ConfigError` instead: for unknown options with the nearest name, or the name that another library's option has here;
-for missing and surplus arguments; for flags and parts of another type. Ranges and choices stay with the callee, which
-knows them; where it fails with an error of Python's own, all annotations are compared and name the wrong argument.
+`ConfigError` instead: for unknown options, with the name that was misspelled; for missing and surplus arguments; for
+flags and parts of another type. Ranges and choices stay with the callee, which knows them; where it fails with an error
+of Python's own, all annotations are compared and name the wrong argument.
 
 Signatures stay as they are, for readers, editors and type checkers; `inspect.signature`, as completion in
 notebooks reads it, names the options that a `**` stands for. Not for functions that run in every training step.
@@ -31,7 +31,7 @@ from typing_extensions import get_protocol_members, is_protocol
 
 from trainkit.core.assignments import ReadOnly
 from trainkit.core.errors import ConfigError, TrainkitError
-from trainkit.core.names import option_hint, schedule_hint
+from trainkit.core.names import OTHER_LIBRARIES, option_hint, schedule_hint
 
 Function = Callable[..., Any]
 Public = TypeVar("Public", bound=Function)
@@ -111,6 +111,8 @@ def check_options(subject: str, options: Mapping[str, Any], annotations: Mapping
             problems.append(f"{subject}: unknown option {name!r}{option_hint(name, annotations, options_by_owner())}")
         elif problem := mismatch(value, annotations[name]):
             problems.append(f"{subject}.{name} {problem}")
+    if not options.keys() <= annotations.keys():
+        problems.append(OTHER_LIBRARIES)
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -142,6 +144,7 @@ def _check_call(
     signature = _Signature.of(function)
     owner, subject = _owner(function, args), _subject(function, args)
     problems: list[str] = []
+    is_unknown = False
     if len(args) > len(signature.positional) and not signature.is_variadic:
         shown = [name for name in signature.positional if name not in ("self", "cls")]
         n_given = len(args) - len(signature.positional) + len(shown)
@@ -159,6 +162,7 @@ def _check_call(
             problems.append(f"{subject} makes the {name} itself: give yours to {owner.__name__}({name}, ...)")
         elif name not in known and name in options and not forwards:
             problems.append(f"{subject}: unknown option {name!r}{option_hint(name, known, options_by_owner())}")
+            is_unknown = True
         elif name in by_position and name in options:
             problems.append(f"{subject}.{name} was given by position and by name: give it once")
         elif error or (name in signature.checked_first and is_unrelated(value, known[name])):
@@ -167,6 +171,8 @@ def _check_call(
     missing = [name for name in signature.required if name not in by_position and name not in options]
     if missing:
         problems.append(f"{subject} needs {', '.join(missing)}")
+    if is_unknown:
+        problems.append(OTHER_LIBRARIES)
     if problems:
         raise ConfigError("\n".join(problems)) from error
 

@@ -416,6 +416,9 @@ def _plain_bound(bound: NDArray[Any]) -> Any:
     return first.item() if (bound == first).all() else bound.tolist()
 
 
+USABLE_ACTIONS = "make them Discrete, MultiDiscrete, MultiBinary, or a Box of float32 or float64"
+
+
 def count_actions(owner: str, space: Space[Any]) -> int:
     """Return the number of (joint) actions of a discrete space; raise for a Box, or for too many."""
     if not isinstance(space, spaces.Discrete):
@@ -423,7 +426,9 @@ def count_actions(owner: str, space: Space[Any]) -> int:
         if joint is not None:
             return joint.n
         remedy = "use PPOPolicy or A2CPolicy"
-        if isinstance(space, spaces.Box):
+        if isinstance(space, spaces.Box) and space.dtype not in (np.float32, np.float64):
+            remedy = USABLE_ACTIONS
+        elif isinstance(space, spaces.Box):
             remedy = "use SACPolicy, PPOPolicy or A2CPolicy, or make_envs(processors=[DiscretizeActions(...)])"
         raise SpaceMismatchError(
             f"{owner} needs a Discrete, MultiDiscrete or MultiBinary action space, got {space}: {remedy}"

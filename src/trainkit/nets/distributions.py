@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.signatures import checked
-from trainkit.core.spaces import StructuredHybrid, count_actions, flat_actions
+from trainkit.core.spaces import USABLE_ACTIONS, StructuredHybrid, count_actions, flat_actions
 from trainkit.nets.action_scale import ActionBound
 
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
@@ -267,6 +267,8 @@ def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:
     space = flat_actions(space)
     if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
         remedy = "use PPOPolicy or A2CPolicy" if isinstance(space, StructuredHybrid) else "use DQNPolicy or PPOPolicy"
+        if isinstance(space, spaces.Box):
+            remedy = USABLE_ACTIONS
         raise SpaceMismatchError(f"{subject} needs actions in a Box of float32 or float64, got {space}: {remedy}")
     if not space.is_bounded():
         raise SpaceMismatchError(
@@ -385,10 +387,7 @@ def distribution_for(
         return MultiCategorical(space)
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(space)
-    raise SpaceMismatchError(
-        f"there is no distribution of actions for {space}: make them Discrete, MultiDiscrete, MultiBinary, or a Box of "
-        "float32 or float64"
-    )
+    raise SpaceMismatchError(f"there is no distribution of actions for {space}: {USABLE_ACTIONS}")
 
 
 def normal_part(distribution: object) -> Gaussian | SquashedGaussian | None:

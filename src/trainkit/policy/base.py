@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NoReturn, TypedDict, TypeVar, overload
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
 import torch
@@ -109,16 +109,6 @@ def parts_for(
     }
 
 
-class _Elsewhere:
-    """A method that policies of other libraries have: calling it raises what to call here."""
-
-    def __init__(self, name: str, remedy: str) -> None:
-        self._message = f"Policy.{name} is none of trainkit's: {remedy}"
-
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise ConfigError(self._message)
-
-
 @checked
 class Policy(nn.Module):
     """Base class of policies: a torch module that acts on observations and learns by gradient steps.
@@ -175,8 +165,6 @@ class Policy(nn.Module):
     _sequences: Sequences | None = None
     _state_size = 0  # of the recurrent state
     recipe: Mapping[str, Any] | None = None
-    load = _Elsewhere("load", "call tk.load_policy(path), which makes the policy, too, or policy.load_weights(path)")
-    set_eps = _Elsewhere("set_eps", "epsilon is of the exploration, EpsilonGreedy(epsilon) with a number or a schedule")
 
     def __init__(
         self,

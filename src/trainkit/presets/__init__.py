@@ -14,7 +14,7 @@ can be overridden by name, and an unknown name is answered with the nearest one.
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainkit.core.errors import reject_unknown
-from trainkit.core.names import NOT_HERE, did_you_mean
+from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.presets.base import Preset, PresetConfig, Settings
 from trainkit.presets.off_policy import OffpolicySettings, SACPreset, SACSettings, sac
@@ -132,12 +132,9 @@ __all__ = [
 if not TYPE_CHECKING:  # so that checkers report unknown names
 
     def __getattr__(name: str) -> NoReturn:
-        lower = name.lower().removesuffix("policy").removesuffix("config")
-        hint = f", did you mean tk.presets.{lower}?" if lower in __all__ else ""
-        if name in NOT_HERE:
-            hint = f": there is none, {NOT_HERE[name]}"
-        elif not hint and not name.startswith("_"):
-            hint = did_you_mean(name, __all__)
+        lower = name.lower().removesuffix("policy")
+        meant = f", did you mean tk.presets.{lower}?" if lower in __all__ else did_you_mean(name, __all__)
+        hint = "" if name.startswith("_") else f"{meant or ':'} {OTHER_LIBRARIES}"
         raise AttributeError(f"module 'trainkit.presets' has no attribute {name!r}{hint}")
 
 

@@ -20,7 +20,7 @@ from trainkit.core.data import EpochResult
 from trainkit.core.described import Plain
 from trainkit.core.errors import BusyError, Checks, ConfigError, reject_unknown
 from trainkit.core.folders import OwnsFolder
-from trainkit.core.names import ATTRIBUTES_ELSEWHERE, did_you_mean
+from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
 from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import ChecksModules, Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
@@ -462,7 +462,7 @@ class Trainer(Generic[TraineeT]):
             if hasattr(type(self), name):  # a property raised an AttributeError of its own: let it through
                 return object.__getattribute__(self, name)
             ours = [own for own in dir(self) if not own.startswith("_")]
-            hint = "" if name.startswith("_") else did_you_mean(ATTRIBUTES_ELSEWHERE.get(name, name), ours)
+            hint = "" if name.startswith("_") else f"{did_you_mean(name, ours) or ':'} {OTHER_LIBRARIES}"
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:

@@ -123,8 +123,10 @@ def test_environments_that_cannot_draw_are_refused_when_the_trainer_is_made(tmp_
         make_trainer(env=Drawn, callbacks=[tk.callbacks.RecordVideo(tmp_path)])
     with pytest.raises(tk.ConfigError, match="RecordVideo needs environments of training that render arrays"):
         make_trainer(callbacks=[tk.callbacks.RecordVideo(tmp_path, of="training")])
-    with pytest.raises(tk.ConfigError, match=r"RecordVideo.of must be one of .* got 'train', did you mean 'training'"):
-        tk.callbacks.RecordVideo(tmp_path, of="train")  # type: ignore[arg-type]  # a Literal
+    with pytest.raises(
+        tk.ConfigError, match=r"RecordVideo.of must be one of .* got 'trainng', did you mean 'training'"
+    ):
+        tk.callbacks.RecordVideo(tmp_path, of="trainng")  # type: ignore[arg-type]  # a Literal
     with pytest.raises(tk.ConfigError, match=r"RecordVideo.every must be a whole number >= 1, got 0"):
         tk.callbacks.RecordVideo(tmp_path, every=0)
 

@@ -43,7 +43,7 @@ from trainkit.collector import Collector, Episode, EpisodeEvents
 from trainkit.core import tree
 from trainkit.core.data import EpochResult, Rollout, SequenceBatch, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.names import EVENTS_ELSEWHERE, did_you_mean
+from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
@@ -167,10 +167,8 @@ EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
 
 
 def nearest_event(name: str) -> str:
-    """Return `, did you mean 'on_x'?` for the event closest to a name, or equivalent to another library's event."""
-    name = name.removeprefix("_")
-    own = name if name in EVENTS else EVENTS_ELSEWHERE.get(name)
-    return did_you_mean(name, EVENTS) if own is None else f", did you mean {own!r}?"
+    """Return the hint for an unknown event, the end of a message."""
+    return f"{did_you_mean(name, EVENTS) or ':'} {OTHER_LIBRARIES}"
 
 
 def n_periods(trainer: "Trainer", unit: str, every: int) -> int:
