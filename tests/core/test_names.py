@@ -97,6 +97,7 @@ def test_a_misspelled_option_of_a_policy_is_answered_with_ours() -> None:
         ("IQNPolicy", ["DQNPolicy"]),
         ("TRPOPolicy", ["PPOPolicy"]),
         ("c52", ["c51"]),
+        ("reset", ["preset"]),
     ],
 )
 def test_a_name_of_another_meaning_is_not_suggested(name: str, known: list[str]) -> None:
