@@ -52,7 +52,7 @@ def slow(policy: DQNPolicy, obs: Any, noise: Tensor | None = None) -> Any:
     """Let a fresh deep copy answer, by torch."""
     twin = torch_only(copy.deepcopy(policy))
     twin.enter(training=False)
-    return twin.engine.call("q_values", twin._q_values, (obs, noise))["q_values"]
+    return twin.engine.call("q_values", twin._q_values, (obs, (), noise))["q_values"]
 
 
 def assert_answers(own: CpuCopy, policy: DQNPolicy, obs: Any) -> None:

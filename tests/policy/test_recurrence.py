@@ -12,9 +12,19 @@ from torch import Tensor, nn
 import trainkit as tk
 from trainkit.buffer import SequenceBatch
 from trainkit.nets import Memory
-from trainkit.policy.recurrence import memory_of
+from trainkit.nets.recurrent import Recall, RecurrentEncoder
 
 SEQUENCES = tk.Sequences(6, 3)
+
+
+class Known(Recall):
+    """What a memory has returned, in the place of features of a network."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def recall(self, encoder: RecurrentEncoder) -> Tensor:
+        return self.x
 
 
 class Leaky(Memory):
@@ -315,7 +325,7 @@ def test_wrong_uses_are_named() -> None:
         flat.greedy_values(np.zeros((3, 3), np.float32), np.zeros((3, 16), np.float32))
     with pytest.raises(tk.ConfigError, match=r"updates_per_round draws rows"):
         tk.OffpolicyTrainer(policy, collector, max_epoch=1, step_per_epoch=9, batch_size=2, updates_per_round=4)
-    assert memory_of(flat.network) is None
+    assert flat.state_size == 0
     collector.close()
 
 
@@ -389,7 +399,7 @@ def test_gradients_of_sac_are_those_of_a_plain_loop(engine: Any) -> None:
 
     def losses(column: int) -> tuple[Tensor, Tensor, list[float]]:
         critics, actor, errors = torch.zeros(()), torch.zeros(()), []
-        of_actor, of_critics = policy._actors_part, policy._critics_part
+        of_actor, of_critics = (network.encoder.part for network in (policy.actor, policy.critics))
         x_actor = recalled(policy, policy.actor, batch, column, of_actor)
         x_critics = recalled(policy, policy.critics, batch, column, of_critics)
         with torch.no_grad():
@@ -402,16 +412,16 @@ def test_gradients_of_sac_are_those_of_a_plain_loop(engine: Any) -> None:
             after = int(batch.after[position, column])
             with torch.no_grad():
                 unit, log_prob = policy.distribution.draw(
-                    networks.actor.predict(x_actor[after]), noise["next_noise"][row]
+                    networks.actor(Known(x_actor[after])), noise["next_noise"][row]
                 )
-                value = target.predict(x_target[after], unit).amin() - log_prob  # temperature 1
+                value = target(Known(x_target[after]), unit).amin() - log_prob  # temperature 1
                 goal = batch.reward[position, column] + batch.discount[position, column] * value
             done = policy.action_scale.to_unit(torch.from_numpy(batch.action[position, column][None]))
-            td = networks.critics.predict(x_critics[position], done.clamp(-1, 1)) - goal
+            td = networks.critics(Known(x_critics[position]), done.clamp(-1, 1)) - goal
             critics = critics + 0.5 * td.square().sum()
             errors.append(float(td.detach().abs().mean()))
-            unit, log_prob = policy.distribution.draw(networks.actor.predict(x_actor[position]), noise["noise"][row])
-            q = networks.critics.predict(x_critics[position].detach(), unit).amin()
+            unit, log_prob = policy.distribution.draw(networks.actor(Known(x_actor[position])), noise["noise"][row])
+            q = networks.critics(Known(x_critics[position].detach()), unit).amin()
             actor = actor + log_prob.sum() - q
         return critics, actor, errors
 
@@ -470,7 +480,7 @@ def test_gradients_of_behavior_cloning_are_those_of_a_plain_loop(engine: Any) ->
     found = [recalled(policy, before, batch, column, slice(None)) for column in range(len(batch))]
     for position, column in learned_rows(batch):
         chosen = torch.from_numpy(batch.action[position, column][None])
-        outputs = networks.predict(found[column][position]).outputs.squeeze(2)
+        outputs = networks(Known(found[column][position])).outputs.squeeze(2)
         total = total - policy.distribution.log_prob(outputs, chosen, None)[0]
     for own, updated in zip(before.parameters(), policy.network.parameters(), strict=True):
         own.grad = updated.grad
@@ -528,10 +538,10 @@ def best_value(policy: Any, observations: list[Any]) -> float:
     """Return the value of the greedy action after all observations of an episode."""
     if isinstance(policy, tk.DQNPolicy):
         network: Any = policy.network
-        return float(policy.value.mean(network.predict(last_features(network, observations)).outputs).max())
-    numbers = policy.actor.predict(last_features(policy.actor, observations))
+        return float(policy.value.mean(network(Known(last_features(network, observations))).outputs).max())
+    numbers = policy.actor(Known(last_features(policy.actor, observations)))
     unit = policy.distribution.mode(numbers, None)
-    return float(policy.critics.predict(last_features(policy.critics, observations), unit).amin())
+    return float(policy.critics(Known(last_features(policy.critics, observations)), unit).amin())
 
 
 @pytest.mark.parametrize("of_a_box", [False, True])
@@ -609,8 +619,9 @@ def loss_by_hand(policy: Any, rollout: Any) -> Tensor:
             if n_since % 5 == 0:
                 state = torch.from_numpy(rollout.extras["state"][time, env][None])
             np.testing.assert_allclose(state.detach()[0], rollout.extras["state"][time, env], atol=1e-6)
-            features = {"x": torch.from_numpy(rollout.obs["x"][time, env][None, None])}
-            (numbers, value), state = policy.network.unroll(features, state)
+            x = policy._memory.join({"x": torch.from_numpy(rollout.obs["x"][time, env][None])}, state)
+            numbers, value = policy.network(x)
+            state = policy._memory.after(x)["state_out"]
             legal = torch.from_numpy(rollout.obs["action_mask"][time, env][None] != 0)
             action = torch.as_tensor(rollout.action[time, env])[None]
             terms.append(
@@ -619,8 +630,8 @@ def loss_by_hand(policy: Any, rollout: Any) -> Tensor:
             values.append(value)
             after = 0.0
             if (position := time * n_envs + env) in last:
-                obs = torch.from_numpy(rollout.last_obs["x"][last[position]][None, None])
-                after = policy.network.unroll({"x": obs}, state.detach())[0].value.item()
+                obs = torch.from_numpy(rollout.last_obs["x"][last[position]][None])
+                after = policy.network(policy._memory.join({"x": obs}, state.detach())).value.item()
             nexts.append(after)
         advantage = 0.0
         for time in reversed(range(len(values))):

@@ -19,6 +19,11 @@ RESERVED_METRICS = frozenset(
 )
 
 
+def same(loss: "Loss") -> "Loss":
+    """Return the loss of what the buffer sampled from that of rows where these are the same."""
+    return loss
+
+
 class Columns(NamedTuple):
     """B rows as an update is given them: arrays, and on the device tensors, of which `tensor_batch` makes rows."""
 
@@ -34,8 +39,8 @@ class Columns(NamedTuple):
 class TensorBatch(NamedTuple):
     """B rows on the device, observations as features.
 
-    A loss that uses `steps`, `recalled` and `per_sample` learns from sequences, too, which a recurrent policy is given
-    in the place of rows (`policy.recurrence.SequenceRows`).
+    Of a policy whose networks have a memory they are the rows of sequences, and observations are what its networks
+    resolve: `self.network(rows.obs)` has passed over what came before.
     """
 
     obs: Any
@@ -43,24 +48,12 @@ class TensorBatch(NamedTuple):
     reward: Tensor  # [B]
     discount: Tensor  # [B]
     next_obs: Any
-    weight: Tensor  # [B]
+    weight: Tensor  # of each row, [B], or sequence
     legal: Tensor | None  # [B, A], of obs
     next_legal: Tensor | None  # [B, A], of next_obs
     extras: Mapping[str, Tensor] = MappingProxyType({})  # {column: [B, ...]}, those that the policy's `columns` names
     inputs: Any = MappingProxyType({})  # what the policy's `loss_inputs` returned, and earlier losses' outputs
-
-    @property
-    def steps(self) -> "TensorBatch":
-        """The rows to learn from: all."""
-        return self
-
-    def recalled(self, network: nn.Module, part: slice = slice(None)) -> nn.Module:
-        """Return a network as a function of the features of `steps`: itself, as it has no memory."""
-        return network
-
-    def per_sample(self, loss: "Loss") -> "Loss":
-        """Return the loss of what the buffer sampled from that of `steps`: the same."""
-        return loss
+    reduce: "Callable[[Loss], Loss]" = same  # of rows, to the loss of what the buffer sampled
 
 
 def tensor_batch(columns: Columns, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
@@ -80,10 +73,10 @@ def tensor_batch(columns: Columns, preprocess: nn.Module, frames: Any = None) ->
     return TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal, extras)
 
 
-def blank_row(obs: Any, preprocess: nn.Module, extras: Mapping[str, Tensor]) -> TensorBatch:
-    """Return a batch of one row on the device, whose observation and next observation are blank [1, ...]."""
+def blank_row(obs: Any, extras: Mapping[str, Tensor]) -> Columns:
+    """Return the columns of one row on the device, whose observation and next observation are blank [1, ...]."""
     zero = torch.zeros(1, device=tree.first_leaf(obs).device, dtype=torch.float32)
-    return tensor_batch(Columns(obs, zero.long(), zero, zero, obs, zero, dict(extras)), preprocess)
+    return Columns(obs, zero.long(), zero, zero, obs, zero, dict(extras))
 
 
 def legal_mask(obs: Any) -> Tensor | None:
@@ -115,7 +108,8 @@ class Objective:
     Attributes:
         name: of the gradient step.
         loss: rows -> `Loss`.
-        to_rows: (columns on the device, inputs, frames) -> rows; see `Policy.rows`.
+        to_rows: (columns on the device, inputs, frames, module) -> rows; see `Policy.rows`.
+        module: whose parameters the step moves.
         frames: the images that columns of indices refer to.
         with_weights: add metrics of the weights: their mean, and the effective sample size,
             (sum w)^2 / sum w^2, as a share of B.
@@ -123,14 +117,15 @@ class Objective:
 
     name: str
     loss: Callable[[Any], Loss]
-    to_rows: Callable[[Any, Any, Any], Any]
+    to_rows: Callable[[Any, Any, Any, nn.Module | None], Any]
+    module: nn.Module | None = None
     frames: Any = None
     with_weights: bool = False
 
     def rows(self, given: Any) -> Any:
         """Return the rows of (columns, inputs) on the device, without gradients."""
         columns, inputs = given
-        return self.to_rows(columns, inputs, self.frames)
+        return self.to_rows(columns, inputs, self.frames, self.module)
 
     def evaluate(self, given: Any) -> dict[str, Any]:
         """Return the results for (columns, inputs) on the device."""
@@ -143,7 +138,8 @@ class Objective:
             ConfigError: the loss returned no `Loss`, or one of other shapes.
         """
         result, weight = self.loss(rows), rows.weight
-        _check(getattr(self.loss, "__qualname__", "a loss"), result, None if weight is None else weight.shape)
+        _check(getattr(self.loss, "__qualname__", "a loss"), result, len(rows.action))
+        result = rows.reduce(result)
         value = result.per_row.mean() if weight is None else (weight * result.per_row).mean()
         metrics = dict(result.metrics)
         if self.with_weights and weight is not None:
@@ -180,15 +176,15 @@ class OwnObjective:
         return {"loss": value, "other": other}
 
 
-def _check(subject: str, result: Loss, shape: torch.Size | None) -> None:
+def _check(subject: str, result: Loss, n_rows: int) -> None:
     """Raise `ConfigError` unless a value is a loss per row."""
     if not isinstance(result, Loss):
         raise ConfigError(f"{subject} must return a Loss, got {type(result).__name__}: return Loss(per_row)")
     given = result.per_row.shape
-    if len(given) != 1 or (shape is not None and given != shape):
-        wanted = "[B]" if shape is None else f"[B] = {list(shape)}"
+    if given != (n_rows,):
         raise ConfigError(
-            f"{subject} must return a loss per row, {wanted}, got {list(given)}: the mean over rows is the engine's"
+            f"{subject} must return a loss per row, [B] = [{n_rows}], got {list(given)}: the mean over rows is the "
+            "engine's"
         )
     if result.priority is not None and result.priority.shape != given:
         raise ConfigError(f"{subject} must return a priority per row, {list(given)}, got {list(result.priority.shape)}")

@@ -13,7 +13,7 @@ from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
 from trainkit.nets.encoders import Encoder, EncoderLike
 from trainkit.nets.layers import MLP, Activation, Norm, StackedNorm, activation_function
-from trainkit.nets.recurrent import Recurrent
+from trainkit.nets.recurrent import Recurrent, make_encoder, without
 from trainkit.nets.weights import SeededModule, draw_orthogonal, draw_uniform
 
 
@@ -39,7 +39,7 @@ class ActorCriticNetwork(SeededModule):
         encoder: of each torso: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default tanh, of convolutions relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory behind each torso, see `Encoder`.
+        recurrent: a memory behind each torso, see `RecurrentEncoder`.
         critic_only: leaves of a Dict observation that the critic sees and the actor does not, such as ["state"]
             (asymmetric actor-critic; Pinto et al., 2018). Each has a torso of its own.
     """
@@ -64,8 +64,8 @@ class ActorCriticNetwork(SeededModule):
         how: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm, "default": torch.tanh}
         how["recurrent"] = recurrent
         own = {} if not isinstance(encoder, Mapping) else {"encoder": self._of_actor(encoder)}
-        self.actor_torso = Encoder(self._of_actor(shapes), hidden, **how | own)
-        self.critic_torso = None if shared else Encoder(shapes, hidden, **how)
+        self.actor_torso = make_encoder(self._of_actor(shapes), hidden, **how | own)
+        self.critic_torso = None if shared else make_encoder(shapes, hidden, **how)
         self.actor = MLP([self.actor_torso.n_features, width])
         self.critic = MLP([(self.critic_torso or self.actor_torso).n_features, 1])
         self.draw()
@@ -80,31 +80,9 @@ class ActorCriticNetwork(SeededModule):
         y = x if self.critic_torso is None else self.critic_torso(features)
         return ActorCriticOutput(self.actor(x), self.critic(y).squeeze(1))
 
-    @property
-    def state_size(self) -> int:
-        """S, of the recurrent state: those of both torsos; 0 without a memory."""
-        memories = [torso.memory for torso in (self.actor_torso, self.critic_torso) if torso is not None]
-        return sum(memory.state_size for memory in memories if memory is not None)
-
-    def unroll(self, features: Any, state: Tensor, starts: Tensor | None = None) -> tuple[ActorCriticOutput, Tensor]:
-        """Return the outputs of T * B rows and the last states [B, S] of features [T, B, ...]; see `Memory`."""
-        if self.critic_torso is None:
-            x, state = self.actor_torso.unroll(features, state, starts)
-            y = x
-        else:
-            assert self.actor_torso.memory is not None, "only memories have states"
-            n_own = self.actor_torso.memory.state_size
-            own, critics = state[:, :n_own], state[:, n_own:]
-            x, own = self.actor_torso.unroll(self._of_actor(features), own, starts)
-            y, critics = self.critic_torso.unroll(features, critics, starts)
-            state = torch.cat([own, critics], dim=1)
-        return ActorCriticOutput(self.actor(x.flatten(0, 1)), self.critic(y.flatten(0, 1)).squeeze(1)), state
-
     def _of_actor(self, leaves: Any) -> Any:
         """Return what the actor sees of a dict of leaves."""
-        if not self.critic_only:
-            return leaves
-        return {name: leaf for name, leaf in leaves.items() if name not in self.critic_only}
+        return without(leaves, self.critic_only) if self.critic_only else leaves
 
     def _initialize(self, generator: torch.Generator) -> None:
         draw_orthogonal(self, generator, gain=2**0.5)
@@ -123,7 +101,7 @@ class ActorNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory after the hidden layers, see `Encoder`.
+        recurrent: a memory after the hidden layers, see `RecurrentEncoder`.
     """
 
     def __init__(
@@ -140,16 +118,12 @@ class ActorNetwork(SeededModule):
         _check_sizes("ActorNetwork", width=width, hidden=hidden)
         super().__init__()
         how: dict[str, Any] = {"encoder": encoder, "norm": norm, "recurrent": recurrent}
-        self.encoder = Encoder(shapes, hidden, activation, default=torch.relu_, **how)
+        self.encoder = make_encoder(shapes, hidden, activation, default=torch.relu_, **how)
         self.head = MLP([self.encoder.n_features, width])
         self.draw()
 
     def forward(self, features: Any) -> Tensor:
-        return self.predict(self.encoder(features))
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the outputs of the head for the encoder's [B, F]."""
-        outputs: Tensor = self.head(x)
+        outputs: Tensor = self.head(self.encoder(features))
         return outputs
 
 
@@ -165,8 +139,8 @@ class CriticNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory of observations, see `Encoder`, behind a layer as wide as the first hidden one; both are
-            shared.
+        recurrent: a memory of observations, see `RecurrentEncoder`, behind a layer as wide as the first hidden one;
+            both are shared.
     """
 
     def __init__(
@@ -184,7 +158,7 @@ class CriticNetwork(SeededModule):
         _check_sizes("CriticNetwork", n_dimensions=n_dimensions, n_critics=n_critics, hidden=hidden)
         super().__init__()
         before = () if recurrent is None else hidden[:1]
-        self.encoder = Encoder(shapes, before, activation, encoder=encoder, norm=norm, recurrent=recurrent)
+        self.encoder = make_encoder(shapes, before, activation, encoder=encoder, norm=norm, recurrent=recurrent)
         sizes = [self.encoder.n_features + n_dimensions, *hidden, 1]
         self.layers = nn.ModuleList([StackedLinear(n_critics, a, b) for a, b in itertools.pairwise(sizes)])
         self.norms = None
@@ -195,11 +169,7 @@ class CriticNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any, action: Tensor) -> Tensor:
-        return self.predict(self.encoder(features), action)
-
-    def predict(self, x: Tensor, action: Tensor) -> Tensor:
-        """Return the values [B, C] for the encoder's [B, F]."""
-        x = torch.cat([x, action], dim=1)
+        x = torch.cat([self.encoder(features), action], dim=1)
         x = x.expand(self.n_critics, *x.shape)
         last = len(self.layers) - 1
         for position, layer in enumerate(self.layers):

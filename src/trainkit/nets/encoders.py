@@ -14,14 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import SMALLEST_IMAGE
 from trainkit.nets.layers import MLP, Activation, ChannelNorm, Norm, activation_function
 from trainkit.nets.preprocess import Preprocess, blank_features, feature_paths, is_image_size
-from trainkit.nets.recurrent import Recurrent, make_memory
 from trainkit.nets.weights import SeededModule, new_conv2d, seeded_parts
 
 _LARGEST_SEED = 2**63 - 1
@@ -306,8 +304,6 @@ class Encoder(nn.Module):
             out are encoded by default.
         norm: before each activation.
         channels_last: of images, see `NatureCNN`.
-        recurrent: a memory after the last layer, as wide: "lstm", "gru", "transformer", or a function of its number of
-            inputs that returns a `Memory`; None for none.
     """
 
     def __init__(
@@ -320,7 +316,6 @@ class Encoder(nn.Module):
         encoder: EncoderLike | None = None,
         norm: Norm | None = None,
         channels_last: bool = False,
-        recurrent: Recurrent | None = None,
     ) -> None:
         super().__init__()
         how: dict[str, Any] = {"activation": activation, "norm": norm, "channels_last": channels_last}
@@ -333,26 +328,13 @@ class Encoder(nn.Module):
             [n_inputs, *hidden], activation=default if activation is None else activation, norm=norm, activate_last=True
         )
         self.n_features = [n_inputs, *hidden][-1]
-        self.memory = None if recurrent is None else make_memory(recurrent, self.n_features)
-        if self.memory is not None:
-            self.n_features = self.memory.n_features
 
     def forward(self, features: Any) -> Tensor:
-        """Return outputs [B, F] of features [B, ...]; with a memory, those at an episode's start."""
-        if self.memory is None:
-            return self._encode(features)
-        x = self._encode(features)
-        return self.memory.step(x, x.new_zeros(len(x), self.memory.state_size))[0]
+        """Return outputs [B, F] of features [B, ...]."""
+        return self.encode(features)
 
-    def unroll(self, features: Any, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the memory's outputs [T, B, F] and last states [B, S] of features [T, B, ...]; see `Memory`."""
-        assert self.memory is not None, "only memories have states"
-        shape = tree.first_leaf(features).shape[:2]
-        encoded = self._encode(tree.map_tree(lambda leaf: leaf.flatten(0, 1), features))
-        outputs: tuple[Tensor, Tensor] = self.memory(encoded.view(*shape, -1), state, starts)
-        return outputs
-
-    def _encode(self, features: Any) -> Tensor:
+    def encode(self, features: Any) -> Tensor:
+        """Return outputs [B, F] of features [B, ...]."""
         encoders = iter(self.encoders)
         parts: list[Tensor] = []
         for path, is_encoded in zip(self._paths, self._is_encoded, strict=True):

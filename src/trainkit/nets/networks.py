@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
-from trainkit.nets.encoders import Encoder, EncoderLike
+from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import MLP, Activation, Norm
-from trainkit.nets.recurrent import Recurrent
+from trainkit.nets.recurrent import Recurrent, make_encoder
 from trainkit.nets.weights import SeededModule, new_linear
 
 
@@ -150,7 +150,7 @@ class QNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory after the hidden layers, see `Encoder`.
+        recurrent: a memory after the hidden layers, see `RecurrentEncoder`.
         channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
@@ -174,17 +174,13 @@ class QNetwork(SeededModule):
         super().__init__()
         how: dict[str, Any] = {"activation": activation, "norm": norm}
         of_encoder: dict[str, Any] = {"encoder": encoder, "channels_last": channels_last, "recurrent": recurrent}
-        self.encoder = Encoder(shapes, hidden, **of_encoder, **how)
+        self.encoder = make_encoder(shapes, hidden, **of_encoder, **how)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, **how, **heads)
         self.noise_size = self.heads.noise_size
         self.draw()
 
     def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
-        return self.predict(self.encoder(features), noise, legal)
-
-    def predict(self, x: Tensor, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
-        """Return the outputs of the heads for the encoder's [B, F]."""
-        return Prediction(self.heads(x, noise, legal))
+        return Prediction(self.heads(self.encoder(features), noise, legal))
 
     def map_outputs(self, matrix: Tensor, offset: Tensor) -> list[nn.Parameter]:
         """Replace the outputs o [W] of each action by matrix @ o + offset; return the parameters that changed."""
@@ -223,7 +219,7 @@ class ImplicitQNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory after the hidden layers, see `Encoder`.
+        recurrent: a memory after the hidden layers, see `RecurrentEncoder`.
         channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
@@ -248,18 +244,14 @@ class ImplicitQNetwork(SeededModule):
         super().__init__()
         how: dict[str, Any] = {"activation": activation, "norm": norm}
         of_encoder: dict[str, Any] = {"encoder": encoder, "channels_last": channels_last, "recurrent": recurrent}
-        self.encoder = Encoder(shapes, hidden, **of_encoder, **how)
+        self.encoder = make_encoder(shapes, hidden, **of_encoder, **how)
         self.embedding = CosineEmbedding(self.encoder.n_features, n_cosines)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, **how, **heads)
         self.noise_size = self.heads.noise_size
         self.draw()
 
     def forward(self, features: Any, noise: Tensor | None, legal: Tensor | None, fractions: Tensor) -> Prediction:
-        return self.predict(self.encoder(features), noise, legal, fractions)
-
-    def predict(self, x: Tensor, noise: Tensor | None, legal: Tensor | None, fractions: Tensor) -> Prediction:
-        """Return the outputs of the heads for the encoder's [B, F]."""
-        x = x.unsqueeze(1) * self.embedding(fractions)  # [B, W, F]
+        x = self.encoder(features).unsqueeze(1) * self.embedding(fractions)  # [B, W, F]
         rows, width, _ = x.shape
         noise, legal = (
             per_row if per_row is None or per_row.shape[0] == 1 else per_row.repeat_interleave(width, dim=0)

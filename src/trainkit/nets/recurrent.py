@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
+from trainkit.nets.encoders import Encoder
 from trainkit.nets.weights import draw_uniform, new_linear
 
 
@@ -269,3 +271,76 @@ def make_memory(recurrent: Recurrent, n_inputs: int) -> Memory:
             f"state_size say, got {shapes}"
         )
     return memory
+
+
+# ---- encoders with a memory ----
+
+
+class Recall:
+    """Features that an encoder with a memory resolves: it has passed over what came before them.
+
+    Networks are called with it in the place of features.
+    """
+
+    def recall(self, encoder: "RecurrentEncoder") -> Tensor:
+        """Return the outputs [B, F] of an encoder's memory."""
+        raise TypeError(f"{type(self).__name__} must define recall")
+
+    def without(self, names: frozenset[str]) -> "Recall":
+        """Return it without these leaves of a dict of features."""
+        raise TypeError(f"{type(self).__name__} must define without")
+
+
+def without(leaves: Any, names: frozenset[str]) -> Any:
+    """Return a dict of features, or features to recall, without these leaves."""
+    if isinstance(leaves, Recall):
+        return leaves.without(names)
+    return {name: leaf for name, leaf in leaves.items() if name not in names}
+
+
+class RecurrentEncoder(Encoder):
+    """An encoder and a memory behind its last layer.
+
+    Args:
+        shapes, hidden, how: as in `Encoder`.
+        recurrent: "lstm", "gru", "transformer", or a function of its number of inputs that returns a `Memory`.
+
+    Attributes:
+        part: the part of a policy's state [B, S] that is this memory's.
+    """
+
+    def __init__(self, shapes: Any, hidden: Any, *layers: Any, recurrent: "Recurrent", **how: Any) -> None:
+        super().__init__(shapes, hidden, *layers, **how)
+        self.memory = make_memory(recurrent, self.n_features)
+        self.n_features, self.part = self.memory.n_features, slice(0, self.memory.state_size)
+
+    def forward(self, features: Any) -> Tensor:
+        """Return outputs [B, F] of features [B, ...], those at an episode's start, or of features to recall."""
+        if isinstance(features, Recall):
+            return features.recall(self)
+        x = self.encode(features)
+        return self.memory.step(x, x.new_zeros(len(x), self.memory.state_size))[0]
+
+    def unroll(self, features: Any, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the memory's outputs [T, B, F] and last states [B, S] of features [T, B, ...]; see `Memory`."""
+        shape = tree.first_leaf(features).shape[:2]
+        encoded = self.encode(tree.map_tree(lambda leaf: leaf.flatten(0, 1), features))
+        outputs: tuple[Tensor, Tensor] = self.memory(encoded.view(*shape, -1), state, starts)
+        return outputs
+
+
+def make_encoder(shapes: Any, hidden: Any, *layers: Any, recurrent: "Recurrent | None" = None, **how: Any) -> Encoder:
+    """Return an `Encoder`, with a memory if there is one."""
+    if recurrent is None:
+        return Encoder(shapes, hidden, *layers, **how)
+    return RecurrentEncoder(shapes, hidden, *layers, recurrent=recurrent, **how)
+
+
+def lay_out_states(*networks: nn.Module) -> list[RecurrentEncoder]:
+    """Return the encoders with a memory of networks, and give each its part of a state, one after the other."""
+    encoders = [one for network in networks for one in network.modules() if isinstance(one, RecurrentEncoder)]
+    start = 0
+    for encoder in encoders:
+        encoder.part = slice(start, start + encoder.memory.state_size)
+        start = encoder.part.stop
+    return encoders

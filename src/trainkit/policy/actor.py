@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainkit.core import tree
 from trainkit.core.assignments import Elsewhere, fixed_options
-from trainkit.core.data import POLICY_ACTION, STATE, ActOutput, Obs
+from trainkit.core.data import POLICY_ACTION, ActOutput, Obs
 from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError, check_flag
 from trainkit.core.signatures import read_only
 from trainkit.core.spaces import checked_legal, zeros_of
@@ -24,9 +24,7 @@ from trainkit.nets.distributions import Categorical, Distribution, normal_part
 from trainkit.policy.base import Policy
 from trainkit.policy.checks import forward_on
 from trainkit.policy.exploration import one_hot
-from trainkit.policy.export import STATE_OUT
 from trainkit.policy.noise import EnvIds, Noise, NoiseSequences, Starts
-from trainkit.policy.recurrence import CarriedState
 from trainkit.policy.statistics import ActionStd
 
 
@@ -47,11 +45,8 @@ class ActorPolicy(Policy):
     _action_std: ActionStd | None = None  # of sampled actions, where they are reported
     _noise_sequences: NoiseSequences | None = None
 
-    def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the parameters [B, width] of the distribution, and further outputs by name.
-
-        With states [B, S] the next ones are among these.
-        """
+    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the parameters [B, width] of the distribution, and further outputs by name."""
         raise NotImplementedError
 
     def act(
@@ -76,13 +71,8 @@ class ActorPolicy(Policy):
         n_rows = len(tree.first_leaf(obs))
         correlated = self._correlated_noise(n_rows, env_ids, starts) if explore else None
         draw = partial(self.distribution.draw_noise, n_rows, self.generator) if explore else None
-        if self.sequences is None:
-            results = self._engine.call("act", self._act, (obs, correlated, None), draw=draw)
-        else:
-            carried = CarriedState(state, self._state_size, n_rows, starts, env_ids)
-            results = self._engine.call("act", self._act, (obs, correlated, carried.rows, None), draw=draw)
-            state = carried.after(results[STATE])
-            results[STATE] = carried.rows  # stored is the state before the step
+        carried = self._memory.carry(state, n_rows, starts, env_ids)
+        results = self._engine.call("act", self._act, (obs, correlated, carried.rows, None), draw=draw)
         outputs = results["outputs"]
         if explore and self._action_std is not None:
             self._action_std.add(outputs)
@@ -92,7 +82,7 @@ class ActorPolicy(Policy):
             row = int(np.argmin(is_finite))
             env = row if env_ids is None else int(env_ids[row])
             raise DivergedError(f"{type(self).__name__} gives {outputs[row].tolist()} for env {env} at step {step}")
-        return ActOutput(*self._output(results), state)
+        return ActOutput(*self._output({**results, **carried.columns}), carried.after(results))
 
     def act_on_device(self, obs: Any, *, explore: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
         """Act as `act` does, on tensors [K, ...] on the policy's device, without waiting for it.
@@ -107,10 +97,12 @@ class ActorPolicy(Policy):
         draw = partial(self.distribution.draw_noise, len(tree.first_leaf(obs)), self.generator) if explore else None
         with torch.no_grad():
             if self.device == CPU:  # where nothing waits, and the engine is faster
-                arrays = self._engine.call("act", self._act, (tree.map_tree(np.asarray, obs), None, None), draw=draw)
+                arrays = self._engine.call(
+                    "act", self._act, (tree.map_tree(np.asarray, obs), None, (), None), draw=draw
+                )
                 results = {name: torch.from_numpy(column) for name, column in arrays.items()}
             else:
-                results = self._engine.call_on_device("act", self._act, (obs, None, None), draw=draw)
+                results = self._engine.call_on_device("act", self._act, (obs, None, (), None), draw=draw)
             if explore and self._action_std is not None:
                 self._action_std.add(results["outputs"])
             return self._output(results)
@@ -123,16 +115,16 @@ class ActorPolicy(Policy):
     def _act(self, given: Any) -> dict[str, Tensor]:
         """Act on raw observations with noise on the device; actions of a Box are in policy units.
 
-        The noise is [K, N] or None; correlated noise [K, D] replaces its last columns, a normal distribution's. Of a
-        recurrent policy the states [K, S] are given before the noise.
+        The noise is [K, N] or None; correlated noise [K, D] replaces its last columns, a normal distribution's.
         """
-        obs, correlated, *states, noise = given
+        obs, correlated, state, noise = given
         if correlated is not None:
             noise = torch.cat([noise[:, : -correlated.shape[1]], correlated], dim=1)
         legal, family = legal_mask(obs), self.distribution
-        outputs, others = self._actor(self.preprocess(obs), *states)
+        x = self._memory.join(self.preprocess(obs), state)
+        outputs, others = self._actor(x)
         action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
-        return {"action": action, "outputs": outputs, **others}
+        return {"action": action, "outputs": outputs, **others, **self._memory.after(x)}
 
     @property
     def exploration(self) -> Noise | None:
@@ -215,16 +207,16 @@ class ActorPolicy(Policy):
             probability = one_hot(probability.argmax(axis=1), probability.shape[1])
         return probability[0] if is_one else probability
 
-    def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
+    def greedy(self, obs: Any, state: Any = ()) -> dict[str, Tensor]:
         """Return the modes [B, ...] for raw observations on the device, and what they were chosen by.
 
         That is the "probability" [B, A] of a Discrete action, else the actor's outputs as "numbers", and the "value"
         [B] of a policy with a critic of states. With the recurrent states [B, S] the next ones are "state_out".
         """
         legal = legal_mask(obs)
-        outputs, others = self._actor(self.preprocess(obs), state)
-        if state is not None:
-            others[STATE_OUT] = others.pop(STATE)
+        x = self._memory.join(self.preprocess(obs), state)
+        outputs, others = self._actor(x)
+        others |= self._memory.after(x)
         chosen_by = {"numbers": outputs}
         if isinstance(self.distribution, Categorical):
             chosen_by = {"probability": self.distribution.probability(outputs, legal)}

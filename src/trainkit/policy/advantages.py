@@ -16,6 +16,7 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
+from trainkit.engine.loss import Loss, same
 
 
 @checked
@@ -116,14 +117,19 @@ class RolloutRows(NamedTuple):
     advantage: Tensor  # [B]
     returns: Tensor  # [B], the critic's target
     extras: dict[str, Tensor] = {}  # noqa: RUF012  # {column: [B, ...]}, those that the policy's `columns` names
+    memory: Any = ()  # of a policy with a memory, whose rows are those of sequences [L * S]: see `RolloutSequences`
     inputs: Any = {}  # noqa: RUF012  # what the policy's `loss_inputs` returned
     weight: Tensor | None = None  # rows have equal weights
-    memory: Any = None  # of a recurrent policy, whose rows are those of sequences [L * S]: see `RolloutSequences`
+    reduce: Callable[[Loss], Loss] = same  # of rows, to the loss that is minimized
 
     @property
     def obs(self) -> Any:
         """The features, by the name that they have in a `TensorBatch`."""
         return self.features
+
+    def columns(self) -> tuple[Any, ...]:
+        """Return the columns, of which `RolloutRows(*columns)` makes rows again."""
+        return tuple(self)[:_N_COLUMNS]
 
     def at(self, index: Tensor) -> "RolloutRows":
         """Return the rows at these indices."""
@@ -149,4 +155,26 @@ class RolloutRows(NamedTuple):
         return self._replace(advantage=torch.cat([normalized(part).flatten() for part in parts if len(part)]))
 
     def _map(self, function: Callable[[Any], Any]) -> "RolloutRows":
-        return RolloutRows(*tree.map_tree(lambda column: None if column is None else function(column), tuple(self)))
+        return RolloutRows(*tree.map_tree(lambda column: None if column is None else function(column), self.columns()))
+
+
+_N_COLUMNS = RolloutRows._fields.index("inputs")
+
+
+def row_batches(
+    rows: RolloutRows, n_batches: int, *, normalize: bool, generator: torch.Generator
+) -> Iterator[RolloutRows]:
+    """Yield batches of rows in a new order.
+
+    Args:
+        rows: of a rollout.
+        n_batches: their number.
+        normalize: normalize the advantages within each batch.
+        generator: of the order, on the rows' device.
+    """
+    shuffled = rows.at(torch.randperm(len(rows.action), generator=generator, device=generator.device))
+    if normalize:
+        shuffled = shuffled.normalized_in(n_batches)
+    if generator.device.type == "cpu":
+        shuffled = shuffled.in_arrays()
+    yield from shuffled.split(n_batches)

@@ -45,7 +45,7 @@ from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device
 from trainkit.engine.device_frames import frame_indices, frames_of, gathered
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Clip, GradientStep, Parameters, Scalar
-from trainkit.engine.loss import Columns, Loss, TensorBatch, tensor_batch
+from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision
 from trainkit.engine.ranks import Ranks
@@ -57,6 +57,7 @@ from trainkit.policy.checks import check_same_spaces
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.layer_streams import LayerStreams, drops
 from trainkit.policy.learning import Learning
+from trainkit.policy.memory import NoMemory
 from trainkit.policy.parts import LearningPart
 from trainkit.policy.persistence import (
     KeyMap,
@@ -68,7 +69,6 @@ from trainkit.policy.persistence import (
     load_policy,
     load_weights,
 )
-from trainkit.policy.recurrence import sequence_columns, sequence_rows
 from trainkit.policy.settings import settings_of
 from trainkit.policy.statistics import ObservedStatistics
 from trainkit.policy.target import Target, TargetNetwork
@@ -162,8 +162,7 @@ class Policy(nn.Module):
     columns: Sequence[str] = ()
     unwatched: ClassVar[frozenset[str]] = frozenset()
     is_random: ClassVar[bool] = False
-    _sequences: Sequences | None = None
-    _state_size = 0  # of the recurrent state
+    _memory = NoMemory()  # of its networks
     recipe: Mapping[str, Any] | None = None
 
     def __init__(
@@ -277,7 +276,7 @@ class Policy(nn.Module):
     @property
     def sequences(self) -> Sequences | None:
         """The sequences that a recurrent policy learns from; None for a policy that learns from rows."""
-        return self._sequences
+        return self._memory.sequences
 
     @property
     def auxiliary(self) -> Auxiliary | None:
@@ -348,7 +347,7 @@ class Policy(nn.Module):
     @property
     def state_size(self) -> int:
         """S, of the recurrent state that `act` carries; 0 without a memory."""
-        return self._state_size
+        return self._memory.size
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -579,18 +578,7 @@ class Policy(nn.Module):
                 f"{type(self).__name__}.columns names {missing}, which the batch does not have: sample it with "
                 "columns=policy.columns"
             )
-        if isinstance(batch, SequenceBatch):
-            if self.sequences is None:
-                raise ConfigError(f"{type(self).__name__} is not recurrent, and learns from rows: use buffer.sample")
-            return frame_indices(sequence_columns(batch, self.sequences))
-        if self.sequences is not None:
-            raise ConfigError(
-                f"{type(self).__name__} is recurrent and learns from sequences, got a {type(batch).__name__}: use "
-                "buffer.sample_sequences"
-            )
-        reward, discount = np.asarray(batch.reward, np.float32), np.asarray(batch.discount, np.float32)
-        weight = np.asarray(batch.weight, np.float32)
-        columns = Columns(batch.obs, batch.action, reward, discount, batch.next_obs, weight, dict(batch.extras))
+        columns = self._memory.to_columns(type(self).__name__, batch)
         return columns if isinstance(batch.obs, np.ndarray) else frame_indices(columns)
 
     # ---- running statistics ----
@@ -759,15 +747,15 @@ class Policy(nn.Module):
         """
         return {}
 
-    def rows(self, columns: Any, inputs: Any, frames: Any = None) -> Any:
+    def rows(self, columns: Any, inputs: Any, frames: Any = None, module: nn.Module | None = None) -> Any:
         """Return an update's columns and inputs on the device as the argument of losses.
 
-        That is a `TensorBatch`, of a recurrent policy `SequenceRows`. `frames` are the images that columns of indices
-        refer to, as in `tensor_batch`.
+        Args:
+            columns, inputs: on the device.
+            frames: the images that columns of indices refer to, as in `tensor_batch`.
+            module: the only one whose memory needs gradients; None for all.
         """
-        if self.sequences is not None:
-            return sequence_rows(columns, self.preprocess, self.sequences, frames, inputs)
-        return tensor_batch(columns, self.preprocess, frames)._replace(inputs=inputs)
+        return self._memory.to_rows(columns, inputs, self.preprocess, frames, module)
 
     def before_updates(self, buffer: Any) -> None:
         """Let parts of the policy adapt to the rows in a buffer, as the support of a distribution of returns.
@@ -793,8 +781,7 @@ class Policy(nn.Module):
         """
         if not self._learning.has_loss:
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")
-        observed = batch.observations if isinstance(batch, SequenceBatch) else batch.obs
-        frames = None if isinstance(observed, np.ndarray) else frames_of(batch)
+        frames = None if isinstance(batch.obs, np.ndarray) else frames_of(batch)
         if frames is not None and self._engine.is_numpy:
             batch, frames = gathered(batch), None
         for part in self._parts:

@@ -9,8 +9,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from trainkit.core import tree
-from trainkit.core.data import STATE, SequenceBatch, Sequences, TransitionBatch
+from trainkit.core.data import SequenceBatch, Sequences, TransitionBatch
 from trainkit.core.errors import Checks
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -29,7 +28,7 @@ from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import non_integer_actions
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import check_memory, state_size_of
+from trainkit.policy.recurrence import memory_for
 from trainkit.policy.update_result import UpdateResult
 
 
@@ -76,9 +75,10 @@ class BCPolicy(ActorPolicy):
     ) -> None:
         flat = flat_actions(action_space)
         is_box = isinstance(flat, spaces.Box)
-        self._state_size = state_size_of(network)
+        memory = memory_for(type(self).__name__, (network,), sequences, Sequences(stored_state=False))
         with Checks(type(self).__name__) as checks:
-            check_memory(checks, self._state_size, sequences, options.get("auxiliary"))
+            rule = ".auxiliary is for networks without a memory: leave one of the two out"
+            checks.require(memory.size == 0 or options.get("auxiliary") is None, rule)
             is_stored = sequences is not None and sequences.stored_state
             checks.require(not is_stored, ".sequences must have stored_state=False: data have no states of this policy")
             if checks.one_of("loss", loss, ["likelihood", "mse"]):
@@ -94,7 +94,7 @@ class BCPolicy(ActorPolicy):
         if isinstance(flat, StructuredHybrid):
             self._counted = np.flatnonzero(flat.structure.is_discrete).tolist()
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
-        self._sequences = Sequences(stored_state=False) if self._state_size and sequences is None else sequences
+        self._memory = memory
         self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
@@ -145,12 +145,8 @@ class BCPolicy(ActorPolicy):
         defaults = parts_for(envs, preprocess, max_grad_norm=max_grad_norm, optimizer=spec)
         return cls(network, **defaults | {"distribution": distribution} | parts)
 
-    def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        if state is None:
-            return _outputs(self.network(features)), {}
-        network: Any = self.network
-        x, after = network.encoder.unroll(tree.map_tree(lambda leaf: leaf.unsqueeze(0), features), state)
-        return _outputs(network.predict(x.squeeze(0))), {STATE: after}
+    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return _outputs(self.network(features)), {}
 
     # ---- learning ----
 
@@ -160,10 +156,9 @@ class BCPolicy(ActorPolicy):
             raise non_integer_actions(self, batch.action)
         return super().update(batch, step=step)
 
-    def loss(self, batch: TensorBatch, /) -> Loss:
+    def loss(self, rows: TensorBatch, /) -> Loss:
         """Return the negative log-likelihood of the data's actions, or their squared distance from the mode."""
-        network, rows = batch.recalled(self.network), batch.steps
-        outputs, legal = _outputs(network(rows.obs)), rows.legal
+        outputs, legal = _outputs(self.network(rows.obs)), rows.legal
         action = rows.action if self.action_scale is None else self.action_scale.to_unit(rows.action)
         if self._is_mse:
             loss = (self.distribution.mode(outputs, legal) - action).reshape(len(action), -1).square().sum(dim=1)
@@ -174,7 +169,7 @@ class BCPolicy(ActorPolicy):
             if not self._is_box:
                 is_same = (self.distribution.mode(outputs, legal) == action).view(len(action), -1)
                 metrics["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype).mean()
-        return batch.per_sample(Loss(loss, metrics=metrics))
+        return Loss(loss, metrics=metrics)
 
 
 def _outputs(prediction: Prediction) -> Tensor:

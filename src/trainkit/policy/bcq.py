@@ -163,9 +163,9 @@ class DiscreteBCQPolicy(DQNPolicy):
 
     def _q_values(self, given: Any) -> dict[str, Tensor]:
         """Return the expected returns [K, A], -1e8 for actions that are not plausible."""
-        obs, _ = given
-        plausible = self.plausible(self.preprocess(obs), legal_mask(obs))
-        return {"q_values": super()._q_values(given)["q_values"].masked_fill(~plausible, _NEVER)}
+        plausible = self.plausible(self.preprocess(given[0]), legal_mask(given[0]))
+        results = super()._q_values(given)
+        return {**results, "q_values": results["q_values"].masked_fill(~plausible, _NEVER)}
 
     def greedy_values(
         self, obs: Obs, state: NDArray[np.float32] | None = None
@@ -173,12 +173,6 @@ class DiscreteBCQPolicy(DQNPolicy):
         """Return the value [K] of the best plausible action, and its gap [K] to the second, infinite without one."""
         best, gap = super().greedy_values(obs, state)
         return best, np.where(gap > -_NEVER / 2, np.inf, gap)
-
-    def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the best plausible action [B] for raw observations, and the values [B, A], -1e8 where implausible."""
-        legal = legal_mask(obs)
-        q_values = super().greedy(obs)["q_values"].masked_fill(~self.plausible(self.preprocess(obs), legal), _NEVER)
-        return {"action": self._actions(best_action(q_values, legal)), "q_values": q_values}
 
     def imitation_loss(self, rows: TensorBatch) -> Loss:
         """Return the cross-entropy to the data's actions, and the weighted squares of the logits."""

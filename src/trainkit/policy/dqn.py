@@ -1,7 +1,7 @@
 """`DQNPolicy`, the Q-learner: its parts make it DQN, C51, QR-DQN, IQN, Rainbow or a new algorithm."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self, Unpack
@@ -18,7 +18,6 @@ from trainkit.core.data import (
     ACTION_PROB,
     COLUMN_SPECS,
     Q_VALUES,
-    STATE,
     ActOutput,
     ArraySpec,
     Horizon,
@@ -46,7 +45,7 @@ from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, best_action, pick
 from trainkit.policy.base import Policy, PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
-from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts, predict
+from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
     EpsilonGreedy,
@@ -56,17 +55,9 @@ from trainkit.policy.exploration import (
     non_finite_values,
     require_probability,
 )
-from trainkit.policy.export import STATE_OUT
 from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import (
-    CarriedState,
-    blank_sequence,
-    check_memory,
-    checked_state,
-    state_size_of,
-    state_spec,
-)
+from trainkit.policy.recurrence import memory_for
 from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
 from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, SupportValue, Value, own_tensors
@@ -138,9 +129,13 @@ class DQNPolicy(Policy):
         super().__init__(action_space=action_space, **options)
         name = type(self).__name__
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
-        self._state_size = state_size_of(network)
-        self._sequences = Sequences() if self._state_size and sequences is None else sequences
-        self._check_recurrence(name, act_on)
+        self._memory = memory_for(name, (self.network,), sequences, Sequences())
+        with Checks(name) as checks:
+            has_no_memory = self.state_size == 0
+            rule = ".act_on must be 'policy' for a recurrent network, whose state is not copied, got 'cpu'"
+            checks.require(has_no_memory or act_on == "policy", rule)
+            rule = ".auxiliary is for networks without a memory: leave one of the two out"
+            checks.require(has_no_memory or self.auxiliary is None, rule)
         self.value: Value = ExpectedValue() if value is None else own_tensors(value)
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))
@@ -155,8 +150,7 @@ class DQNPolicy(Policy):
             n_actions = count_actions(name, action_space)
             values = ArraySpec(shape=(n_actions,), dtype=np.dtype(np.float32))
             self._extras_spec = {**self._extras_spec, Q_VALUES: values}
-        if self.sequences is not None and self.sequences.stored_state:
-            self._extras_spec = {**self._extras_spec, STATE: state_spec(self._state_size)}
+        self._extras_spec = {**self._extras_spec, **self._memory.spec}
         self._draws_fractions = isinstance(self.value, DrawnFractions)
         self._joint = joint_actions(name, action_space)
         if self._joint is not None and self._joint.n > _MANY_JOINT_ACTIONS:
@@ -268,36 +262,38 @@ class DQNPolicy(Policy):
         """
         check_flag(self, "act(explore=)", explore)
         obs = self._rows_to_act_on(obs, env_ids)
-        exploration = self._exploration if explore else Greedy()
-        legal = checked_legal(obs, env_ids)  # [K, A]
-        carried: CarriedState | None = None
-        if self.sequences is None:
-            of_rows = self._values if self._is_ours else self.action_values
-            values = of_rows(obs, explore=explore)  # [K, A]
-        else:
-            carried = CarriedState(state, self._state_size, len(tree.first_leaf(obs)), starts, env_ids)
-            values, after = self._recurrent_values(obs, carried.rows, explore=explore)
-            state = carried.after(after)
-        if not is_finite(values):
-            raise non_finite_values(type(self).__name__, values, step, env_ids)
-        q = values if legal is None else np.where(legal, values, -np.inf)
+        legal, exploration = checked_legal(obs, env_ids), self._exploration if explore else Greedy()
+        carried = self._memory.carry(state, len(tree.first_leaf(obs)), starts, env_ids)
+        values, after = self._values_to_act_by(obs, carried.rows, explore=explore)  # [K, A]
+        q = self._legal_values(values, legal, step, env_ids)
         if isinstance(exploration, ParameterNoise):
-            values = self._perturbed_values(exploration, obs, env_ids, starts)
-            if not is_finite(values):
-                raise non_finite_values(f"{type(self).__name__} with ParameterNoise", values, step, env_ids)
-            greedy_q, q = q, values if legal is None else np.where(legal, values, -np.inf)
+            greedy_q, values = q, self._perturbed_values(exploration, obs, env_ids, starts)
+            q = self._legal_values(values, legal, step, env_ids, " with ParameterNoise")
             exploration.adapt_std(greedy_q, q, step)
         action = exploration.choose(q, legal, step=step, env_ids=env_ids, starts=starts, rng=self.rng)  # [K]
-        extras: dict[str, NDArray[Any]] = {}
+        stored: dict[str, NDArray[Any]] = {**carried.columns}
         if ACTION_PROB in self._extras_spec:
-            explained = require_probability(type(self).__name__, exploration)
-            probability = explained.probability(q, legal, step=step, env_ids=env_ids)
-            extras[ACTION_PROB] = probability[np.arange(len(action)), action]
+            stored[ACTION_PROB] = self._probability_of(action, exploration, q, legal, step, env_ids)
         if Q_VALUES in self._extras_spec:
-            extras[Q_VALUES] = values
-        if carried is not None and STATE in self._extras_spec:
-            extras[STATE] = carried.rows
-        return ActOutput(action if self._joint is None else self._joint.actions(action), extras, state)
+            stored[Q_VALUES] = values
+        return ActOutput(action if self._joint is None else self._joint.actions(action), stored, carried.after(after))
+
+    def _legal_values(
+        self, values: NDArray[np.float32], legal: Any, step: int, env_ids: NDArray[np.intp] | None, by: str = ""
+    ) -> NDArray[np.float32]:
+        """Return values [K, A], -inf where an action is illegal; raise `DivergedError` unless all are finite."""
+        if not is_finite(values):
+            raise non_finite_values(type(self).__name__ + by, values, step, env_ids)
+        return values if legal is None else np.where(legal, values, -np.inf)
+
+    def _probability_of(
+        self, action: NDArray[Any], exploration: Exploration, q: Any, legal: Any, step: int, env_ids: Any
+    ) -> NDArray[np.float64]:
+        """Return the probabilities [K] with which actions [K] were chosen."""
+        explained = require_probability(type(self).__name__, exploration)
+        probability = explained.probability(q, legal, step=step, env_ids=env_ids)
+        taken: NDArray[np.float64] = probability[np.arange(len(action)), action]
+        return taken
 
     def _perturbed_values(
         self, exploration: ParameterNoise, obs: Obs, env_ids: NDArray[np.intp] | None, starts: NDArray[np.bool_] | None
@@ -310,7 +306,7 @@ class DQNPolicy(Policy):
         n_rows, on_device = len(tree.first_leaf(obs)), to_device(obs, self.device)
         how: dict[str, Any] = {"n_rows": n_rows, "env_ids": env_ids, "starts": starts, "rng": self.rng}
         return exploration.perturbed_values(
-            self.network, lambda given: self._q_values((given, None))["q_values"], on_device, **how
+            self.network, lambda given: self._q_values((given, (), None))["q_values"], on_device, **how
         )
 
     def action_values(
@@ -326,35 +322,28 @@ class DQNPolicy(Policy):
         """
         check_flag(self, "action_values(explore=)", explore)
         rows, is_one = self._read("action_values", obs)
-        if state is None:
-            values = self._values(rows, explore=explore)
-        else:
-            values, _ = self._recurrent_values(rows, checked_state(self, state, rows), explore=explore)
+        before = self._memory.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
+        values, _ = self._values(rows, before, explore=explore)
         return values[0] if is_one else values
 
-    def _values(self, obs: Obs, *, explore: bool = False) -> NDArray[np.float32]:
-        """Return the expected returns [K, A] of rows [K, ...] that were checked, at the start of their episodes."""
-        self.enter(training=False)
-        draw = self._acting_noise(obs, explore=explore)
-        if self._cpu_copy is not None and self._cpu_copy.supports(self._acting_parts):
-            return self._cpu_copy.action_values(obs, None if draw is None else draw(), n_updates=self.n_updates)
-        results = self._engine.call("q_values", self._q_values, (obs, None), draw=draw)
-        q_values: NDArray[np.float32] = results["q_values"]
-        return q_values
+    def _values_to_act_by(
+        self, obs: Obs, state: Any, *, explore: bool
+    ) -> tuple[NDArray[np.float32], Mapping[str, Any]]:
+        """Return the values [K, A] to choose by, a subclass's own where it has some, and the states after them."""
+        if self._is_ours:
+            return self._values(obs, state, explore=explore)
+        return self.action_values(obs, explore=explore), {}
 
-    def _acting_noise(self, obs: Obs, *, explore: bool) -> Callable[[], Tensor] | None:
-        """Return what samples the noise [K, noise_size] of exploring for K rows; None without noise."""
+    def _values(self, obs: Obs, state: Any, *, explore: bool = False) -> tuple[NDArray[np.float32], Mapping[str, Any]]:
+        """Return the expected returns [K, A] of rows [K, ...] that were checked, and the states after them by name."""
+        self.enter(training=False)
         n_noise = self.network.noise_size if explore else 0
-        return partial(sample_noise, len(tree.first_leaf(obs)), n_noise, self.generator) if n_noise else None
-
-    def _recurrent_values(
-        self, obs: Obs, state: NDArray[np.float32], *, explore: bool
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the expected returns [K, A] and the next states [K, S] for raw observations and states [K, S]."""
-        self.enter(training=False)
-        draw = self._acting_noise(obs, explore=explore)
-        results = self._engine.call("recurrent_q_values", self._recurrent_q_values, (obs, state, None), draw=draw)
-        return results["q_values"], results["state"]
+        draw = partial(sample_noise, len(tree.first_leaf(obs)), n_noise, self.generator) if n_noise else None
+        if self._cpu_copy is not None and self._cpu_copy.supports(self._acting_parts):
+            noise = None if draw is None else draw()
+            return self._cpu_copy.action_values(obs, noise, n_updates=self.n_updates), {}
+        results = self._engine.call("q_values", self._q_values, (obs, state, None), draw=draw)
+        return results["q_values"], results
 
     def greedy_values(
         self, obs: Obs, state: NDArray[np.float32] | None = None
@@ -395,40 +384,23 @@ class DQNPolicy(Policy):
         """The parts that map raw observations to action values."""
         return self.preprocess, self.network, self.value
 
-    def _predict(self, obs: Any, noise: Tensor | None = None) -> Prediction:
-        """Call the online network with raw observations on the device."""
-        return predict(*self._acting_parts, obs, noise)
+    def _predict(self, obs: Any, state: Any = (), noise: Tensor | None = None) -> tuple[Prediction, Any]:
+        """Call the online network with raw observations and states on the device; return what it was given, too."""
+        fractions = self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None
+        x = self._memory.join(self.preprocess(obs), state)
+        return RandomInputs(noise, fractions).fixed_in(self.network)(x, legal_mask(obs)), x
 
     def _q_values(self, given: Any) -> dict[str, Tensor]:
-        """Return the expected returns [K, A] of raw observations and noise [K, noise_size] or None, on the device."""
-        obs, noise = given
-        return {"q_values": self.value.mean(self._predict(obs, noise).outputs)}
+        """Return the expected returns [K, A], and the next states, of observations, states and noise on the device."""
+        prediction, x = self._predict(*given)
+        return {"q_values": self.value.mean(prediction.outputs), **self._memory.after(x)}
 
-    def _recurrent_q_values(self, given: Any) -> dict[str, Tensor]:
-        """Return expected returns [K, A] and next states [K, S] of observations, states and noise on the device."""
-        prediction, state = self._recurrent_predict(*given)
-        return {"q_values": self.value.mean(prediction.outputs), "state": state}
-
-    def _recurrent_predict(self, obs: Any, state: Tensor, noise: Tensor | None = None) -> tuple[Prediction, Tensor]:
-        """Call the online network with raw observations and states [K, S] on the device; return the next states too."""
-        network: Any = self.network
-        features = tree.map_tree(lambda leaf: leaf.unsqueeze(0), self.preprocess(obs))
-        recalled, state = network.encoder.unroll(features, state)
-        fractions = self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None
-        predict = RandomInputs(noise, fractions).fixed_in(network.predict)
-        prediction: Prediction = predict(recalled.squeeze(0), legal_mask(obs))
-        return prediction, state
-
-    def greedy(self, obs: Any, state: Tensor | None = None) -> dict[str, Tensor]:
+    def greedy(self, obs: Any, state: Any = ()) -> dict[str, Tensor]:
         """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by.
 
         With the recurrent states [B, S] the next ones are "state_out".
         """
-        if state is None:
-            results = self._q_values((obs, None))
-        else:
-            results = self._recurrent_q_values((obs, state, None))
-            results[STATE_OUT] = results.pop("state")
+        results = self._q_values((obs, state, None))
         return {"action": self._actions(best_action(results["q_values"], legal_mask(obs))), **results}
 
     def _actions(self, index: Tensor) -> Tensor:
@@ -445,12 +417,9 @@ class DQNPolicy(Policy):
         """
         rows, is_one = self._read("return_distribution", obs)
         self.enter(training=False)
+        before = self._memory.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
         with torch.no_grad():
-            if state is None:
-                outputs = self._predict(to_device(rows, self.device)).outputs
-            else:
-                given = to_device((rows, checked_state(self, state, rows)), self.device)
-                outputs = self._recurrent_predict(*given)[0].outputs
+            outputs = self._predict(*to_device((rows, before), self.device))[0].outputs
             if isinstance(self.value, Distributional):
                 returns, probability = self.value.distribution(outputs)
             else:
@@ -506,12 +475,8 @@ class DQNPolicy(Policy):
     def logits(self, batch: TransitionBatch | SequenceBatch) -> Tensor:
         """Return the outputs [N, W] of both networks for all actions in a batch's obs and next_obs."""
         self.enter(training=False)
+        rows = self.rows(to_device(self._columns(batch), self.device), {}, frames_of(batch))
         networks: list[Any] = [self.network, self.target_network]
-        if isinstance(batch, SequenceBatch):
-            sent = self.rows(to_device(self._columns(batch), self.device), {}, frames_of(batch))
-            rows, networks = sent.steps, [sent.recalled(network) for network in networks]
-        else:
-            rows = self.tensors(batch)
         outputs = [
             network(obs, None, legal).outputs.flatten(0, 1)
             for network in networks
@@ -525,16 +490,13 @@ class DQNPolicy(Policy):
         noise = [sample_noise(1, n_noise, self.generator) if n_noise else None for _ in range(2)]
         fractions: tuple[Tensor | None, Tensor | None] = None, None
         if self._draws_fractions and isinstance(value, DrawnFractions):
-            fractions = value.draw(n_rows * (1 if self.sequences is None else self.sequences.length), self.generator)
+            fractions = value.draw(self._memory.n_rows(n_rows), self.generator)
         return {"online": RandomInputs(noise[0], fractions[0]), "target": RandomInputs(noise[1], fractions[1])}
 
-    def loss(self, batch: TensorBatch, /) -> Loss:
+    def loss(self, rows: TensorBatch, /) -> Loss:
         """Return the value part's loss of the chosen actions towards the TD target, plus the penalty."""
-        with torch.no_grad():
-            target_network = batch.recalled(self.target_network)
-        network, rows = batch.recalled(self.network), batch.steps
-        online = RandomInputs(*rows.inputs["online"]).fixed_in(network)
-        target = RandomInputs(*rows.inputs["target"]).fixed_in(target_network)
+        online = RandomInputs(*rows.inputs["online"]).fixed_in(self.network)
+        target = RandomInputs(*rows.inputs["target"]).fixed_in(self.target_network)
         prediction = online(rows.obs, rows.legal)
         chosen = pick(prediction.outputs, rows.action)  # [B, W]
         with torch.no_grad():
@@ -551,16 +513,7 @@ class DQNPolicy(Policy):
         if self.penalty is not None:
             penalty = self.penalty(self.value.mean(prediction.outputs), rows.action, rows.legal)
             loss, metrics["penalty_mean"] = loss + penalty, penalty.detach().mean()
-        return batch.per_sample(Loss(loss, priority, metrics))
-
-    def _check_recurrence(self, name: str, act_on: ActOn) -> None:
-        """Raise for options that do not go with a network that has a memory, or that has none."""
-        with Checks(name) as checks:
-            check_memory(checks, self._state_size, self.sequences, self.auxiliary)
-            checks.require(
-                not self._state_size or act_on == "policy",
-                ".act_on must be 'policy' for a recurrent network, whose state is not copied, got 'cpu'",
-            )
+        return Loss(loss, priority, metrics)
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that differ from the policy's or do not fit its networks, else store them."""
@@ -574,19 +527,17 @@ class DQNPolicy(Policy):
         blank = zeros_of(observation_space)
         obs = to_device(blank, self.device)
         with forward_on(f"{name}'s network", observation_space):
-            prediction = self._predict(obs)
+            prediction, _ = self._predict(obs)
         check_prediction(name, prediction, action_space, self.value)
         extras = blank_columns(self.columns, {**COLUMN_SPECS, **self.extras_spec}, self.device)
         if extras is not None:
             streams = self.streams_state()
             inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device) | self.loss_noise(1)
             self.load_streams_state(streams)
-            rows: Any = blank_row(obs, self.preprocess, extras)._replace(inputs=inputs)
-            if self.sequences is not None:
-                given = obs, self.sequences, self.horizon.longest, extras, self._state_size
-                rows = self.rows(blank_sequence(*given), inputs)
+            rows = self.rows(self._memory.blank(blank_row(obs, extras), self.horizon), inputs)
             check_loss(
-                f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}", lambda: self.loss(rows)
+                f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}",
+                lambda: rows.reduce(self.loss(rows)),
             )
         if self._cpu_copy is not None:
             self._cpu_copy.check(name, self._acting_parts, blank, n_updates=self.n_updates)

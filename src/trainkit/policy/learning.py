@@ -153,7 +153,8 @@ class Learning:
             if gradient_step.loss is None:
                 continue
             policy.enter_step(gradient_step)
-            objective = Objective(name, gradient_step.loss, policy.rows, fixed[0], with_weights=not results.outputs)
+            what = name, gradient_step.loss, policy.rows, gradient_step.module, fixed[0]
+            objective = Objective(*what, with_weights=not results.outputs)
             own = columns, {**inputs, **results.outputs_for(gradient_step.reads)}
             minimize = partial(policy.engine.minimize, gradient_step, objective, own, step=step, lr=rates.get(name))
             try:

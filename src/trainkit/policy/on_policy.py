@@ -1,7 +1,6 @@
 """`OnpolicyPolicy`, the base class of learners from rollouts."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -14,7 +13,6 @@ from trainkit.core import tree
 from trainkit.core.assignments import fixed_options
 from trainkit.core.data import (
     POLICY_ACTION,
-    STATE,
     ArraySpec,
     Horizon,
     Rollout,
@@ -31,18 +29,18 @@ from trainkit.engine.gradient_step import Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.action_scale import ActionBound, action_scale_for
-from trainkit.nets.actor_critic import ActorCriticNetwork, ActorCriticOutput
+from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import Distribution, distribution_for
 from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
 from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.actor import ActorPolicy
-from trainkit.policy.advantages import RolloutRows, TensorRollout, gae, normalized
+from trainkit.policy.advantages import RolloutRows, TensorRollout, gae
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import RolloutLayout, RolloutSequences, check_memory, state_spec
+from trainkit.policy.recurrence import memory_for
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.update_result import UpdateResult
 
@@ -101,10 +99,14 @@ class OnpolicyPolicy(ActorPolicy):
         sequences: Sequences | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
-        self._state_size = network.state_size if isinstance(network, ActorCriticNetwork) else 0
+        memory = memory_for(type(self).__name__, (network,), sequences, Sequences(16, 0))
         with Checks(type(self).__name__) as checks:
             checks.number("lam", lam, low=0, high=1)
-            self._check_recurrence(checks, sequences, options.get("auxiliary"))
+            rule = ".auxiliary is for networks without a memory: leave one of the two out"
+            checks.require(memory.size == 0 or options.get("auxiliary") is None, rule)
+            has_none = sequences is None or (sequences.burn_in == 0 and sequences.stored_state)
+            rule = f".sequences must have burn_in=0 and stored states, got {sequences}"
+            checks.require(memory.size == 0 or has_none, rule)
             if (horizon := options.get("horizon")) is not None:
                 _check_one_step(checks, horizon)
         super().__init__(action_space=action_space, **options)
@@ -114,16 +116,14 @@ class OnpolicyPolicy(ActorPolicy):
         self._extras_spec = dict(_STORED)
         if self.action_scale is not None:
             self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self.action_scale.low.shape, dtype=_FLOAT32)
-        if self._state_size:
-            self._sequences = Sequences(16, 0) if sequences is None else sequences
-            self.columns = (*type(self).columns, STATE, "t")
-            self._extras_spec[STATE] = state_spec(self._state_size)
+        self._memory = memory
+        self.columns = (*type(self).columns, *memory.columns)
+        self._extras_spec |= memory.spec
         self.network = network
         self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
-        loss = self.loss if self.sequences is None else self._sequence_loss
-        self.add_gradient_step("model", self, default, clip, loss=loss, training=False, **how)
+        self.add_gradient_step("model", self, default, clip, loss=self.loss, training=False, **how)
         self._action_std = ActionStd(self.distribution)
         self.exploration = exploration
         self.eval()
@@ -198,13 +198,9 @@ class OnpolicyPolicy(ActorPolicy):
 
     # ---- acting ----
 
-    def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        if state is None:
-            outputs, value = self.network(features)
-            return outputs, {"value": value}
-        network: Any = self.network
-        (outputs, value), after = network.unroll(tree.map_tree(lambda leaf: leaf.unsqueeze(0), features), state)
-        return outputs, {"value": value, STATE: after}
+    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs, value = self.network(features)
+        return outputs, {"value": value}
 
     def _act(self, given: Any) -> dict[str, Tensor]:
         results = super()._act(given)
@@ -244,60 +240,23 @@ class OnpolicyPolicy(ActorPolicy):
     def _updates(
         self, rollout: Rollout | TensorRollout, step: int, batch_size: int | None, repeat: int
     ) -> Iterator[UpdateResult]:
-        rows = self._rows(rollout)
-        n_rows = len(rollout)
-        layout: RolloutLayout | None = None
-        if self.sequences is not None:
-            assert isinstance(rollout, Rollout), "collectors of tensors reject memories"
-            positions = np.flatnonzero(rollout.is_row)
-            starts = np.ravel(rollout.extras["t"])[positions] == 0
-            layout = RolloutLayout(positions, starts, rollout.reward.shape[1], self.sequences.length)
+        rows, n_rows = self._rows(rollout), len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
+        how: dict[str, Any] = {"normalize": self.normalize_advantage, "generator": self.generator}
         for _ in range(repeat):
-            batches = self._batches(rows, n_batches)
-            if layout is not None:
-                batches = self._batches_of_sequences(rows, layout, n_batches)
-            for batch in batches:
-                result, metrics = self._learning.update(tuple(batch), len(batch.action), step=step)
+            for batch in self._memory.batches(rows, rollout, n_batches, **how):
+                result, metrics = self._learning.update(batch.columns(), len(batch.action), step=step)
                 yield result
                 if self._should_stop(metrics):
                     return
-
-    def _batches(self, rows: RolloutRows, n_batches: int) -> Iterator[RolloutRows]:
-        """Yield batches of rows in a new order."""
-        order = torch.randperm(len(rows.action), generator=self.generator, device=self.device)
-        shuffled = rows.at(order)
-        if self.normalize_advantage:
-            shuffled = shuffled.normalized_in(n_batches)
-        if self.device == CPU:
-            shuffled = shuffled.in_arrays()
-        yield from shuffled.split(n_batches)
-
-    def _batches_of_sequences(self, rows: RolloutRows, layout: RolloutLayout, n_batches: int) -> Iterator[RolloutRows]:
-        """Yield batches of sequences in a new order, see `RolloutSequences`."""
-        n_sequences = len(layout.n_rows)
-        order = torch.randperm(n_sequences, generator=self.generator, device=self.device).cpu().numpy()
-        for chosen in np.array_split(order, min(n_batches, n_sequences)):
-            index, n_rows = (to_device(column, self.device) for column in layout.batch(chosen))
-            step = torch.arange(len(index), device=self.device).unsqueeze(1)
-            valid = step < n_rows
-            share = (valid * (valid.numel() / valid.sum())).flatten()
-            last = (n_rows - 1).clamp(min=0)
-            source = torch.minimum(step, last) * len(n_rows) + torch.arange(len(n_rows), device=self.device)
-            batch = rows.at(index.flatten())
-            if self.normalize_advantage:
-                batch = batch._replace(advantage=normalized(batch.advantage, share))
-            memory = RolloutSequences(rows.extras[STATE][index[0]], source.flatten(), share)
-            batch = batch._replace(memory=tuple(memory))
-            yield batch.in_arrays() if self.device == CPU else batch
 
     def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
         """Return the values of the loss's schedules."""
         return {name: getattr(self, name)(step) for name in self._scheduled}
 
-    def rows(self, columns: Any, inputs: Any, frames: Any = None) -> RolloutRows:
+    def rows(self, columns: Any, inputs: Any, frames: Any = None, module: nn.Module | None = None) -> RolloutRows:
         """Return B rows of a rollout as the argument of losses."""
-        return RolloutRows(*columns)._replace(inputs=inputs)
+        return self._memory.rollout_rows(RolloutRows(*columns)._replace(inputs=inputs))
 
     def _rows(self, rollout: Rollout | TensorRollout) -> RolloutRows:
         """Return the rows of a rollout with their advantages."""
@@ -307,7 +266,7 @@ class OnpolicyPolicy(ActorPolicy):
         with torch.no_grad():
             next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
             if len(rollout.last_rows):
-                last = self._values(*self._before_last(rollout))
+                last = self._values(*self._memory.before_last(rollout))
                 legal = legal_mask(rollout.last_obs)
                 if legal is not None:
                     last = last * legal.any(dim=1)  # without a legal action the episode is over
@@ -318,16 +277,6 @@ class OnpolicyPolicy(ActorPolicy):
         extras = {name: rollout.extras[name] for name in self.columns}
         columns = features, legal, action, rollout.log_prob, value, advantage, advantage + value, extras
         return RolloutRows(*columns)
-
-    def _before_last(self, rollout: TensorRollout) -> tuple[Any, ...]:
-        """Return the observations to bootstrap from [E, ...]; of a recurrent policy those before, and states, too."""
-        if self.sequences is None:
-            return (rollout.last_obs,)
-        rows = rollout.last_rows
-        if rollout.positions is not None:
-            rows = torch.searchsorted(rollout.positions, rows)
-        before = tree.map_tree(lambda leaf: leaf[rows], rollout.obs)
-        return rollout.last_obs, before, rollout.extras[STATE][rows]
 
     def _on_device(self, rollout: Rollout) -> TensorRollout:
         """Send a rollout to the device by one copy, without positions that have no row."""
@@ -359,7 +308,7 @@ class OnpolicyPolicy(ActorPolicy):
         return TensorRollout(**to_device(arrays, self.device))
 
     def _values(self, *given: Any) -> Tensor:
-        """Return the values [K] of raw observations on the device, without gradients; see `_before_last`."""
+        """Return the values [K] of raw observations on the device, without gradients; see `NoMemory.before_last`."""
         if self.device != CPU:
             with torch.no_grad():
                 return self._value_of(given)["value"]
@@ -367,41 +316,14 @@ class OnpolicyPolicy(ActorPolicy):
         return torch.from_numpy(self._engine.call("values", self._value_of, arrays)["value"])
 
     def _value_of(self, given: Any) -> dict[str, Tensor]:
-        if self.sequences is None:
-            return {"value": self.network(self.preprocess(given[0]))[1]}
-        obs, before, state = given
-        two = tree.map_tree(lambda *leaves: torch.stack(leaves), self.preprocess(before), self.preprocess(obs))
-        network: Any = self.network
-        return {"value": network.unroll(two, state)[0].value[len(state) :]}
+        x = self._memory.join_last(self.preprocess, given)
+        return {"value": self.network(x)[1][-len(tree.first_leaf(given[0])) :]}
 
     def _advantages(
         self, reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, ended: Tensor
     ) -> Tensor:
         """Estimate advantages [T, N]."""
         return gae(reward, value, next_value, terminated, ended, gamma=self.horizon.gamma, lam=self.lam)
-
-    def _check_recurrence(self, checks: Checks, sequences: Sequences | None, auxiliary: object) -> None:
-        """Note options that do not go with a network that has a memory, or that has none."""
-        check_memory(checks, self._state_size, sequences, auxiliary)
-        if self._state_size and sequences is not None:
-            has_none = sequences.burn_in == 0 and sequences.stored_state
-            checks.require(has_none, f".sequences must have burn_in=0 and stored states, got {sequences}")
-
-    def evaluated(self, rows: RolloutRows) -> ActorCriticOutput:
-        """Return the network's outputs for B rows, of a recurrent policy those of sequences, for losses."""
-        if rows.memory is None:
-            outputs: ActorCriticOutput = self.network(rows.features)
-            return outputs
-        memory = RolloutSequences(*rows.memory)
-        network: Any = self.network
-        features = tree.map_tree(lambda leaf: leaf.unflatten(0, (-1, len(memory.state))), rows.features)
-        (numbers, value), _ = network.unroll(features, memory.state)
-        return ActorCriticOutput(numbers[memory.source], value[memory.source])
-
-    def _sequence_loss(self, rows: RolloutRows) -> Loss:
-        """Return the loss of a recurrent policy, whose mean is that over rows."""
-        loss = self.loss(rows)
-        return replace(loss, per_row=loss.per_row * RolloutSequences(*rows.memory).share)
 
     def loss(self, rows: RolloutRows) -> Loss:
         """Return the loss of B rows."""

@@ -66,7 +66,7 @@ class PPOPolicy(OnpolicyPolicy):
     def loss(self, rows: RolloutRows) -> Loss:
         """Return the clipped surrogate objective, the value loss and the entropy bonus of each row."""
         clip_ratio = rows.inputs["clip_ratio"]
-        outputs, value = self.evaluated(rows)
+        outputs, value = self.network(rows.obs)
         log_ratio = self.distribution.log_prob(outputs, rows.action, rows.legal) - rows.log_prob
         ratio = log_ratio.exp()
         bound = rows.advantage + clip_ratio * rows.advantage.abs()  # of the clipped objective
@@ -138,7 +138,7 @@ class A2CPolicy(OnpolicyPolicy):
 
     def loss(self, rows: RolloutRows) -> Loss:
         """Return the policy gradient's surrogate objective, the value loss and the entropy bonus of each row."""
-        outputs, value = self.evaluated(rows)
+        outputs, value = self.network(rows.obs)
         policy_loss = -(self.distribution.log_prob(outputs, rows.action, rows.legal) * rows.advantage)
         value_loss = (value - rows.returns).square()
         entropy = self.distribution.entropy(outputs, rows.legal)
@@ -172,7 +172,7 @@ class ReinforcePolicy(OnpolicyPolicy):
 
     def loss(self, rows: RolloutRows) -> Loss:
         """Return the policy gradient's surrogate objective of each row."""
-        outputs, _ = self.evaluated(rows)
+        outputs, _ = self.network(rows.obs)
         entropy = self.distribution.entropy(outputs, rows.legal)
         metrics = {"entropy": entropy.mean(), "return_mean": (rows.returns - rows.value).mean()}
         return Loss(-(self.distribution.log_prob(outputs, rows.action, rows.legal) * rows.advantage), metrics=metrics)

@@ -1,13 +1,13 @@
-"""How a recurrent policy carries its state from step to step, and how it learns from sequences.
+"""Memories of policies: how a state is carried from step to step, and how networks learn from sequences.
 
 Acting, a policy gets back the state that its last `act` returned, one row per environment, and stores with each step
-the state before it. Learning, a network passes once over the observations of each sequence: first without gradient
-over the burn-in, which starts at the stored state, then over the rows to learn from and the observations that their
-n-step windows reach. What its memory returns there are the features of rows; from these on the loss is that of rows
-without a memory, where an observation is a position among them.
+the state before it. Learning, a network's memory passes once over the observations of each sequence: first without
+gradient over the burn-in, which starts at the stored state, then over the rows to learn from and the observations that
+their n-step windows reach. What it returns there are the features of rows; from these on the loss is that of rows
+without a memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,12 +17,166 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.data import ArraySpec, SequenceBatch, Sequences
+from trainkit.core.data import STATE, ArraySpec, Horizon, Rollout, SequenceBatch, Sequences
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.engine.device import to_device
 from trainkit.engine.device_frames import with_frames
-from trainkit.engine.loss import Loss, TensorBatch, legal_mask
-from trainkit.nets.encoders import Encoder
-from trainkit.nets.recurrent import Memory, reset
+from trainkit.engine.loss import Columns, Loss, TensorBatch, legal_mask
+from trainkit.nets.recurrent import Recall, RecurrentEncoder, lay_out_states, reset
+from trainkit.policy.advantages import RolloutRows, TensorRollout, normalized
+from trainkit.policy.memory import NoMemory
+
+STATE_OUT = "state_out"  # the state after a step, among the results of a forward pass
+
+
+def memory_for(
+    policy: str, networks: tuple[nn.Module, ...], sequences: Sequences | None, default: Sequences
+) -> NoMemory:
+    """Return the memory of a policy's networks.
+
+    Args:
+        policy: the class, for errors.
+        networks: whose encoders' states follow one another.
+        sequences: what to learn from; None is `default`.
+
+    Raises:
+        ConfigError: there are sequences, and no network has a memory.
+    """
+    encoders = lay_out_states(*networks)
+    with Checks(policy) as checks:
+        rule = ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out"
+        checks.require(bool(encoders) or sequences is None, rule)
+    if not encoders:
+        return NoMemory()
+    return RecurrentMemory(encoders, default if sequences is None else sequences)
+
+
+class RecurrentMemory(NoMemory):
+    """The memories of a policy's networks.
+
+    Args:
+        encoders: of its networks.
+        sequences: what they learn from.
+    """
+
+    def __init__(self, encoders: list[RecurrentEncoder], sequences: Sequences) -> None:
+        self._encoders, self.sequences = encoders, sequences
+        self.size = encoders[-1].part.stop
+        spec = ArraySpec(shape=(self.size,), dtype=np.dtype(np.float32))
+        self.spec = {STATE: spec} if sequences.stored_state else {}
+        self.columns = (STATE, "t")
+        self._sequences = sequences
+
+    # ---- acting ----
+
+    def carry(self, state: Any, n_rows: int, starts: Any, env_ids: Any) -> "CarriedState":
+        """Return the states of K rows, from what the last step returned."""
+        carried = CarriedState(state, self.size, n_rows, starts, env_ids)
+        if self.spec:
+            carried.columns[STATE] = carried.rows
+        return carried
+
+    def join(self, features: Any, state: Any) -> Any:
+        """Return features [K, ...] as networks are given them, with the states before the step [K, S].
+
+        Without states, (), they are the first of their episodes.
+        """
+        return features if isinstance(state, tuple) else _Step(features, state)
+
+    def after(self, x: Any) -> dict[str, Tensor]:
+        """Return the states after the step, by name, of what `join` returned, once networks were called with it."""
+        return {STATE_OUT: x.after(self._encoders)} if isinstance(x, _Step) else {}
+
+    def check_state(self, policy: str, state: Any, n_rows: int) -> Any:
+        """Return the states [K, S] that a user has given; None stands for the starts of episodes."""
+        if state is None:
+            return ()
+        if np.shape(state) != (n_rows, self.size):
+            raise ConfigError(
+                f"{policy}: state must be [{n_rows}, {self.size}], a row per observation, got {np.shape(state)}"
+            )
+        return np.asarray(state, np.float32)
+
+    # ---- learning from batches ----
+
+    def n_rows(self, n_samples: int) -> int:
+        """Return the number of rows that a loss is computed of for B sequences."""
+        return n_samples * self._sequences.length
+
+    def to_columns(self, policy: str, batch: Any) -> "SequenceColumns":
+        """Return the columns of sequences."""
+        if not isinstance(batch, SequenceBatch):
+            raise ConfigError(
+                f"{policy} is recurrent and learns from sequences, got a {type(batch).__name__}: use "
+                "buffer.sample_sequences"
+            )
+        sequences = self._sequences
+        wanted, given = (sequences.n_before, sequences.n_before + sequences.length), (batch.burn_in, len(batch.reward))
+        if given != wanted:
+            raise ConfigError(
+                f"sequences must have {wanted[0]} rows of burn-in, {wanted[1]} in all, as {sequences} says, got "
+                f"{given}: sample them with length=policy.sequences.length, burn_in=policy.sequences.burn_in"
+            )
+        state = batch.state if sequences.stored_state else None
+        fields = batch.observations, batch.after, batch.action, batch.reward, batch.discount, batch.valid, batch.starts
+        return SequenceColumns(*fields, state, batch.weight, dict(batch.extras))
+
+    def to_rows(
+        self, columns: "SequenceColumns", inputs: Any, preprocess: nn.Module, frames: Any, module: nn.Module | None
+    ) -> TensorBatch:
+        """Return sequences on the device as the argument of losses: their rows, [length * B]."""
+        observations = with_frames(columns.observations, frames)
+        shape = tree.first_leaf(observations).shape[:2]
+        with torch.no_grad():
+            features = preprocess(tree.map_tree(lambda leaf: leaf.flatten(0, 1), observations))
+        features = tree.map_tree(lambda leaf: leaf.unflatten(0, shape), features)
+        learning = {*self._encoders} if module is None else {*module.modules()}
+        unrolled = _Unrolled(features, columns.starts, columns.state, self._sequences.n_before, learning)
+        return _rows_of(columns, unrolled, legal_mask(observations), self._sequences)._replace(inputs=inputs)
+
+    def blank(self, row: Columns, horizon: Horizon) -> "SequenceColumns":
+        """Return the columns of one blank sequence."""
+        sequences = self._sequences
+        n_rows = sequences.n_before + sequences.length
+        number = row.reward.new_zeros((n_rows, 1))
+        observations = tree.map_tree(lambda leaf: leaf.expand(n_rows + horizon.longest, *leaf.shape), row.obs)
+        after = torch.arange(1, n_rows + 1, device=number.device).unsqueeze(1)
+        flags = number == 0
+        state = number.new_zeros(1, self.size) if sequences.stored_state else None
+        columns = {name: column.expand(n_rows, *column.shape) for name, column in row.extras.items()}
+        fields = observations, after, number.long(), number, number, flags, ~flags, state, number[0], columns
+        return SequenceColumns(*fields)
+
+    # ---- learning from rollouts ----
+
+    def before_last(self, rollout: TensorRollout) -> tuple[Any, ...]:
+        """Return the observations [E, ...] to bootstrap from, those before them, and the states before these."""
+        rows = rollout.last_rows
+        if rollout.positions is not None:
+            rows = torch.searchsorted(rollout.positions, rows)
+        before = tree.map_tree(lambda leaf: leaf[rows], rollout.obs)
+        return rollout.last_obs, before, rollout.extras[STATE][rows]
+
+    def join_last(self, preprocess: nn.Module, given: tuple[Any, ...]) -> "_Sequences":
+        """Return the features of two steps, [2 * E]; the last E rows are those to bootstrap from."""
+        obs, before, state = given
+        two = tree.map_tree(lambda *leaves: torch.stack(leaves), preprocess(before), preprocess(obs))
+        return _Sequences(two, state)
+
+    def batches(self, rows: RolloutRows, rollout: Rollout | TensorRollout, n_batches: int, **how: Any) -> Iterator[Any]:
+        """Return the batches of sequences in a new order."""
+        assert isinstance(rollout, Rollout), "collectors of tensors reject memories"
+        positions = np.flatnonzero(rollout.is_row)
+        starts = np.ravel(rollout.extras["t"])[positions] == 0
+        layout = RolloutLayout(positions, starts, rollout.reward.shape[1], self._sequences.length)
+        return _sequence_batches(rows, layout, n_batches, **how)
+
+    def rollout_rows(self, rows: RolloutRows) -> RolloutRows:
+        """Return a batch of `batches` on the device as the argument of losses."""
+        memory = RolloutSequences(*rows.memory)
+        features = tree.map_tree(lambda leaf: leaf.unflatten(0, (-1, len(memory.state))), rows.features)
+        return rows._replace(features=_Sequences(features, memory.state, memory.source), reduce=memory.reduce)
+
 
 # ---- acting ----
 
@@ -39,6 +193,7 @@ class CarriedState:
 
     Attributes:
         rows: the states before the step [K, S].
+        columns: what of them is stored.
     """
 
     def __init__(
@@ -60,128 +215,155 @@ class CarriedState:
         self.rows: NDArray[np.float32] = held[self._ids]
         if starts is not None:
             self.rows[starts] = 0.0
+        self.columns: dict[str, NDArray[Any]] = {}
 
-    def after(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the states of all environments [N, S] after the step, from those of the K rows."""
+    def after(self, results: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Return the states of all environments [N, S] after the step, from the results of the K rows."""
         state = self._all.copy()
-        state[self._ids] = rows
+        state[self._ids] = results[STATE_OUT]
         return state
 
 
-def checked_state(policy: Any, state: NDArray[np.float32], obs: Any) -> NDArray[np.float32]:
-    """Return the recurrent states [K, S] before observations [K, ...].
+class _Step(Recall):
+    """Features [K, ...] of one step, and the states before it [K, S]."""
 
-    Raises:
-        ConfigError: the policy has no memory, or states of another shape.
-    """
-    name, size, n_rows = type(policy).__name__, policy.state_size, len(tree.first_leaf(obs))
-    if not size:
-        raise ConfigError(f"{name} has no memory: leave state out")
-    if np.shape(state) != (n_rows, size):
-        raise ConfigError(f"{name}: state must be [{n_rows}, {size}], a row per observation, got {np.shape(state)}")
-    return np.asarray(state, np.float32)
+    def __init__(self, features: Any, state: Tensor, after: dict[int, Tensor] | None = None) -> None:
+        self._features, self._state = features, state
+        self._after: dict[int, Tensor] = {} if after is None else after  # by the start of a memory's part
 
+    def recall(self, encoder: RecurrentEncoder) -> Tensor:
+        """Return the outputs [K, F] of an encoder's memory, and keep its next state."""
+        first = tree.map_tree(lambda leaf: leaf.unsqueeze(0), self._features)
+        outputs, self._after[encoder.part.start] = encoder.unroll(first, self._state[:, encoder.part])
+        return outputs.squeeze(0)
 
-def memory_of(network: object) -> Memory | None:
-    """Return the memory of a network's encoder, None where it has none."""
-    encoder = getattr(network, "encoder", None)
-    return encoder.memory if isinstance(encoder, Encoder) else None
+    def after(self, encoders: list[RecurrentEncoder]) -> Tensor:
+        """Return the states after the step [K, S], also of encoders that were not called."""
+        for encoder in encoders:
+            if encoder.part.start not in self._after:
+                self.recall(encoder)
+        parts = [self._after[encoder.part.start] for encoder in encoders]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-
-def state_size_of(*networks: object) -> int:
-    """Return S, of the recurrent states of networks one after the other; 0 without memories."""
-    memories = [memory_of(network) for network in networks]
-    return sum(memory.state_size for memory in memories if memory is not None)
-
-
-def state_spec(size: int) -> ArraySpec:
-    """Return the specification of the column of recurrent states."""
-    return ArraySpec(shape=(size,), dtype=np.dtype(np.float32))
+    def without(self, names: frozenset[str]) -> "_Step":
+        """Return it without these leaves of a dict of features."""
+        return _Step(_without(self._features, names), self._state, self._after)
 
 
-def check_memory(checks: Checks, state_size: int, sequences: Sequences | None, auxiliary: object) -> None:
-    """Note options that do not go with networks that have a memory, or that have none."""
-    rule = ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out"
-    checks.require(state_size > 0 or sequences is None, rule)
-    rule = ".auxiliary is for networks without a memory: leave one of the two out"
-    checks.require(state_size == 0 or auxiliary is None, rule)
+def _without(features: Any, names: frozenset[str]) -> Any:
+    return {name: leaf for name, leaf in features.items() if name not in names}
 
 
 # ---- learning ----
 
 
-class SequenceRows(NamedTuple):
-    """B sequences on the device, observations as features; see `SequenceBatch`."""
+class SequenceColumns(NamedTuple):
+    """B sequences as an update is given them: see `SequenceBatch`."""
 
     observations: Any  # [T + n, B, ...]
-    after: Tensor  # [T, B]
-    action: Tensor  # [T, B, ...]
-    reward: Tensor  # [T, B]
-    discount: Tensor  # [T, B]
-    valid: Tensor  # [T, B]
-    starts: Tensor  # [T, B]
-    state: Tensor | None  # [B, S]
-    weight: Tensor  # [B]
-    extras: Mapping[str, Tensor]  # {column: [T, B, ...]}
-    legal: Tensor | None  # [T + n, B, A]
-    burn_in: int
-    eta: float
-    inputs: Any
+    after: Any  # [T, B]
+    action: Any  # [T, B, ...]
+    reward: Any  # [T, B]
+    discount: Any  # [T, B]
+    valid: Any  # [T, B]
+    starts: Any  # [T, B]
+    state: Any  # [B, S]; None: none was stored
+    weight: Any  # [B]
+    extras: dict[str, Any]  # {column: [T, B, ...]}
 
-    @property
-    def steps(self) -> TensorBatch:
-        """The rows to learn from, [length * B], where `valid` is false the last one before it.
 
-        An observation is its position among those after the burn-in, [(length + n) * B].
-        """
-        valid = self.valid[self.burn_in :]
-        column = torch.arange(valid.shape[1], device=valid.device)
-        step = torch.arange(len(valid), device=valid.device).unsqueeze(1)
-        last = valid.sum(dim=0).sub(1).clamp(min=0)
-        obs = (torch.minimum(step, last) * valid.shape[1] + column).flatten()
-        after = (self.after[self.burn_in :] - self.burn_in).clamp(min=0)
-        next_obs = (after * valid.shape[1] + column).flatten()
-        discount, legal, next_legal = self._flat(self.discount), None, None
-        if self.legal is not None:
-            of_all = self._flat(self.legal)
-            legal, next_legal = of_all[obs], of_all[next_obs]
-            discount = discount * next_legal.any(dim=1)
-        action, reward, weight = self._flat(self.action), self._flat(self.reward), torch.ones_like(discount)
-        extras = {name: self._flat(rows) for name, rows in self.extras.items()}
-        action = action if action.is_floating_point() else action.long()
-        rows = TensorBatch(obs, action, reward, discount, next_obs, weight, legal, next_legal, extras)
-        return rows._replace(inputs=self.inputs)
+class _Unrolled:
+    """The features of sequences, and what memories return for them; only those of `learning` modules with gradients."""
 
-    def _flat(self, column: Tensor) -> Tensor:
-        """Return the part of a column [..., B, ...] after the burn-in as rows."""
-        return column[self.burn_in :].flatten(0, 1)
+    def __init__(
+        self, features: Any, starts: Tensor, state: Tensor | None, burn_in: int, learning: Set[nn.Module]
+    ) -> None:
+        self._features, self._starts, self._state, self._burn_in = features, starts, state, burn_in
+        self._learning = learning
+        self._known: dict[RecurrentEncoder, tuple[Tensor, bool]] = {}  # outputs, and whether they have gradients
 
-    def recalled(self, network: nn.Module, part: slice = slice(None)) -> "Recalled":
-        """Return a recurrent network as a function of positions among the observations after the burn-in.
+    def outputs(self, encoder: RecurrentEncoder) -> Tensor:
+        """Return the outputs [(length + n) * B, F] of an encoder's memory after the burn-in, by one pass over time."""
+        with_grad = torch.is_grad_enabled() and encoder in self._learning
+        known, has_grad = self._known.get(encoder, (None, False))
+        if known is None or (with_grad and not has_grad):
+            with torch.set_grad_enabled(with_grad):
+                known = self._passed(encoder)
+            self._known[encoder] = known, with_grad
+        return known
 
-        Args:
-            network: has an `encoder` with a memory, and `predict`.
-            part: of the states, those of this network.
-        """
-        encoder: Any = network.encoder
-        n_rows = self.valid.shape[1]
-        given = self.state
-        state = self.reward.new_zeros(n_rows, encoder.memory.state_size) if given is None else given[:, part]
+    def _passed(self, encoder: RecurrentEncoder) -> Tensor:
+        n_rows, size = self._starts.shape[1], encoder.memory.state_size
+        given = self._state
+        first = tree.first_leaf(self._features)
+        state = first.new_zeros(n_rows, size, dtype=torch.float32) if given is None else given[:, encoder.part]
         with torch.no_grad():
-            state = reset(state, self.starts[0])
-            if self.burn_in:
-                before = tree.map_tree(lambda leaf: leaf[: self.burn_in], self.observations)
-                state = reset(encoder.unroll(before, state)[1], self.starts[self.burn_in])
-        later = tree.map_tree(lambda leaf: leaf[self.burn_in :], self.observations)
-        return Recalled(network, encoder.unroll(later, state.detach())[0].flatten(0, 1))
+            state = reset(state, self._starts[0])
+            if self._burn_in:
+                before = tree.map_tree(lambda leaf: leaf[: self._burn_in], self._features)
+                state = reset(encoder.unroll(before, state)[1], self._starts[self._burn_in])
+        later = tree.map_tree(lambda leaf: leaf[self._burn_in :], self._features)
+        return encoder.unroll(later, state.detach())[0].flatten(0, 1)
 
-    def per_sample(self, loss: Loss) -> Loss:
-        """Return the loss of sequences from that of `steps`: its mean over the batch is the mean over valid rows.
+
+class _Positions(Recall):
+    """Features of rows, as positions [R] among those of sequences after the burn-in."""
+
+    def __init__(self, unrolled: _Unrolled, position: Tensor) -> None:
+        self._unrolled, self._position = unrolled, position
+
+    def recall(self, encoder: RecurrentEncoder) -> Tensor:
+        """Return the outputs [R, F] of an encoder's memory."""
+        return self._unrolled.outputs(encoder)[self._position]
+
+
+def _rows_of(columns: SequenceColumns, unrolled: _Unrolled, legal: Tensor | None, sequences: Sequences) -> TensorBatch:
+    """Return the rows to learn from, [length * B], where `valid` is false the last one before it."""
+    burn_in = sequences.n_before
+
+    def flat(column: Tensor) -> Tensor:
+        return column[burn_in:].flatten(0, 1)
+
+    valid = columns.valid[burn_in:]
+    column = torch.arange(valid.shape[1], device=valid.device)
+    step = torch.arange(len(valid), device=valid.device).unsqueeze(1)
+    last = valid.sum(dim=0).sub(1).clamp(min=0)
+    obs = (torch.minimum(step, last) * valid.shape[1] + column).flatten()
+    after = (columns.after[burn_in:] - burn_in).clamp(min=0)
+    next_obs = (after * valid.shape[1] + column).flatten()
+    discount, own_legal, next_legal = flat(columns.discount), None, None
+    if legal is not None:
+        of_all = flat(legal)
+        own_legal, next_legal = of_all[obs], of_all[next_obs]
+        discount = discount * next_legal.any(dim=1)
+    action = flat(columns.action)
+    return TensorBatch(
+        obs=_Positions(unrolled, obs),
+        action=action if action.is_floating_point() else action.long(),
+        reward=flat(columns.reward),
+        discount=discount,
+        next_obs=_Positions(unrolled, next_obs),
+        weight=columns.weight,
+        legal=own_legal,
+        next_legal=next_legal,
+        extras={name: flat(rows) for name, rows in columns.extras.items()},
+        reduce=_OfSequences(valid, sequences.eta).reduce,
+    )
+
+
+class _OfSequences:
+    """What of rows [length * B] is real, `valid` [length, B]."""
+
+    def __init__(self, valid: Tensor, eta: float) -> None:
+        self._valid, self._eta = valid, eta
+
+    def reduce(self, loss: Loss) -> Loss:
+        """Return the loss of sequences from that of rows: its mean over the batch is the mean over valid rows.
 
         The priority of a sequence is eta times the largest of its rows' and 1 - eta times their mean (Kapturowski et
         al., 2019, section 2.3).
         """
-        valid = self.valid[self.burn_in :].to(loss.per_row.dtype)  # [length, B]
+        valid = self._valid.to(loss.per_row.dtype)
         n_valid = valid.sum(dim=0)
         share = valid.shape[1] / n_valid.sum().clamp(min=1.0)
         per_row = (loss.per_row.view(valid.shape) * valid).sum(dim=0) * share
@@ -189,23 +371,27 @@ class SequenceRows(NamedTuple):
         if priority is not None:
             of_rows = priority.view(valid.shape) * valid
             mean = of_rows.sum(dim=0) / n_valid.clamp(min=1.0)
-            priority = self.eta * of_rows.amax(dim=0) + (1.0 - self.eta) * mean
+            priority = self._eta * of_rows.amax(dim=0) + (1.0 - self._eta) * mean
         return replace(loss, per_row=per_row, priority=priority)
 
 
-class Recalled:
-    """A recurrent network whose memory has passed over sequences: called with positions in the place of features.
+class _Sequences(Recall):
+    """Features [T, S, ...] of sequences of one episode each, and the states before them [S, size].
 
-    Args:
-        network: has `predict`, as `QNetwork`.
-        features: what its memory returned [R, F].
+    Networks give their outputs by row, [T * S], of the rows `source`, if they are given.
     """
 
-    def __init__(self, network: Any, features: Tensor) -> None:
-        self._predict, self._features = network.predict, features
+    def __init__(self, features: Any, state: Tensor, source: Tensor | None = None) -> None:
+        self._features, self._state, self._source = features, state, source
 
-    def __call__(self, position: Tensor, *given: Any) -> Any:
-        return self._predict(self._features[position], *given)
+    def recall(self, encoder: RecurrentEncoder) -> Tensor:
+        """Return the outputs [R, F] of an encoder's memory."""
+        outputs = encoder.unroll(self._features, self._state[:, encoder.part])[0].flatten(0, 1)
+        return outputs if self._source is None else outputs[self._source]
+
+    def without(self, names: frozenset[str]) -> "_Sequences":
+        """Return it without these leaves of a dict of features."""
+        return _Sequences(_without(self._features, names), self._state, self._source)
 
 
 class RolloutSequences(NamedTuple):
@@ -214,6 +400,10 @@ class RolloutSequences(NamedTuple):
     state: Any  # [S, size], before the first rows
     source: Any  # [L * S], the row whose outputs count, which where there is none is the last one before
     share: Any  # [L * S], what a row's loss is multiplied by: 0 where there is none, so that the mean is over rows
+
+    def reduce(self, loss: Loss) -> Loss:
+        """Return the loss whose mean is that over real rows."""
+        return replace(loss, per_row=loss.per_row * self.share)
 
 
 _MULTIPLE = 8  # of the number of sequences in a batch, so that few shapes are recorded
@@ -260,39 +450,22 @@ class RolloutLayout:
         return index, n_rows
 
 
-def sequence_columns(batch: SequenceBatch, sequences: Sequences) -> Any:
-    """Return the columns of a batch for `sequence_rows`."""
-    wanted = (sequences.n_before, sequences.n_before + sequences.length)
-    given = (batch.burn_in, len(batch.reward))
-    if given != wanted:
-        raise ConfigError(
-            f"sequences must have {wanted[0]} rows of burn-in, {wanted[1]} in all, as {sequences} says, got {given}: "
-            "sample them with length=policy.sequences.length, burn_in=policy.sequences.burn_in"
-        )
-    fields = (batch.observations, batch.after, batch.action, batch.reward, batch.discount, batch.valid, batch.starts)
-    return *fields, batch.state if sequences.stored_state else None, batch.weight, dict(batch.extras)
-
-
-def blank_sequence(obs: Any, sequences: Sequences, n_step: int, extras: Mapping[str, Tensor], state_size: int) -> Any:
-    """Return the columns of one sequence of blank observations [1, ...] on the device."""
-    n_rows = sequences.n_before + sequences.length
-    number = torch.zeros((n_rows, 1), device=tree.first_leaf(obs).device, dtype=torch.float32)
-    observations = tree.map_tree(lambda leaf: leaf.expand(n_rows + n_step, *leaf.shape), obs)
-    after = torch.arange(1, n_rows + 1, device=number.device).unsqueeze(1)
-    flags = number == 0
-    state = number.new_zeros(1, state_size) if sequences.stored_state else None
-    columns = {name: column.expand(n_rows, *column.shape) for name, column in extras.items()}
-    return observations, after, number.long(), number, number, flags, ~flags, state, number[0], columns
-
-
-def sequence_rows(columns: Any, preprocess: nn.Module, sequences: Sequences, frames: Any, inputs: Any) -> SequenceRows:
-    """Return the columns of sequences on the device as the argument of losses."""
-    observations, after, action, reward, discount, valid, starts, state, weight, extras = columns
-    observations = with_frames(observations, frames)
-    legal = legal_mask(observations)
-    shape = tree.first_leaf(observations).shape[:2]
-    with torch.no_grad():
-        features = preprocess(tree.map_tree(lambda leaf: leaf.flatten(0, 1), observations))
-    features = tree.map_tree(lambda leaf: leaf.unflatten(0, shape), features)
-    of_rows = after, action, reward, discount, valid, starts
-    return SequenceRows(features, *of_rows, state, weight, extras, legal, sequences.n_before, sequences.eta, inputs)
+def _sequence_batches(
+    rows: RolloutRows, layout: RolloutLayout, n_batches: int, *, normalize: bool, generator: torch.Generator
+) -> Iterator[RolloutRows]:
+    """Yield batches of sequences in a new order, see `RolloutSequences`."""
+    n_sequences, device = len(layout.n_rows), generator.device
+    order = torch.randperm(n_sequences, generator=generator, device=device).cpu().numpy()
+    for chosen in np.array_split(order, min(n_batches, n_sequences)):
+        index, n_rows = (to_device(column, device) for column in layout.batch(chosen))
+        step = torch.arange(len(index), device=device).unsqueeze(1)
+        valid = step < n_rows
+        share = (valid * (valid.numel() / valid.sum())).flatten()
+        last = (n_rows - 1).clamp(min=0)
+        source = torch.minimum(step, last) * len(n_rows) + torch.arange(len(n_rows), device=device)
+        batch = rows.at(index.flatten())
+        if normalize:
+            batch = batch._replace(advantage=normalized(batch.advantage, share))
+        memory = RolloutSequences(rows.extras[STATE][index[0]], source.flatten(), share)
+        batch = batch._replace(memory=tuple(memory))
+        yield batch.in_arrays() if device.type == "cpu" else batch

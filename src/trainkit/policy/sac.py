@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainkit.core import tree
 from trainkit.core.assignments import fixed_options
-from trainkit.core.data import STATE, Horizon, Obs, Sequences
+from trainkit.core.data import Horizon, Obs, Sequences
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
@@ -28,13 +28,13 @@ from trainkit.nets.distributions import SquashedGaussian, bounded_box
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
-from trainkit.nets.recurrent import Recurrent
+from trainkit.nets.recurrent import Recurrent, lay_out_states
 from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import check_memory, checked_state, state_size_of, state_spec
+from trainkit.policy.recurrence import memory_for
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.target import Target
 
@@ -96,19 +96,18 @@ class SACPolicy(ActorPolicy):
     ) -> None:
         name = type(self).__name__
         box = bounded_box(name, action_space)
-        self._actor_size, size = state_size_of(actor), state_size_of(critics)
-        self._state_size = self._actor_size + size
+        has_both = bool(lay_out_states(actor)) == bool(lay_out_states(critics))
+        memory = memory_for(name, (actor, critics), sequences, Sequences())
         with Checks(name) as checks:
-            has_both = (self._actor_size > 0) == (size > 0)
             checks.require(has_both, " needs a memory in both the actor and the critics, or in neither: add the other")
-            check_memory(checks, self._state_size, sequences, options.get("auxiliary"))
+            rule = ".auxiliary is for networks without a memory: leave one of the two out"
+            checks.require(memory.size == 0 or options.get("auxiliary") is None, rule)
             _check_temperature(checks, temperature, initial_temperature, target_entropy)
         super().__init__(action_space=action_space, **options)
         self.distribution: SquashedGaussian = SquashedGaussian(box, log_std=None)
         self._scale = self._action_scale = ActionScale(box)
-        self._sequences = Sequences() if self._state_size and sequences is None else sequences
-        if self.sequences is not None and self.sequences.stored_state:
-            self._extras_spec = {STATE: state_spec(self._state_size)}
+        self._memory = memory
+        self._extras_spec = dict(memory.spec)
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
         is_learned = temperature == "auto"
@@ -185,23 +184,8 @@ class SACPolicy(ActorPolicy):
         critics = CriticNetwork(preprocess.shapes, n_dimensions, **how)
         return cls(actor, critics, **defaults | parts)
 
-    def _actor(self, features: Any, state: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        if state is None:
-            return self.actor(features), {}
-        actor: Any = self.actor
-        x, _, state = self._unrolled(features, state)
-        outputs: Tensor = actor.predict(x)
-        return outputs, {STATE: state}
-
-    def _unrolled(self, features: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the actor's and the critics' memories give [K, F] for one step, and the next states [K, S]."""
-        actor: Any = self.actor
-        critics: Any = self.critics
-        first: Any = tree.map_tree(lambda leaf: leaf.unsqueeze(0), features)
-        own, others = state.split([self._actor_size, self._state_size - self._actor_size], dim=1)
-        x, own = actor.encoder.unroll(first, own)
-        of_critics, others = critics.encoder.unroll(first, others)
-        return x.squeeze(0), of_critics.squeeze(0), torch.cat([own, others], dim=1)
+    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.actor(features), {}
 
     def greedy_values(
         self, obs: Obs, state: NDArray[np.float32] | None = None
@@ -213,20 +197,12 @@ class SACPolicy(ActorPolicy):
         episodes.
         """
         rows, is_one = self._read("greedy_values", obs)
+        before = self._memory.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
         self.enter(training=False)
-        actor: Any = self.actor
-        critics: Any = self.critics
         with torch.no_grad():
-            features = self.features(rows)
-            of_actor = of_critics = features
-            if state is not None:
-                of_actor, of_critics, _ = self._unrolled(
-                    features, to_device(checked_state(self, state, rows), self.device)
-                )
-                actor, critics = actor.predict, critics.predict
-            mode = self.distribution.mode(actor(of_actor), None)
-            unit = mode.reshape(len(mode), -1)
-            best: NDArray[np.float32] = critics(of_critics, unit).amin(dim=1).cpu().numpy()
+            x = self._memory.join(self.features(rows), to_device(before, self.device))
+            mode = self.distribution.mode(self.actor(x), None)
+            best: NDArray[np.float32] = self.critics(x, mode.reshape(len(mode), -1)).amin(dim=1).cpu().numpy()
         gap = np.full_like(best, np.inf)
         return (best[0], gap[0]) if is_one else (best, gap)
 
@@ -238,55 +214,38 @@ class SACPolicy(ActorPolicy):
 
     def loss_noise(self, n_rows: int) -> dict[str, Any]:
         """Sample noise [B, D] for this and for the next observation's action; of sequences for each row."""
-        n_rows *= 1 if self.sequences is None else self.sequences.length
+        n_rows = self._memory.n_rows(n_rows)
         how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
         noise, next_noise = torch.randn(2, n_rows, self.distribution.n_dimensions, **how)
         return {"noise": noise, "next_noise": next_noise}
 
-    def critic_loss(self, batch: TensorBatch, /) -> Loss:
+    def critic_loss(self, rows: TensorBatch, /) -> Loss:
         """Return half the squared TD errors of all critics (equations 5 and 6); the priority is their mean size."""
         with torch.no_grad():
-            actor = batch.recalled(self.actor, self._actors_part)
-            target_critics = batch.recalled(self.target_critics, self._critics_part)
-        critics, rows = batch.recalled(self.critics, self._critics_part), batch.steps
-        with torch.no_grad():
-            next_unit, log_prob = self.distribution.draw(actor(rows.next_obs), rows.inputs["next_noise"])
-            after = target_critics(rows.next_obs, next_unit).amin(dim=1) - self._temperature(rows) * log_prob
+            next_unit, log_prob = self.distribution.draw(self.actor(rows.next_obs), rows.inputs["next_noise"])
+            after = self.target_critics(rows.next_obs, next_unit).amin(dim=1) - self._temperature(rows) * log_prob
             target = rows.reward + torch.where(rows.discount > 0, rows.discount * after, 0.0)
         unit = self._scale.to_unit(rows.action).reshape(len(rows.action), -1).clamp(-1.0, 1.0)
-        q = critics(rows.obs, unit)
+        q = self.critics(rows.obs, unit)
         td = q - target.unsqueeze(1)  # [B, C]
         priority = td.detach().abs().mean(dim=1)
         metrics = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
         metrics |= {"td_abs_mean": priority.mean(), "td_abs_max": priority.max()}
-        return batch.per_sample(Loss(0.5 * td.square().sum(dim=1), priority, metrics))
+        return Loss(0.5 * td.square().sum(dim=1), priority, metrics)
 
-    def actor_loss(self, batch: TensorBatch, /) -> Loss:
+    def actor_loss(self, rows: TensorBatch, /) -> Loss:
         """Return temperature * log pi minus the critics' minimum for a sampled action (equation 9)."""
-        with torch.no_grad():
-            critics = batch.recalled(self.critics, self._critics_part)
-        actor, rows = batch.recalled(self.actor, self._actors_part), batch.steps
         temperature = self._temperature(rows)
-        unit, log_prob = self.distribution.draw(actor(rows.obs), rows.inputs["noise"])
-        q = critics(rows.obs, unit).amin(dim=1)
+        unit, log_prob = self.distribution.draw(self.actor(rows.obs), rows.inputs["noise"])
+        q = self.critics(rows.obs, unit).amin(dim=1)
         metrics = {"entropy": -log_prob.mean(), "temperature": temperature}
-        loss = Loss(temperature * log_prob - q, metrics=metrics, outputs={"log_prob": log_prob})
-        return batch.per_sample(loss)
+        return Loss(temperature * log_prob - q, metrics=metrics, outputs={"log_prob": log_prob})
 
-    def temperature_loss(self, batch: TensorBatch, /) -> Loss:
+    def temperature_loss(self, rows: TensorBatch, /) -> Loss:
         """Return log temperature times (entropy - target entropy) (equation 18)."""
         assert self.learned_temperature is not None, "there is no such step otherwise"
-        excess = -(batch.inputs["log_prob"] + self.target_entropy)
-        return batch.per_sample(Loss(self.learned_temperature.log * excess))
-
-    @property
-    def _actors_part(self) -> slice:
-        """The actor's part of a state [B, S]."""
-        return slice(self._actor_size)
-
-    @property
-    def _critics_part(self) -> slice:
-        return slice(self._actor_size, None)
+        excess = -(rows.inputs["log_prob"] + self.target_entropy)
+        return Loss(self.learned_temperature.log * excess)
 
     def _temperature(self, rows: TensorBatch) -> Tensor:
         """Return the temperature, a scalar without gradient."""
