@@ -38,7 +38,7 @@ NAMESPACES = {
         Estimate HasActionProbability HasActionValues StreamedDataset direct_method doubly_robust from_minari
         importance_sampling load_dataset stream_dataset to_minari weighted_importance_sampling
     """,
-    "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Precision TensorBatch TorchOptimizer",
+    "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Max Min Precision TensorBatch TorchOptimizer",
     "envs": """
         ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs ObserveState
         PreviousStep Processor AgentId TimeFeature check_env flat_actions group_agents make_envs

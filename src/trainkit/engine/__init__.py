@@ -3,7 +3,7 @@
 from trainkit.engine.device_frames import DeviceFrames
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Clip, GradientStep
-from trainkit.engine.loss import Loss, TensorBatch
+from trainkit.engine.loss import Loss, Max, Min, TensorBatch
 from trainkit.engine.optimizers import Adam, TorchOptimizer
 from trainkit.engine.precision import Precision
 
@@ -15,6 +15,8 @@ __all__ = [
     "EngineName",
     "GradientStep",
     "Loss",
+    "Max",
+    "Min",
     "Precision",
     "TensorBatch",
     "TorchOptimizer",

@@ -1,7 +1,7 @@
 """What losses are given and return: rows on the device, a loss per row, and the scalar to minimize."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,9 +19,59 @@ RESERVED_METRICS = frozenset(
 )
 
 
-def same(loss: "Loss") -> "Loss":
-    """Return the loss of what the buffer sampled from that of rows where these are the same."""
-    return loss
+@dataclass(frozen=True, slots=True)
+class Max:
+    """A metric: the largest number of rows [B, ...]."""
+
+    of_rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Min:
+    """A metric: the smallest number of rows [B, ...]."""
+
+    of_rows: Tensor
+
+
+class Reduction:
+    """How the loss and the metrics of rows [B] become those of what the buffer sampled: of rows, they are the same."""
+
+    def __call__(self, loss: "Loss") -> "Loss":
+        """Return the loss of what was sampled, with scalar metrics."""
+        priority = None if loss.priority is None else self.priorities(loss.priority)
+        metrics = {name: self.metric(metric) for name, metric in loss.metrics.items()}
+        return replace(loss, per_row=self.losses(loss.per_row), priority=priority, metrics=metrics)
+
+    def metric(self, metric: "Metric") -> Tensor:
+        """Return a scalar."""
+        if isinstance(metric, Max):
+            return self.largest(metric.of_rows)
+        if isinstance(metric, Min):
+            return self.smallest(metric.of_rows)
+        return self.mean(metric) if metric.dim() else metric
+
+    def losses(self, per_row: Tensor) -> Tensor:
+        """Return the losses of what was sampled, whose mean is the mean over real rows."""
+        return per_row
+
+    def priorities(self, priority: Tensor) -> Tensor:
+        """Return the priorities of what was sampled."""
+        return priority
+
+    def mean(self, column: Tensor) -> Tensor:
+        """Return the mean over real rows."""
+        return column.mean()
+
+    def largest(self, column: Tensor) -> Tensor:
+        """Return the largest of real rows."""
+        return column.max()
+
+    def smallest(self, column: Tensor) -> Tensor:
+        """Return the smallest of real rows."""
+        return column.min()
+
+
+ROWS = Reduction()
 
 
 class Columns(NamedTuple):
@@ -53,7 +103,7 @@ class TensorBatch(NamedTuple):
     next_legal: Tensor | None  # [B, A], of next_obs
     extras: Mapping[str, Tensor] = MappingProxyType({})  # {column: [B, ...]}, those that the policy's `columns` names
     inputs: Any = MappingProxyType({})  # what the policy's `loss_inputs` returned, and earlier losses' outputs
-    reduce: "Callable[[Loss], Loss]" = same  # of rows, to the loss of what the buffer sampled
+    reduce: Reduction = ROWS  # to the loss of what the buffer sampled
 
 
 def tensor_batch(columns: Columns, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
@@ -91,14 +141,18 @@ class Loss:
     Attributes:
         per_row: [B]. The engine minimizes the mean of `rows.weight * per_row`, of `per_row` where rows have no weight.
         priority: [B], for a prioritized buffer; None where there is none.
-        metrics: scalars for dashboards by name, the same names at every update; not those of `RESERVED_METRICS`.
+        metrics: for dashboards by name, the same names at every update, and not those of `RESERVED_METRICS`: scalars,
+            or columns [B, ...], which are averaged over rows as the loss is, or `Max` and `Min` of columns.
         outputs: tensors by name that later gradient steps of the same update read in `rows.inputs`.
     """
 
     per_row: Tensor
     priority: Tensor | None = None
-    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: "Mapping[str, Metric]" = field(default_factory=dict)
     outputs: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+Metric = Tensor | Max | Min
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +245,13 @@ def _check(subject: str, result: Loss, n_rows: int) -> None:
     if reserved := RESERVED_METRICS & result.metrics.keys():
         raise ConfigError(f"{subject}: the metrics {', '.join(sorted(reserved))} are the policy's own: rename yours")
     for name, metric in result.metrics.items():
-        if not isinstance(metric, Tensor) or metric.shape:
-            got = list(metric.shape) if isinstance(metric, Tensor) else type(metric).__name__
-            raise ConfigError(f"{subject}: the metric {name!r} must be a scalar tensor, got {got}: give its mean")
+        column = metric.of_rows if isinstance(metric, (Max, Min)) else metric
+        if not isinstance(column, Tensor) or (column.dim() and len(column) != n_rows):
+            got = list(column.shape) if isinstance(column, Tensor) else type(column).__name__
+            raise ConfigError(
+                f"{subject}: the metric {name!r} must be a scalar tensor, or a column [B, ...] of {n_rows} rows, whose "
+                f"mean is taken, got {got}: give its mean"
+            )
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
-from trainkit.engine.loss import Loss, same
+from trainkit.engine.loss import ROWS, Reduction
 
 
 @checked
@@ -73,11 +73,12 @@ def discounted_returns(
 def normalized(advantage: Tensor, share: Tensor | None = None) -> Tensor:
     """Return advantages [..., B] with mean 0 and population standard deviation 1 over B; 0 if all are equal.
 
-    With `share` [B], whose mean is 1, rows count that much.
+    With `share` [B], rows count that much.
     """
-    if share is not None:
-        distance = advantage - (share * advantage).mean()
-        return distance / ((share * distance.square()).mean().sqrt() + 1e-8)
+    if share is not None:  # in float64, in which equal advantages have their mean as mean
+        exact, weight = advantage.double(), share.double() / share.double().sum()
+        distance = exact - (weight * exact).sum()
+        return (distance / ((weight * distance.square()).sum().sqrt() + 1e-8)).to(advantage.dtype)
     deviation, mean = torch.std_mean(advantage, dim=-1, correction=0, keepdim=True)
     return (advantage - mean) / (deviation + 1e-8)
 
@@ -120,7 +121,7 @@ class RolloutRows(NamedTuple):
     memory: Any = ()  # of a policy with a memory, whose rows are those of sequences [L * S]: see `RolloutSequences`
     inputs: Any = {}  # noqa: RUF012  # what the policy's `loss_inputs` returned
     weight: Tensor | None = None  # rows have equal weights
-    reduce: Callable[[Loss], Loss] = same  # of rows, to the loss that is minimized
+    reduce: Reduction = ROWS  # to the loss that is minimized
 
     @property
     def obs(self) -> Any:

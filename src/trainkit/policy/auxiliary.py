@@ -40,7 +40,7 @@ class AuxiliaryLoss:
                 f"auxiliary must return a loss per row, [B] = {list(result.per_row.shape)}, got {got}: the mean over "
                 "rows is the engine's"
             )
-        metrics = {**result.metrics, "auxiliary": term.mean()}
+        metrics = {**result.metrics, "auxiliary": term}
         return replace(result, per_row=result.per_row + term, metrics=metrics)
 
     def _loss_and_features(self, rows: Any) -> tuple[Loss, Tensor]:

@@ -57,7 +57,7 @@ from trainkit.policy.checks import check_same_spaces
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.layer_streams import LayerStreams, drops
 from trainkit.policy.learning import Learning
-from trainkit.policy.memory import NoMemory
+from trainkit.policy.no_memory import NoMemory
 from trainkit.policy.parts import LearningPart
 from trainkit.policy.persistence import (
     KeyMap,

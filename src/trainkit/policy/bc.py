@@ -165,10 +165,10 @@ class BCPolicy(ActorPolicy):
         else:
             loss = -self.distribution.log_prob(outputs, action, legal)
         with torch.no_grad():
-            metrics = {"entropy": self.distribution.entropy(outputs, legal).mean()}
+            metrics = {"entropy": self.distribution.entropy(outputs, legal)}
             if not self._is_box:
                 is_same = (self.distribution.mode(outputs, legal) == action).view(len(action), -1)
-                metrics["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype).mean()
+                metrics["accuracy"] = is_same[:, self._counted].all(dim=1).to(loss.dtype)
         return Loss(loss, metrics=metrics)
 
 

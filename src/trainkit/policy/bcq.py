@@ -178,7 +178,7 @@ class DiscreteBCQPolicy(DQNPolicy):
         """Return the cross-entropy to the data's actions, and the weighted squares of the logits."""
         logits = self.plausible.logits(rows.obs)
         legal_logits = masked(logits, rows.legal)
-        share = self.plausible.among(legal_logits.detach()).to(logits.dtype).mean()
+        share = self.plausible.among(legal_logits.detach()).to(logits.dtype)  # [B, A]
         error = functional.cross_entropy(legal_logits, rows.action, reduction="none")
         squares = self.logit_weight * logits.square().mean(dim=1)
         return Loss(error + squares, metrics={"plausible_share": share})

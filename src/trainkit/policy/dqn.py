@@ -34,7 +34,7 @@ from trainkit.core.spaces import checked_legal, count_actions, joint_actions, le
 from trainkit.engine.device import to_device
 from trainkit.engine.device_frames import frames_of
 from trainkit.engine.gradient_step import Clip
-from trainkit.engine.loss import Loss, TensorBatch, blank_row, legal_mask
+from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch, blank_row, legal_mask
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
@@ -508,11 +508,11 @@ class DQNPolicy(Policy):
             loss, priority = self.value.loss(chosen, td_target)
         with torch.no_grad():
             q = self.value.mean(chosen)
-            metrics = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
+            metrics: dict[str, Metric] = {"q_mean": q, "q_max": Max(q), "q_min": Min(q)}
             metrics |= self.value.metrics(chosen, td_target, after, reward, rows.discount)
         if self.penalty is not None:
             penalty = self.penalty(self.value.mean(prediction.outputs), rows.action, rows.legal)
-            loss, metrics["penalty_mean"] = loss + penalty, penalty.detach().mean()
+            loss, metrics["penalty_mean"] = loss + penalty, penalty.detach()
         return Loss(loss, priority, metrics)
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:

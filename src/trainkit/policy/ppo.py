@@ -81,12 +81,12 @@ class PPOPolicy(OnpolicyPolicy):
         with torch.no_grad():
             change = ratio - 1.0
             metrics = {
-                "policy_loss": policy_loss.mean(),
-                "value_loss": value_loss.mean(),
-                "entropy": entropy.mean(),
-                "approx_kl": (change - log_ratio).mean(),
-                "clip_share": (change.abs() > clip_ratio).to(change.dtype).mean(),
-                "value_mean": value.mean(),
+                "policy_loss": policy_loss,
+                "value_loss": value_loss,
+                "entropy": entropy,
+                "approx_kl": change - log_ratio,
+                "clip_share": (change.abs() > clip_ratio).to(change.dtype),
+                "value_mean": value,
             }
         return Loss(loss, metrics=metrics)
 
@@ -144,7 +144,7 @@ class A2CPolicy(OnpolicyPolicy):
         entropy = self.distribution.entropy(outputs, rows.legal)
         loss = policy_loss + self.value_weight * value_loss - rows.inputs["entropy_weight"] * entropy
         columns = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value_mean": value}
-        return Loss(loss, metrics={name: column.mean() for name, column in columns.items()})
+        return Loss(loss, metrics=columns)
 
 
 @checked
@@ -174,5 +174,5 @@ class ReinforcePolicy(OnpolicyPolicy):
         """Return the policy gradient's surrogate objective of each row."""
         outputs, _ = self.network(rows.obs)
         entropy = self.distribution.entropy(outputs, rows.legal)
-        metrics = {"entropy": entropy.mean(), "return_mean": (rows.returns - rows.value).mean()}
+        metrics = {"entropy": entropy, "return_mean": rows.returns - rows.value}
         return Loss(-(self.distribution.log_prob(outputs, rows.action, rows.legal) * rows.advantage), metrics=metrics)

@@ -8,7 +8,6 @@ without a memory.
 """
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +20,10 @@ from trainkit.core.data import STATE, ArraySpec, Horizon, Rollout, SequenceBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.device import to_device
 from trainkit.engine.device_frames import with_frames
-from trainkit.engine.loss import Columns, Loss, TensorBatch, legal_mask
+from trainkit.engine.loss import Columns, Reduction, TensorBatch, legal_mask
 from trainkit.nets.recurrent import Recall, RecurrentEncoder, lay_out_states, reset
 from trainkit.policy.advantages import RolloutRows, TensorRollout, normalized
-from trainkit.policy.memory import NoMemory
+from trainkit.policy.no_memory import NoMemory
 
 STATE_OUT = "state_out"  # the state after a step, among the results of a forward pass
 
@@ -175,7 +174,9 @@ class RecurrentMemory(NoMemory):
         """Return a batch of `batches` on the device as the argument of losses."""
         memory = RolloutSequences(*rows.memory)
         features = tree.map_tree(lambda leaf: leaf.unflatten(0, (-1, len(memory.state))), rows.features)
-        return rows._replace(features=_Sequences(features, memory.state, memory.source), reduce=memory.reduce)
+        return rows._replace(
+            features=_Sequences(features, memory.state, memory.source), reduce=_OfRollout(memory.share)
+        )
 
 
 # ---- acting ----
@@ -347,32 +348,63 @@ def _rows_of(columns: SequenceColumns, unrolled: _Unrolled, legal: Tensor | None
         legal=own_legal,
         next_legal=next_legal,
         extras={name: flat(rows) for name, rows in columns.extras.items()},
-        reduce=_OfSequences(valid, sequences.eta).reduce,
+        reduce=_OfSequences(valid, sequences.eta),
     )
 
 
-class _OfSequences:
-    """What of rows [length * B] is real, `valid` [length, B]."""
+class _OfRealRows(Reduction):
+    """Of rows some of which are padding."""
+
+    is_real: Tensor  # [R]
+
+    def mean(self, column: Tensor) -> Tensor:
+        """Return the mean over real rows, as that of the loss."""
+        return self.losses(column.flatten(1).mean(dim=1) if column.dim() > 1 else column).mean()
+
+    def largest(self, column: Tensor) -> Tensor:
+        """Return the largest of real rows."""
+        return column.masked_fill(self._padding(column), -torch.inf).max()
+
+    def smallest(self, column: Tensor) -> Tensor:
+        """Return the smallest of real rows."""
+        return column.masked_fill(self._padding(column), torch.inf).min()
+
+    def _padding(self, column: Tensor) -> Tensor:
+        return ~self.is_real.view(-1, *[1] * (column.dim() - 1))
+
+
+class _OfSequences(_OfRealRows):
+    """Of rows [length * B] of sequences, where those are real that are `valid` [length, B]."""
 
     def __init__(self, valid: Tensor, eta: float) -> None:
-        self._valid, self._eta = valid, eta
+        self._valid, self.is_real, self._eta = valid, valid.flatten(), eta
 
-    def reduce(self, loss: Loss) -> Loss:
-        """Return the loss of sequences from that of rows: its mean over the batch is the mean over valid rows.
+    def losses(self, per_row: Tensor) -> Tensor:
+        """Return the losses [B] of sequences, whose mean is the mean over real rows."""
+        valid = self._valid.to(per_row.dtype)
+        share = valid.shape[1] / valid.sum(dim=0).sum().clamp(min=1.0)
+        return (per_row.view(valid.shape) * valid).sum(dim=0) * share
 
-        The priority of a sequence is eta times the largest of its rows' and 1 - eta times their mean (Kapturowski et
-        al., 2019, section 2.3).
+    def priorities(self, priority: Tensor) -> Tensor:
+        """Return eta times the largest priority of a sequence's rows and 1 - eta times their mean.
+
+        Kapturowski et al. (2019), section 2.3.
         """
-        valid = self._valid.to(loss.per_row.dtype)
-        n_valid = valid.sum(dim=0)
-        share = valid.shape[1] / n_valid.sum().clamp(min=1.0)
-        per_row = (loss.per_row.view(valid.shape) * valid).sum(dim=0) * share
-        priority = loss.priority
-        if priority is not None:
-            of_rows = priority.view(valid.shape) * valid
-            mean = of_rows.sum(dim=0) / n_valid.clamp(min=1.0)
-            priority = self._eta * of_rows.amax(dim=0) + (1.0 - self._eta) * mean
-        return replace(loss, per_row=per_row, priority=priority)
+        valid = self._valid.to(priority.dtype)
+        of_rows = priority.view(valid.shape) * valid
+        mean = of_rows.sum(dim=0) / valid.sum(dim=0).clamp(min=1.0)
+        return self._eta * of_rows.amax(dim=0) + (1.0 - self._eta) * mean
+
+
+class _OfRollout(_OfRealRows):
+    """Of rows of a rollout's sequences, each of which counts for a share, 0 where there is none."""
+
+    def __init__(self, share: Tensor) -> None:
+        self._share, self.is_real = share, share > 0
+
+    def losses(self, per_row: Tensor) -> Tensor:
+        """Return losses whose mean is that over real rows."""
+        return per_row * self._share
 
 
 class _Sequences(Recall):
@@ -400,10 +432,6 @@ class RolloutSequences(NamedTuple):
     state: Any  # [S, size], before the first rows
     source: Any  # [L * S], the row whose outputs count, which where there is none is the last one before
     share: Any  # [L * S], what a row's loss is multiplied by: 0 where there is none, so that the mean is over rows
-
-    def reduce(self, loss: Loss) -> Loss:
-        """Return the loss whose mean is that over real rows."""
-        return replace(loss, per_row=loss.per_row * self.share)
 
 
 _MULTIPLE = 8  # of the number of sequences in a batch, so that few shapes are recorded

@@ -20,7 +20,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
 from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Clip
-from trainkit.engine.loss import Loss, TensorBatch
+from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
@@ -229,8 +229,8 @@ class SACPolicy(ActorPolicy):
         q = self.critics(rows.obs, unit)
         td = q - target.unsqueeze(1)  # [B, C]
         priority = td.detach().abs().mean(dim=1)
-        metrics = {"q_mean": q.mean(), "q_max": q.max(), "q_min": q.min()}
-        metrics |= {"td_abs_mean": priority.mean(), "td_abs_max": priority.max()}
+        metrics: dict[str, Metric] = {"q_mean": q.detach(), "q_max": Max(q.detach()), "q_min": Min(q.detach())}
+        metrics |= {"td_abs_mean": priority, "td_abs_max": Max(priority)}
         return Loss(0.5 * td.square().sum(dim=1), priority, metrics)
 
     def actor_loss(self, rows: TensorBatch, /) -> Loss:
@@ -238,7 +238,7 @@ class SACPolicy(ActorPolicy):
         temperature = self._temperature(rows)
         unit, log_prob = self.distribution.draw(self.actor(rows.obs), rows.inputs["noise"])
         q = self.critics(rows.obs, unit).amin(dim=1)
-        metrics = {"entropy": -log_prob.mean(), "temperature": temperature}
+        metrics = {"entropy": -log_prob, "temperature": temperature}
         return Loss(temperature * log_prob - q, metrics=metrics, outputs={"log_prob": log_prob})
 
     def temperature_loss(self, rows: TensorBatch, /) -> Loss:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import Part, checked, read_only
+from trainkit.engine.loss import Max, Metric
 
 
 class Value(Protocol):
@@ -41,8 +42,8 @@ class Value(Protocol):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Tensor]:
-        """Return scalars by name."""
+    ) -> dict[str, Metric]:
+        """Return numbers of rows by name, as `Loss.metrics`."""
         ...
 
 
@@ -90,7 +91,7 @@ class ReturnValue(nn.Module, Part):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Metric]:
         return td_metrics(self.mean(target) - self.mean(chosen))
 
 
@@ -136,7 +137,7 @@ class ExpectedValue(ReturnValue):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Metric]:
         """Return the mean and maximum of the absolute TD error."""
         return td_metrics(self.returns(target) - self.returns(chosen))
 
@@ -272,8 +273,8 @@ class SupportValue(nn.Module, Part):
 
     def support_metrics(
         self, chosen: Tensor, target: Tensor, returns: Tensor, mass: Tensor, discount: Tensor
-    ) -> dict[str, Tensor]:
-        """Return the scalars of `metrics`.
+    ) -> dict[str, Metric]:
+        """Return the numbers of `metrics`.
 
         Args:
             chosen: logits [B, W].
@@ -289,11 +290,11 @@ class SupportValue(nn.Module, Part):
         log_probability = functional.log_softmax(chosen, dim=1)
         metrics = {
             **td_metrics(self.td_error(chosen, target)),
-            "clipped_share": (mass * (is_below | is_above)).sum(dim=1).mean(),
-            "value_entropy": -(log_probability.exp() * log_probability).sum(dim=1).mean(),
+            "clipped_share": (mass * (is_below | is_above)).sum(dim=1),
+            "value_entropy": -(log_probability.exp() * log_probability).sum(dim=1),
         }
         if self.is_automatic:
-            metrics["clipped_below"] = (mass * is_below).sum(dim=1).mean()
+            metrics["clipped_below"] = (mass * is_below).sum(dim=1)
             metrics |= {"v_min": self.low.clone(), "v_max": self.high.clone()}
         return metrics
 
@@ -369,7 +370,7 @@ class CategoricalValue(SupportValue):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Metric]:
         """Return the TD error, the entropy and the share of the target outside the support."""
         moved, probability = self._moved(reward, discount), self._probability(after, discount)
         return self.support_metrics(chosen, target, moved, probability, discount)
@@ -392,10 +393,10 @@ def td_target(returns: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
     return torch.addcmul(reward, discount, returns.masked_fill(discount == 0, 0.0))  # not 0 * infinity
 
 
-def td_metrics(td: Tensor) -> dict[str, Tensor]:
+def td_metrics(td: Tensor) -> dict[str, Metric]:
     """Return the mean and the largest of the absolute values of TD errors [B]."""
     size = td.abs()
-    return {"td_abs_mean": size.mean(), "td_abs_max": size.max()}
+    return {"td_abs_mean": size, "td_abs_max": Max(size)}
 
 
 def squash(x: Tensor, eps: float) -> Tensor:
@@ -485,7 +486,7 @@ class HLGaussValue(SupportValue):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Metric]:
         """Return the TD error, the entropy and the share of TD targets outside the support."""
         y = self._td_target(after, reward, discount)
         return self.support_metrics(chosen, target, y, torch.ones_like(y), discount)
