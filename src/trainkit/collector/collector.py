@@ -21,7 +21,7 @@ from trainkit.collector.kept_rows import CollectedRows, OpenRows
 from trainkit.collector.policy_actor import PolicyActor
 from trainkit.core import seeding, tree
 from trainkit.core.assignments import fixed_options
-from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
+from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import Actor, PlaysGames, Policy, Recorder, RowStore
@@ -31,7 +31,6 @@ from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_group
 from trainkit.envs.agents import whole_games
 from trainkit.envs.backends import Ids
 from trainkit.envs.envs import Envs, VectorStep, rows_of
-from trainkit.envs.ownership import Use
 from trainkit.envs.recovery import described, play_again
 
 _log = logging.getLogger(__name__)
@@ -332,12 +331,7 @@ class Collector:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Cut the open episodes and reset every environment; equal seeds give equal episodes."""
-        use = Use(self)
-        try:
-            self._envs.ownership.enter(use)
-            self._reset(seed, options)
-        finally:
-            self._envs.ownership.leave(use)
+        self._envs.ownership.during(self, self._reset, seed, options)
 
     def restart(self) -> None:
         """Start again from step 0: discard the counts and a collect that was interrupted, and cut the open episodes.
@@ -363,13 +357,12 @@ class Collector:
             ConfigError, EnvError: as `Envs.rebuild`; all stay as they were.
             BusyError: this collector is collecting.
         """
-        use = Use(self)
-        try:
-            self._envs.ownership.enter(use)
+
+        def rebuild() -> None:
             self._finish_step()
             self._envs.rebuild(env_kwargs)
-        finally:
-            self._envs.ownership.leave(use)
+
+        self._envs.ownership.during(self, rebuild)
         self.require_reset()
 
     def require_reset(self) -> None:
@@ -414,14 +407,12 @@ class Collector:
         if explore is None:
             explore = self._buffer is not None or len(self.recorders) > 0
         options = CollectOptions(explore, random, step, seed, max_episode_steps, render)
-        use = Use(self)
-        try:
-            self._envs.ownership.enter(use)
-            with self._policy_use.by_this_thread():
-                self._start(n_step, n_episode, options)
-                return self._run()
-        finally:
-            self._envs.ownership.leave(use)
+
+        def collect() -> CollectStats:
+            self._start(n_step, n_episode, options)
+            return self._run()
+
+        return self._during(collect)
 
     def stream(
         self, n_step: int, *, explore: bool | None = None, random: bool = False, step: int | None = None
@@ -461,24 +452,22 @@ class Collector:
 
     def resume(self) -> CollectStats:
         """Continue a collect that an exception interrupted; the statistics cover all of it."""
-        use = Use(self)
-        try:
-            self._envs.ownership.enter(use)
+        return self._during(self._run)
+
+    def _during(self, work: Callable[[], CollectStats]) -> CollectStats:
+        """Return the result of work that uses the environments and the policy."""
+
+        def with_policy() -> CollectStats:
             with self._policy_use.by_this_thread():
-                return self._run()
-        finally:
-            self._envs.ownership.leave(use)
+                return work()
+
+        return self._envs.ownership.during(self, with_policy)
 
     def finish_step(self) -> None:
         """Store a step whose overlapped work was interrupted, without doing the rest of that work."""
         if self._open_step is None or self._is_overlapping:
             return
-        use = Use(self)
-        try:
-            self._envs.ownership.enter(use)
-            self._finish_step()
-        finally:
-            self._envs.ownership.leave(use)
+        self._envs.ownership.during(self, self._finish_step)
 
     def _start(self, n_step: int | None, n_episode: int | None, options: CollectOptions) -> None:
         """Check the request of a collect, and start counting."""
@@ -581,13 +570,23 @@ class Collector:
             self._begin_episodes()
 
     def _vector_step(self, overlap: Overlap | None) -> None:
-        """Act, step and store once in every environment that awaits an action."""
-        clock, envs, tally, options = time.perf_counter, self._envs, self._tally, self._options
-        env_ids = self._quota.unfilled(envs.ready)
-        is_all = len(env_ids) == envs.n
-        obs_of_all = envs.obs  # a step replaces it
-        obs = obs_of_all if is_all else rows_of(obs_of_all, env_ids)
-        started = clock()
+        """Act in every environment that awaits an action, step it, and store the rows that this completes."""
+        obs_of_all, env_ids = self._envs.obs, self._quota.unfilled(self._envs.ready)  # a step replaces `obs`
+        obs = obs_of_all if len(env_ids) == self._envs.n else rows_of(obs_of_all, env_ids)
+        output = self._act(obs, env_ids)
+        self._needs_reset = True  # should anything fail before the step is whole
+        outcome = self._step_envs(output.action, env_ids, overlap)
+        if outcome.env_ids is not env_ids:
+            self._open_rows.put(env_ids, output)
+            obs, output = rows_of(obs_of_all, outcome.env_ids), self._open_rows.complete(outcome.env_ids, output.state)
+        if overlap is not None and overlap.error is not None:  # raised on leaving; rows stored before the rest of the
+            self._open_step, self._needs_reset = (obs, env_ids, output, outcome), False  # work would change its draws
+        else:
+            self._store_step(obs, env_ids, output, outcome)
+
+    def _act(self, obs: Obs, env_ids: Ids) -> ActOutput:
+        """Return the actions of environments [K]: the policy's, or random ones."""
+        started, options = time.perf_counter(), self._options
         try:
             if options.random or len(env_ids) == 0:  # 0 where every environment is being reset by its next step
                 output = self._act_at_random(obs, env_ids)
@@ -597,23 +596,20 @@ class Collector:
                     step=self._env_step if options.step is None else options.step,
                     explore=options.explore,
                     state=self._state,
-                    starts=self._starts if is_all else self._starts[env_ids],
+                    starts=self._starts[all_or(env_ids, self._envs.n)],
                     env_ids=env_ids,
                 )
         except NoLegalActionError as error:
-            raise envs.explain_no_action(error) from error.__cause__
-        acted = clock()
-        self._needs_reset = True  # should anything fail before the step is whole
-        outcome = envs.step(output.action, env_ids, None if overlap is None else overlap.run)
-        if outcome.env_ids is not env_ids:
-            self._open_rows.put(env_ids, output)
-            obs, output = rows_of(obs_of_all, outcome.env_ids), self._open_rows.complete(outcome.env_ids, output.state)
-        tally.act_seconds += acted - started
-        tally.env_seconds += clock() - acted - (0.0 if overlap is None else overlap.seconds)
-        if overlap is not None and overlap.error is not None:  # raised on leaving; rows stored before the rest of the
-            self._open_step, self._needs_reset = (obs, env_ids, output, outcome), False  # work would change its draws
-        else:
-            self._store_step(obs, env_ids, output, outcome)
+            raise self._envs.explain_no_action(error) from error.__cause__
+        self._tally.act_seconds += time.perf_counter() - started
+        return output
+
+    def _step_envs(self, action: NDArray[Any], env_ids: Ids, overlap: Overlap | None) -> VectorStep:
+        """Step environments [K], and do the overlapped work, whose time is not the environments'."""
+        started = time.perf_counter()
+        outcome = self._envs.step(action, env_ids, None if overlap is None else overlap.run)
+        self._tally.env_seconds += time.perf_counter() - started - (0.0 if overlap is None else overlap.seconds)
+        return outcome
 
     def _act_at_random(self, obs: Obs, env_ids: Ids) -> ActOutput:
         """Return uniformly random legal actions, with the columns that the policy would return."""
@@ -628,50 +624,61 @@ class Collector:
         return ActOutput(action, extras, self._state)
 
     def _store_step(self, obs: Obs, acted: Ids, output: ActOutput, outcome: VectorStep) -> None:
-        """Store the rows that a vector step completed, and count it."""
-        clock, envs, tally, env_ids = time.perf_counter, self._envs, self._tally, outcome.env_ids
-        stepped = clock()
-        n_rows = len(env_ids)
-        if self._options.max_episode_steps is not None and n_rows:
+        """Store the rows that a vector step completed, count them, and report them."""
+        started = time.perf_counter()
+        if self._options.max_episode_steps is not None and len(outcome.env_ids):
             outcome = self._truncate_at(self._options.max_episode_steps, outcome)
-        transition: Transition | None = None
-        slots: NDArray[np.int64] | None = None
-        if n_rows and (self._buffer is not None or self._observes or self.recorders or self.events is not None):
-            made = outcome.reward, outcome.next_obs, outcome.terminated, outcome.truncated
-            extras = output.extras
-            if self._extra_columns is not None:
-                extras = {**extras, **self._extra_columns.read(outcome.infos, env_ids)}
-            transition = Transition(obs, output.action, *made, env_ids, extras)
-            if self._buffer is not None:
-                slots = self._buffer.add(transition)
-                tally.slots.append(slots)
-            if self._observes:
-                self._policy.observe(transition)
-        tally.store_seconds += clock() - stepped
-        tally.n_step += n_rows
-        tally.n_vector_step += 1
-        n_counted = n_rows if self._rows_per_step == 1 else len(np.unique(acted // self._rows_per_step))
-        self._env_step += n_counted
-        self._state = output.state
-        # A lost life and an agent that leaves end the learner's episode alone; games that are over begin below.
-        self._starts = self._starts.copy()  # the policy may keep the array it was given
-        if acted is not env_ids:
-            self._starts[acted] = False
-        self._starts[env_ids] = outcome.ended
-        self._quota.count_steps(n_counted)
-        self._episodes.step(env_ids, outcome.reward, outcome.late_rewards, acted)
+        transition, slots = self._store(obs, output, outcome)
+        self._tally.store_seconds += time.perf_counter() - started
+        self._count(acted, output, outcome)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
                 recorder.add(transition)
             if self.events is not None:
                 self.events.stepped(transition, outcome.infos, slots, outcome.late_rewards)
         if any_true(outcome.over):
-            self._end_episodes(whole_games(env_ids[outcome.over], envs.n_agents))
-        if envs.soft_horizon is not None:
-            self._count_at_soft_horizon(env_ids[~outcome.over])
+            self._end_episodes(whole_games(outcome.env_ids[outcome.over], self._envs.n_agents))
+        if self._envs.soft_horizon is not None:
+            self._count_at_soft_horizon(outcome.env_ids[~outcome.over])
         if outcome.failed:
             self._drop_failed_episodes(outcome.failed)
         self._needs_reset = False
+
+    def _store(
+        self, obs: Obs, output: ActOutput, outcome: VectorStep
+    ) -> tuple[Transition | None, NDArray[np.int64] | None]:
+        """Store completed rows; return them, None where nothing receives them, and their slots in the buffer."""
+        env_ids, extras = outcome.env_ids, output.extras
+        has_receiver = self._buffer is not None or self._observes or self.recorders or self.events is not None
+        if not (has_receiver and len(env_ids)):
+            return None, None
+        if self._extra_columns is not None:
+            extras = {**extras, **self._extra_columns.read(outcome.infos, env_ids)}
+        made = outcome.reward, outcome.next_obs, outcome.terminated, outcome.truncated
+        transition = Transition(obs, output.action, *made, env_ids, extras)
+        slots: NDArray[np.int64] | None = None
+        if self._buffer is not None:
+            slots = self._buffer.add(transition)
+            self._tally.slots.append(slots)
+        if self._observes:
+            self._policy.observe(transition)
+        return transition, slots
+
+    def _count(self, acted: Ids, output: ActOutput, outcome: VectorStep) -> None:
+        """Count a step of `acted`, and the rows that it completed."""
+        env_ids, tally = outcome.env_ids, self._tally
+        n_counted = len(env_ids) if self._rows_per_step == 1 else len(np.unique(acted // self._rows_per_step))
+        tally.n_step += len(env_ids)
+        tally.n_vector_step += 1
+        self._env_step += n_counted
+        self._quota.count_steps(n_counted)
+        self._state = output.state
+        # A lost life and an agent that leaves end the learner's episode alone; games that are over begin later.
+        self._starts = self._starts.copy()  # the policy may keep the array it was given
+        if acted is not env_ids:
+            self._starts[acted] = False
+        self._starts[env_ids] = outcome.ended
+        self._episodes.step(env_ids, outcome.reward, outcome.late_rewards, acted)
 
     # ---- the ends and starts of episodes ----
 
@@ -833,12 +840,8 @@ class Collector:
             return
         reason: str | None = "what the policy keeps from step to step cannot be saved"
         if not state["has_state"]:
-            use = Use(self)
-            try:
-                self._envs.ownership.enter(use)
-                reason = play_again(self._envs, state["envs"], self._episodes.have_returns)
-            finally:
-                self._envs.ownership.leave(use)
+            replayed = self._envs, state["envs"], self._episodes.have_returns
+            reason = self._envs.ownership.during(self, play_again, *replayed)
         if reason is not None:
             _log.warning("%s: %s; the episodes that ran are cut and others begin", self._envs.name, reason)
             return

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainkit.core.data import all_or
 from trainkit.core.errors import ConfigError
 from trainkit.core.stats import NO_VALUES, CollectStats, PlayerStats, Summary
 
@@ -25,6 +26,7 @@ _NO_LIMIT = (
 _ENDLESS = 100_000  # steps after which an episode is reported as one that may never end
 _RECENT = 100  # episodes in `recent_returns`
 
+_ONE = np.ones((), np.int64)
 _NO_REWARDS: Mapping[int, float] = {}
 
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -177,10 +179,11 @@ class Episodes:
             late_rewards: of agents without a row, by row number.
             acted: who acted in this step; None: the same as `env_ids`.
         """
-        self._returns[env_ids] += reward
+        rows = all_or(env_ids, len(self._lengths))
+        self._returns[rows] += reward
         if self._soft_horizon is not None:
-            self._returns_since_reset[env_ids] += reward
-        self._lengths[env_ids] += 1
+            self._returns_since_reset[rows] += reward
+        self._lengths[rows] += _ONE
         if self._agents:
             self._game_lengths[np.unique((env_ids if acted is None else acted) // self._n_agents)] += 1
         for env_id, late_reward in late_rewards.items():

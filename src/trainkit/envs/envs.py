@@ -3,7 +3,6 @@
 Stacks of frames are made here, lives counted, episodes seeded, and every row is validated before it is returned.
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import seeding, tree
-from trainkit.core.data import ACTION_MASK, Obs, any_true
+from trainkit.core.data import ACTION_MASK, Obs, all_or, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
 from trainkit.envs.actors import Actor, ActorRunner
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work
-from trainkit.envs.ownership import Ownership, Use
+from trainkit.envs.ownership import Ownership, Use, for_owner
 from trainkit.envs.processors import Players, Processed
 from trainkit.envs.recovery import PlayedActions, Restarts, differences
 from trainkit.envs.single import SingleBackend
-from trainkit.envs.validation import ActionValidator, StepValidator, check_rendered
+from trainkit.envs.validation import ActionValidator, StepValidator, Where, check_rendered
 
 if TYPE_CHECKING:
     from trainkit.envs.make import EnvsRecipe
@@ -34,7 +33,7 @@ _Rows = TypeVar("_Rows", Begun, RawStep)
 _Result = TypeVar("_Result")
 _Acted = tuple[NDArray[Any], Ids]  # actions [K, ...] of a step, and their environments [K]
 
-_NONE: Mapping[int, EnvError] = {}
+_ONE = np.ones((), np.int64)
 
 
 class VectorStep(NamedTuple):
@@ -218,6 +217,7 @@ class Envs:
             )
         self._options = options
 
+    @for_owner
     def reset(self, *, seed: int | None = None, options: Options = None) -> Obs:
         """Reset every environment and return the observations [N, ...].
 
@@ -228,8 +228,6 @@ class Envs:
             ConfigError: they are closed, or belong to a collector that is not resetting them.
             BusyError: they are in use.
         """
-        if self.ownership.thread != threading.get_ident():
-            return self._without_owner(self.reset, seed=seed, options=options)
         if seed is not None:
             self._current.restart(seed)
         self._update_ready(ready=self.all_ids)
@@ -239,6 +237,7 @@ class Envs:
         self._start_episodes(self.all_ids, self._options if options is None else options, is_reset=True)
         return self.obs
 
+    @for_owner
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work = None) -> VectorStep:
         """Step environments [K] with actions [K, ...] and return the outcome; call `work` while they step.
 
@@ -249,53 +248,29 @@ class Envs:
             EnvError: an environment raised or returned invalid data, and is not to be rebuilt: reset before continuing.
             ConfigError, BusyError: as `reset`.
         """
-        if self.ownership.thread != threading.get_ident():
-            return self._without_owner(self.step, action, env_ids, work)
-        clock, spent = time.perf_counter, self.spent
-        started = clock()
-        if self._unsent is not None:
-            action, env_ids = self._with_unsent(action, env_ids)
-        self._current.n_steps[env_ids] += 1  # from here on every error is of this step, the first being 1
-        own_action = self._actions.convert(action, env_ids, self._current.describe)
-        spent.action += clock() - started
-        describe = partial(self._current.describe, acted=(action, env_ids))
-        try:
-            raw = self._backend.step(own_action, env_ids, work)
-        except Failure as failure:
-            raise self._error_of(failure, describe) from failure.__cause__
-        stepped = clock()
-        for lost in raw.failures.values():
-            self.restarts.mark_failed(self._error_of(lost, describe))
-        raw, (frame, lives) = self._checked(raw, self._validator.check_step, self._lives, describe)
-        if self.restarts.failed:
-            has_worked = ~np.isin(env_ids, self.restarts.failed_rows)
-            self._played.add(action[has_worked], env_ids[has_worked])
-        else:
-            self._played.add(action, env_ids)
-        if raw.env_ids is not env_ids:
-            self._update_ready(waiting=env_ids, ready=raw.env_ids)
-            env_ids = raw.env_ids
-        next_obs = frame
-        if self.stack > 1:
-            next_obs = shift(self.obs if len(env_ids) == self.n else rows_of(self.obs, env_ids), frame)
-        self.obs = next_obs if len(env_ids) == self.n else put_rows(self.obs, env_ids, next_obs)
-        terminated, ended, over = raw.terminated, raw.over, raw.over
-        if self.agents:
-            ended = terminated | raw.truncated
-            self._update_ready(waiting=env_ids[ended])  # who leaves awaits another game
+        acted = (action, env_ids) if self._unsent is None else self._with_unsent(action, env_ids)
+        raw = self._raw_step(acted, work)
+        started = time.perf_counter()
+        raw, (frame, lives) = self._checked(raw, self._validator.check_step, self._lives, self._describe(acted))
+        self._record(acted)
+        if raw.env_ids is not acted[1]:
+            self._update_ready(waiting=acted[1], ready=raw.env_ids)
+        next_obs = self._stacked(frame, raw.env_ids)
+        self._put(next_obs, raw.env_ids)
+        terminated, ended = raw.terminated, raw.over
         if lives is not None:
-            terminated = terminated | self._lose_lives(lives, frame, env_ids)
+            terminated = terminated | self._lose_lives(lives, frame, raw.env_ids)
+        if lives is not None or self.agents:
             ended = terminated | raw.truncated
-        spent.obs += clock() - stepped
-        if raw.begun is not None:
-            self._receive_first_obs(raw.begun)
-            self._update_ready(ready=raw.begun.env_ids)
-        if self.restarts.are_enabled and any_true(over):
-            self.restarts.reset_counts(env_ids[over].tolist())
-        failed = dict(self.restarts.failed) if self.restarts.failed else _NONE
-        flags = terminated, raw.truncated, ended, over
-        return VectorStep(env_ids, next_obs, raw.reward, *flags, raw.infos, failed, raw.late_rewards)
+        self.spent.obs += time.perf_counter() - started
+        self._update_ready_within(raw)
+        self.restarts.reset_counts(raw.env_ids, raw.over)
+        flags = terminated, raw.truncated, ended, raw.over
+        return VectorStep(
+            raw.env_ids, next_obs, raw.reward, *flags, raw.infos, self.restarts.now_failed(), raw.late_rewards
+        )
 
+    @for_owner
     def begin(self, env_ids: Ids) -> None:
         """Start the next episode where one ended or an environment failed; some are `ready` only one step later.
 
@@ -303,10 +278,9 @@ class Envs:
             EnvError: an environment failed too often in a row.
             ConfigError, BusyError: as `reset`.
         """
-        if self.ownership.thread != threading.get_ident():
-            return self._without_owner(self.begin, env_ids)
         self._start_episodes(env_ids, self._options)
 
+    @for_owner
     def rebuild(self, env_kwargs: Mapping[str, Any]) -> None:
         """Make every environment again, with other arguments of its constructor or factory; a reset must follow.
 
@@ -321,8 +295,6 @@ class Envs:
             EnvError: a constructor raised.
             BusyError: they are in use.
         """
-        if self.ownership.thread != threading.get_ident():
-            return self._without_owner(self.rebuild, env_kwargs)
         if self.recipe is None or not self.recipe.is_repeatable:
             raise ConfigError(
                 f"Envs.rebuild cannot make {self.name} again, a vector environment that was passed in: make another "
@@ -439,14 +411,49 @@ class Envs:
         saved = state.get("fingerprints")
         return differences(saved, self._backend.fingerprints()) if saved else {}
 
-    def _without_owner(self, method: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
-        """Call a method of this object for user code; raise if the environments have an owner."""
-        use = Use()
+    def _raw_step(self, acted: _Acted, work: Work) -> RawStep:
+        """Step environments with valid actions, and mark those that failed."""
+        started, (action, env_ids) = time.perf_counter(), acted
+        self._current.count_step(env_ids)  # from here on every error is of this step, the first being 1
+        own_action = self._actions.convert(action, env_ids, self._current.describe)
+        self.spent.action += time.perf_counter() - started
         try:
-            self.ownership.enter(use)
-            return method(*args, **options)
-        finally:
-            self.ownership.leave(use)
+            raw = self._backend.step(own_action, env_ids, work)
+        except Failure as failure:
+            raise self._error_of(failure, self._describe(acted)) from failure.__cause__
+        for lost in raw.failures.values():
+            self.restarts.mark_failed(self._error_of(lost, self._describe(acted)))
+        return raw
+
+    def _describe(self, acted: _Acted) -> Where:
+        """Return what describes where an environment stands after these actions."""
+        return partial(self._current.describe, acted=acted)
+
+    def _record(self, acted: _Acted) -> None:
+        """Record the actions of a step, without those of environments that failed, for a replay."""
+        action, env_ids = acted
+        if self.restarts.failed:
+            has_worked = ~np.isin(env_ids, self.restarts.failed_rows)
+            action, env_ids = action[has_worked], env_ids[has_worked]
+        self._played.add(action, env_ids)
+
+    def _stacked(self, frame: Obs, env_ids: Ids) -> Obs:
+        """Return the observations [K, ...] that frames [K, ...] lead to."""
+        if self.stack == 1:
+            return frame
+        return shift(self.obs if len(env_ids) == self.n else rows_of(self.obs, env_ids), frame)
+
+    def _put(self, obs: Obs, env_ids: Ids) -> None:
+        """Put observations [K, ...] into `obs`."""
+        self.obs = obs if len(env_ids) == self.n else put_rows(self.obs, env_ids, obs)
+
+    def _update_ready_within(self, raw: RawStep) -> None:
+        """Let agents that left await another game, and those act whose episode began within the step."""
+        if self.agents:
+            self._update_ready(waiting=raw.env_ids[raw.terminated | raw.truncated])
+        if raw.begun is not None:
+            self._receive_first_obs(raw.begun)
+            self._update_ready(ready=raw.begun.env_ids)
 
     def _with_unsent(self, action: NDArray[Any], env_ids: Ids) -> _Acted:
         """Return actions [K, ...] and their environments [K], with those to send again, ascending."""
@@ -510,7 +517,7 @@ class Envs:
         if lives is not None:
             self._lives[begun.env_ids] = lives
         first = repeat(frame, self.stack) if self.stack > 1 else frame
-        self.obs = first if len(begun.env_ids) == self.n else put_rows(self.obs, begun.env_ids, first)
+        self._put(first, begun.env_ids)
         self.spent.obs += time.perf_counter() - started
 
     # ---- failures ----
@@ -621,6 +628,10 @@ class CurrentEpisodes:
         """Count the next episode of these environments [K]."""
         self.number[env_ids] += 1
         self.n_steps[env_ids] = 0
+
+    def count_step(self, env_ids: Ids) -> None:
+        """Count a step of these environments [K]."""
+        self.n_steps[all_or(env_ids, len(self.n_steps))] += _ONE
 
     def seeds_of(self, env_ids: Ids) -> list[int]:
         """Return the seeds [K] of current episodes, from (root, environment, episode); agents of a game share one."""

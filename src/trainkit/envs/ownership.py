@@ -11,9 +11,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from trainkit.core.errors import BusyError, ConfigError
+
+_Result = TypeVar("_Result")
+_Given = ParamSpec("_Given")
+_Environments = TypeVar("_Environments", bound="Owned")
 
 _DRIVERS: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()  # {id of an environment: driver}
 
@@ -158,11 +163,44 @@ class Ownership:
             self.thread = None
             del self._uses[None]
 
+    def during(self, owner: object | None, work: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
+        """Call `work` and return its result, as one use by an owner; None is user code.
+
+        Raises:
+            ConfigError, BusyError: as `enter`.
+        """
+        use = Use(owner)
+        try:
+            self.enter(use)
+            return work(*args, **options)
+        finally:
+            self.leave(use)
+
     def _closed_error(self) -> ConfigError:
         return ConfigError(
             f"{self._name} are closed: make_envs again (Collector.close, Trainer.close and `with trainer:` close "
             "the environments they use)"
         )
+
+
+class Owned(Protocol):
+    """Environments that have an owner."""
+
+    ownership: Ownership
+
+
+def for_owner(
+    method: Callable[Concatenate[_Environments, _Given], _Result],
+) -> Callable[Concatenate[_Environments, _Given], _Result]:
+    """Let only the thread that uses the environments call a method, or user code where they have no owner."""
+
+    @wraps(method)
+    def checked(environments: _Environments, /, *args: _Given.args, **options: _Given.kwargs) -> _Result:
+        if environments.ownership.thread == threading.get_ident():
+            return method(environments, *args, **options)
+        return environments.ownership.during(None, method, environments, *args, **options)
+
+    return checked
 
 
 def claim_environment(environment: Any, driver: object, env_id: int | None = None) -> None:

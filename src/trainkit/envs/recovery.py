@@ -10,14 +10,14 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.data import Obs
+from trainkit.core.data import Obs, any_true
 from trainkit.core.errors import EnvError
 from trainkit.envs.backends import Fingerprint, Ids, Options
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_NO_ERRORS: Mapping[int, EnvError] = {}
 _MAX_DELAY_S = 30.0  # between two restarts
 
 
@@ -85,10 +86,15 @@ class Restarts:
         n_resets, self._n_failed_resets = self._n_failed_resets, 0
         return n_resets
 
-    def reset_counts(self, env_ids: Iterable[int]) -> None:
-        """Reset the counts of environments whose episodes ended normally."""
-        for env_id in env_ids:
-            self._in_a_row.pop(env_id - env_id % self.n_agents, None)
+    def reset_counts(self, env_ids: Ids, over: NDArray[np.bool_]) -> None:
+        """Reset the counts of those environments [K] whose episodes ended normally."""
+        if self._in_a_row and any_true(over):
+            for env_id in env_ids[over].tolist():
+                self._in_a_row.pop(env_id - env_id % self.n_agents, None)
+
+    def now_failed(self) -> Mapping[int, EnvError]:
+        """Return the environments that failed and are not rebuilt yet, with the error."""
+        return dict(self.failed) if self.failed else _NO_ERRORS
 
     def begin_restart(self, env_id: int, error: EnvError) -> None:
         """Count a restart and wait for its delay.
