@@ -7,7 +7,6 @@ observed again only when it is to act again. Until then the row is open, and the
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
@@ -96,8 +95,7 @@ class Infos(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ListInfos:
+class ListInfos(NamedTuple):
     """One dict per row, as single environments return them."""
 
     infos: Sequence[dict[str, Any]]

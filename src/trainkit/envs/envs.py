@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import seeding, tree
-from trainkit.core.data import ACTION_MASK, Obs, all_or, any_true
+from trainkit.core.data import ACTION_MASK, Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.spaces import stacked_space, zeros_of
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _Rows = TypeVar("_Rows", Begun, RawStep)
 _Result = TypeVar("_Result")
 _Acted = tuple[NDArray[Any], Ids]  # actions [K, ...] of a step, and their environments [K]
-
-_ONE = np.ones((), np.int64)
 
 
 class VectorStep(NamedTuple):
@@ -597,7 +595,6 @@ class CurrentEpisodes:
         is_seeded: whether the root was given.
         first: index of the first environment, by which episodes are seeded.
         number: of each environment's current episode [N], -1 before the first.
-        n_steps: in it so far [N].
     """
 
     def __init__(self, n: int, seed: int | None, agents: Sequence[str]) -> None:
@@ -605,7 +602,9 @@ class CurrentEpisodes:
         self.is_seeded = seed is not None
         self.first = 0
         self.number = np.full(n, -1, np.int64)
-        self.n_steps = np.zeros(n, np.int64)
+        self._n_vector_steps = 0
+        self._began = np.zeros(n, np.int64)  # [N], vector steps before the current episode
+        self._n_missed = np.zeros(n, np.int64)  # [N], vector steps since then in which it did not act
         self._agents = agents
         self._n_restarts = 0  # of the numbers
 
@@ -627,11 +626,19 @@ class CurrentEpisodes:
     def begin(self, env_ids: Ids) -> None:
         """Count the next episode of these environments [K]."""
         self.number[env_ids] += 1
-        self.n_steps[env_ids] = 0
+        self._began[env_ids] = self._n_vector_steps
+        self._n_missed[env_ids] = 0
 
     def count_step(self, env_ids: Ids) -> None:
         """Count a step of these environments [K]."""
-        self.n_steps[all_or(env_ids, len(self.n_steps))] += _ONE
+        self._n_vector_steps += 1
+        if len(env_ids) < len(self._n_missed):
+            self._n_missed += 1
+            self._n_missed[env_ids] -= 1
+
+    def n_steps(self, env_id: int) -> int:
+        """Return the steps so far of an environment's current episode."""
+        return int(self._n_vector_steps - self._began[env_id] - self._n_missed[env_id])
 
     def seeds_of(self, env_ids: Ids) -> list[int]:
         """Return the seeds [K] of current episodes, from (root, environment, episode); agents of a game share one."""
@@ -647,7 +654,7 @@ class CurrentEpisodes:
         who = f" of agent {self._agents[agent]!r} in game {game}" if self._agents else ""
         own = [] if acted is None else list(acted[0][acted[1] == env_id])  # empty if it acted in an earlier step
         action = f" (action {own[0]})" if own else ""
-        return f"episode {self.number[env_id]} step {self.n_steps[env_id]}{who}{action}, episode seed {seed}"
+        return f"episode {self.number[env_id]} step {self.n_steps(env_id)}{who}{action}, episode seed {seed}"
 
 
 # ---- stacks of frames, and rows of N observations ----

@@ -128,7 +128,7 @@ class RowReader:
         n_rows = len(env_ids)
         next_obs = self.empty(n_rows)
         reward = np.empty(n_rows, np.float64)
-        terminated, truncated = np.empty((2, n_rows), np.bool_)
+        terminated, truncated = np.empty(n_rows, np.bool_), np.empty(n_rows, np.bool_)
         infos: list[dict[str, Any]] = [{}] * n_rows
         failures: dict[int, Failure] = {}
         for row, env_id in enumerate(env_ids.tolist()):
