@@ -19,10 +19,10 @@ from trainkit.core.data import (
     RecordedEpisode,
     RowSpec,
     SequenceBatch,
-    Sequences,
     Transition,
     TransitionBatch,
 )
+from trainkit.core.errors import Checks
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.stats import Summary
 
@@ -339,9 +339,12 @@ class Learner(Trainee, Protocol):
         """The names of the columns that its updates read in `extras`; empty for most policies."""
         ...
 
-    @property
-    def sequences(self) -> Sequences | None:
-        """The sequences that it learns from; None for rows."""
+    def draw(self, buffer: Any, batch_size: int | None, *, step: int) -> Any:
+        """Sample what it learns from, a `TransitionBatch` or a `SequenceBatch`; None samples every row once."""
+        ...
+
+    def check_draw(self, checks: Checks, buffer: Any, batch_size: int | None, per_round: int = 1) -> None:
+        """Note a problem if it cannot learn from a buffer in this way."""
         ...
 
     def before_updates(self, buffer: Any) -> None:
@@ -349,7 +352,7 @@ class Learner(Trainee, Protocol):
         ...
 
     def update(self, batch: Any, *, step: int) -> UpdateResult:
-        """Learn from a batch, a `TransitionBatch` or, with `sequences`, a `SequenceBatch`; `step` is the clock."""
+        """Learn from a batch that `draw` returned; `step` is the clock."""
         ...
 
     def fit_statistics(self, dataset: "Dataset") -> None:

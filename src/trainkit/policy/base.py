@@ -757,6 +757,22 @@ class Policy(nn.Module):
         """
         return self._memory.to_rows(columns, inputs, self.preprocess, frames, module)
 
+    def draw(self, buffer: Any, batch_size: int | None, *, step: int) -> TransitionBatch | SequenceBatch:
+        """Sample what the policy learns from: rows, or sequences for networks with a memory.
+
+        Args:
+            buffer: to sample from.
+            batch_size: B; None samples every row once.
+            step: the environment step.
+        """
+        how: dict[str, Any] = {"horizon": self.horizon, "step": step, "columns": self.columns}
+        batch: TransitionBatch | SequenceBatch = self._memory.draw(buffer, batch_size, **how)
+        return batch
+
+    def check_draw(self, checks: Checks, buffer: Any, batch_size: int | None, per_round: int = 1) -> None:
+        """Note a problem if the policy cannot learn from a buffer in this way, or in rounds of several batches."""
+        self._memory.check_draw(checks, type(self).__name__, buffer, batch_size, per_round)
+
     def before_updates(self, buffer: Any) -> None:
         """Let parts of the policy adapt to the rows in a buffer, as the support of a distribution of returns.
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core.data import ArraySpec, Horizon, Rollout, Sequences, TransitionBatch
-from trainkit.core.errors import ConfigError
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.loss import Columns, TensorBatch, tensor_batch
 from trainkit.policy.advantages import RolloutRows, TensorRollout, row_batches
 
@@ -80,6 +80,13 @@ class NoMemory:
         return ()
 
     # ---- learning from batches ----
+
+    def draw(self, buffer: Any, batch_size: int | None, **how: Any) -> Any:
+        """Sample a batch from a buffer; None samples every row once."""
+        return buffer.sample(batch_size, **how)
+
+    def check_draw(self, checks: Checks, policy: str, buffer: Any, batch_size: int | None, per_round: int) -> None:
+        """Note a problem if the policy cannot learn from a buffer in this way."""
 
     def n_rows(self, n_samples: int) -> int:
         """Return the number of rows that a loss is computed of for B samples."""

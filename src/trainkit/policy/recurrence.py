@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from trainkit.core import tree
 from trainkit.core.data import STATE, ArraySpec, Horizon, Rollout, SequenceBatch, Sequences
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.protocols import SequenceBuffer
 from trainkit.engine.device import to_device
 from trainkit.engine.device_frames import with_frames
 from trainkit.engine.loss import Columns, Reduction, TensorBatch, legal_mask
@@ -97,6 +98,21 @@ class RecurrentMemory(NoMemory):
         return np.asarray(state, np.float32)
 
     # ---- learning from batches ----
+
+    def draw(self, buffer: Any, batch_size: int | None, **how: Any) -> Any:
+        """Sample a batch of sequences from a buffer."""
+        sequences = self._sequences
+        return buffer.sample_sequences(batch_size, length=sequences.length, burn_in=sequences.burn_in, **how)
+
+    def check_draw(self, checks: Checks, policy: str, buffer: Any, batch_size: int | None, per_round: int) -> None:
+        """Note a problem if the policy cannot learn from a buffer in this way."""
+        kind = type(buffer).__name__
+        rule = f": {policy} is recurrent, and {kind} has no sample_sequences: use a ReplayBuffer"
+        checks.require(isinstance(buffer, SequenceBuffer), rule)
+        rule = ".batch_size is the number of sequences of a recurrent policy, got None: give one"
+        checks.require(batch_size is not None, rule)
+        rule = f".updates_per_round draws rows, and the policy is recurrent: leave it at 1, got {per_round}"
+        checks.require(per_round == 1, rule)
 
     def n_rows(self, n_samples: int) -> int:
         """Return the number of rows that a loss is computed of for B sequences."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import SequenceBatch, TransitionBatch
-from trainkit.core.errors import Checks
-from trainkit.core.protocols import Learner, LearningUnit, RoundBuffer, SampledStore, SequenceBuffer
+from trainkit.core.protocols import LearningUnit, RoundBuffer
 
 Batch = TransitionBatch | SequenceBatch
 ReadPriority = Callable[[], NDArray[np.float32] | None]  # waits for the device
@@ -122,7 +121,7 @@ class Replay:
         unit, step = self.unit, self.unit.clock.env_step
         n_batches = min(self.pending.count, self._n_per_round)
         if n_batches == 1:
-            self.batches.append(draw_batch(unit.policy, unit.buffer, batch_size, step=step))
+            self.batches.append(unit.policy.draw(unit.buffer, batch_size, step=step))
         else:
             assert isinstance(unit.buffer, RoundBuffer), "`check_replay` rejects other buffers"
             assert batch_size is not None, "`check_replay` rejects rounds of it"
@@ -173,38 +172,6 @@ def _same(priority: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
 
 
 # ---- batches ----
-
-
-def draw_batch(policy: Learner, buffer: SampledStore, batch_size: int | None, *, step: int) -> Batch:
-    """Sample rows, of a recurrent policy sequences; None samples every row once."""
-    sequences, horizon, columns = policy.sequences, policy.horizon, policy.columns
-    if sequences is None:
-        return buffer.sample(batch_size, horizon=horizon, step=step, columns=columns)
-    assert isinstance(buffer, SequenceBuffer), "`check_sequences` rejects other buffers"
-    assert batch_size is not None, "`check_sequences` rejects it"
-    length, burn_in = sequences.length, sequences.burn_in
-    return buffer.sample_sequences(
-        batch_size, length=length, burn_in=burn_in, horizon=horizon, step=step, columns=columns
-    )
-
-
-def check_sequences(
-    checks: Checks, policy: Learner, buffer: SampledStore, batch_size: int | None, per_round: int = 1
-) -> None:
-    """Note a problem if a recurrent policy cannot learn from this buffer in this way."""
-    if policy.sequences is None:
-        return
-    kind = type(buffer).__name__
-    checks.require(
-        isinstance(buffer, SequenceBuffer),
-        f": {type(policy).__name__} is recurrent, and {kind} has no sample_sequences: use a ReplayBuffer",
-    )
-    checks.require(
-        batch_size is not None, ".batch_size is the number of sequences of a recurrent policy, got None: give one"
-    )
-    checks.require(
-        per_round == 1, f".updates_per_round draws rows, and the policy is recurrent: leave it at 1, got {per_round}"
-    )
 
 
 def batch_to_plain(batch: Batch) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Dataset, Learner
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain, check_sequences, draw_batch
+from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain
 from trainkit.trainer.compatibility import check_dataset
 from trainkit.trainer.options import KeywordOptions, Options
 
@@ -61,7 +61,7 @@ class OfflineTrainer(Trainer[LearnerT]):
             for option in _COLLECT_OPTIONS:
                 is_given = bool(common.get(option))
                 checks.require(not is_given, f".{option} is about collecting, and nothing is collected: leave it out")
-            check_sequences(checks, policy, buffer, batch_size)
+            policy.check_draw(checks, buffer, batch_size)
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
         self._batch_size = batch_size
@@ -94,7 +94,7 @@ class OfflineTrainer(Trainer[LearnerT]):
     def batch_size(self, batch_size: int | None) -> None:
         with Checks(type(self).__name__) as checks:
             checks.integer("batch_size", batch_size, low=1, optional=True)
-            check_sequences(checks, self.policy, self.buffer, batch_size)
+            self.policy.check_draw(checks, self.buffer, batch_size)
         self._batch_size = batch_size
 
     @property
@@ -118,7 +118,7 @@ class OfflineTrainer(Trainer[LearnerT]):
         with self._metrics.stopwatch.measure("update"):
             if self._batch is None:
                 with self._metrics.stopwatch.measure("sample"):
-                    self._batch = draw_batch(policy, buffer, self.batch_size, step=step)
+                    self._batch = policy.draw(buffer, self.batch_size, step=step)
             batch = self._callbacks.transform(self, self._batch)
             self._batch = None  # only now: an exception in a callback must not lose it
             result = policy.update(batch, step=step)

@@ -16,7 +16,7 @@ from trainkit.core.protocols import (
 )
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.batches import Replay, check_sequences
+from trainkit.trainer.batches import Replay
 from trainkit.trainer.compatibility import check_length, check_replay, check_warmup
 from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
@@ -93,7 +93,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         with Checks(name) as checks:
             for unit in units:
                 check_replay(checks, unit.buffer, batch_size, refresh_priorities, updates_per_round)
-                check_sequences(checks, unit.policy, unit.buffer, batch_size, updates_per_round)
+                unit.policy.check_draw(checks, unit.buffer, batch_size, updates_per_round)
             _check_collects(checks, train_collector, step_per_collect, episode_per_collect, overlap=overlap)
             _check_ratio(checks, update_per_step, training_intensity, batch_size)
             checks.integer("learning_starts", learning_starts, low=0, optional=True)
@@ -151,7 +151,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             for replay in self._replays:
                 unit = replay.unit
                 check_replay(checks, unit.buffer, batch_size, self.refresh_priorities, self.updates_per_round)
-                check_sequences(checks, unit.policy, unit.buffer, batch_size, self.updates_per_round)
+                unit.policy.check_draw(checks, unit.buffer, batch_size, self.updates_per_round)
         self._batch_size = batch_size
 
     @property
