@@ -63,7 +63,7 @@ def all_before_forgotten(sum_up: Any) -> Any:
 
 
 def never_exploring(values: Any) -> Any:
-    return lambda policy, obs, *, explore=False: values(policy, obs)
+    return lambda policy, obs, state, *, explore=False: values(policy, obs, state)
 
 
 def any_environments_quota(_: Any) -> Any:

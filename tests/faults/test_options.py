@@ -30,6 +30,8 @@ RECORDS = {
     "Estimate",
     "FittedQ",
     "Loss",
+    "Max",
+    "Min",
     "Prediction",
 }
 RECORDS |= {

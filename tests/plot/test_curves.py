@@ -108,7 +108,8 @@ def test_the_steps_of_offline_runs_are_updates(tmp_path: Path) -> None:
     logger.close()
     assert tk.plot.curves(tmp_path / "offline").axes[0].get_xlabel() == "updates"
     assert tk.plot.curves(seeds(tmp_path, [1.0])).axes[0].get_xlabel() == "environment steps"
-    rows = [{"epoch": 1, "env_step": 0, "gradient_step": 5, TAG: 1.0}]
+    tags = ["epoch", "env_step", "gradient_step", TAG]
+    rows = {"tags": tags, "values": [[1, 0, 5, 1.0]], "is_there": [[True] * 4]}
     history = tk.callbacks.History()
     history.load_state_dict({"rows": rows})
     figure = tk.plot.curves(history)

@@ -17,6 +17,7 @@ from torch.testing import assert_close
 import trainkit as tk
 from tests.helpers.learning import MASKED, Spaces, batch_of, made, observations, parameters_of
 from trainkit import HLGaussValue
+from trainkit.engine.loss import ROWS
 
 TARGETS: list[Any] = ["hl_gauss", "two_hot"]
 
@@ -217,7 +218,7 @@ def test_metrics_are_those_of_a_categorical_value() -> None:
     reward = torch.tensor([2.0, 0.5, 2.6, -0.6])  # the last two lie beyond the bounds
     metrics = value.metrics(chosen, td_target, chosen, reward, torch.zeros(4))
 
-    assert {name: metric.item() for name, metric in metrics.items()} == pytest.approx(
+    assert {name: ROWS.metric(metric).item() for name, metric in metrics.items()} == pytest.approx(
         {
             "td_abs_mean": 0.75,
             "td_abs_max": 1.0,

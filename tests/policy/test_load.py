@@ -201,7 +201,7 @@ def test_a_manifest_says_how_its_policy_was_made(tmp_path: Path) -> None:
 def test_what_inspect_tells_is_plain(tmp_path: Path) -> None:
     tk.DQNPolicy.for_envs(PLACES, hidden=(8,), device="cpu").save(tmp_path)
     told = tk.trainer.inspect_checkpoint(tmp_path)
-    assert (told["problem"], told["path"], told["format"]) == (None, str(tmp_path), 1)
+    assert (told["problem"], told["path"], told["format"]) == (None, str(tmp_path), 2)
     assert told["spaces"]["action_space"] == {"kind": "Discrete", "shape": [], "dtype": "<i8", "n": 4, "start": 0}
     (file,) = tmp_path.glob("policy-*.pt")
     assert told["components"]["policy"]["bytes"] == file.stat().st_size

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from tests.helpers.learning import algorithm_1
 from trainkit import CategoricalValue, ConfigError, ExpectedValue
+from trainkit.engine.loss import ROWS
 
 
 def column(*numbers: float) -> Tensor:
@@ -78,7 +79,10 @@ class TestExpectedValue:
     def test_shows_the_mean_absolute_td(self) -> None:
         shown = ExpectedValue().metrics(column(1.0, 2.0), column(0.0, 5.0), column(0, 0), torch.ones(2), torch.ones(2))
 
-        assert {name: value.item() for name, value in shown.items()} == {"td_abs_mean": 2.0, "td_abs_max": 3.0}
+        assert {name: ROWS.metric(value).item() for name, value in shown.items()} == {
+            "td_abs_mean": 2.0,
+            "td_abs_max": 3.0,
+        }
 
 
 class TestProjection:
@@ -256,15 +260,15 @@ class TestCategoricalMeans:
         chosen, td_target = logits([0.25, 0.75], [0.5, 0.5]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # means 3, 2; 4, 0
         shown = CategoricalValue(2, 0.0, 4.0).metrics(chosen, td_target, chosen, torch.zeros(2), torch.ones(2))
 
-        assert shown["td_abs_mean"].item() == pytest.approx(1.5)
-        assert shown["td_abs_max"].item() == pytest.approx(2.0)
+        assert ROWS.metric(shown["td_abs_mean"]).item() == pytest.approx(1.5)
+        assert ROWS.metric(shown["td_abs_max"]).item() == pytest.approx(2.0)
 
     def test_value_entropy_is_that_of_the_predicted_distribution_in_nats(self) -> None:
         chosen = torch.tensor([[0.0, 0.0, 0.0], [0.0, math.log(3.0), -200.0]])  # uniform; 1/4, 3/4 and next to 0
         shown = CategoricalValue(3, 0.0, 2.0).metrics(chosen, chosen, chosen, torch.zeros(2), torch.ones(2))
 
         second = 0.25 * math.log(4.0) + 0.75 * math.log(4.0 / 3.0)
-        assert shown["value_entropy"].item() == pytest.approx((math.log(3.0) + second) / 2)
+        assert ROWS.metric(shown["value_entropy"]).item() == pytest.approx((math.log(3.0) + second) / 2)
 
 
 @pytest.mark.parametrize(

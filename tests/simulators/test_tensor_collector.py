@@ -45,7 +45,7 @@ def test_rollouts_have_the_rows_and_advantages_of_the_same_environments_in_array
         assert [getattr(stats, name) for name in names] == [getattr(expected, name) for name in names]
         rollouts: list[Any] = [one.buffer.read(policies[0].horizon) for one in (tensors, arrays)]  # type: ignore[union-attr]  # both have buffers
         rows = [policy._rows(rollout) for policy, rollout in zip(policies, rollouts, strict=True)]
-        for own, other in zip(*(tree.leaves(tuple(one)) for one in rows), strict=True):
+        for own, other in zip(*(tree.leaves(one.columns()) for one in rows), strict=True):
             assert (own is None) == (other is None)
             if own is not None:
                 torch.testing.assert_close(own, other)

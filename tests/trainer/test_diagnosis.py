@@ -35,7 +35,10 @@ def run_of(
     as_list = {tag: column if isinstance(column, list) else [column] * n_epochs for tag, column in columns.items()}
     counts = [{"epoch": t + 1, "env_step": 100 * (t + 1), "gradient_step": t, "seconds": t} for t in range(n_epochs)]
     rows = [count | {tag: column[t] for tag, column in as_list.items()} for t, count in enumerate(counts)]
-    history.load_state_dict({"rows": rows})
+    tags = list(dict.fromkeys(tag for row in rows for tag in row))
+    values = [[row.get(tag, 0.0) for tag in tags] for row in rows]
+    is_there = [[tag in row for tag in tags] for row in rows]
+    history.load_state_dict({"rows": {"tags": tags, "values": values, "is_there": is_there}})
     own = {"action_space": gym.spaces.Discrete(4), "horizon": tk.Horizon()} | (policy or {})
     envs = SimpleNamespace(name=env, max_episode_steps=200)
     parts = {"history": history, "policy": SimpleNamespace(**own), "train_collector": SimpleNamespace(envs=envs)}
