@@ -5,6 +5,7 @@ In this order: the expected return, distributions over fixed returns, quantiles 
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -42,7 +43,7 @@ class Value(Protocol):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Metric]:
+    ) -> Mapping[str, Metric]:
         """Return numbers of rows by name, as `Loss.metrics`."""
         ...
 
@@ -91,7 +92,7 @@ class ReturnValue(nn.Module, Part):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Metric]:
+    ) -> Mapping[str, Metric]:
         return td_metrics(self.mean(target) - self.mean(chosen))
 
 
@@ -137,7 +138,7 @@ class ExpectedValue(ReturnValue):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Metric]:
+    ) -> Mapping[str, Metric]:
         """Return the mean and maximum of the absolute TD error."""
         return td_metrics(self.returns(target) - self.returns(chosen))
 
@@ -273,7 +274,7 @@ class SupportValue(nn.Module, Part):
 
     def support_metrics(
         self, chosen: Tensor, target: Tensor, returns: Tensor, mass: Tensor, discount: Tensor
-    ) -> dict[str, Metric]:
+    ) -> Mapping[str, Metric]:
         """Return the numbers of `metrics`.
 
         Args:
@@ -288,7 +289,7 @@ class SupportValue(nn.Module, Part):
             tolerance = tolerance + SLACK * (self.high - self.low) * (1.0 - discount).unsqueeze(1)
         is_below, is_above = returns < self.low - tolerance, returns > self.high + tolerance
         log_probability = functional.log_softmax(chosen, dim=1)
-        metrics = {
+        metrics: dict[str, Metric] = {
             **td_metrics(self.td_error(chosen, target)),
             "clipped_share": (mass * (is_below | is_above)).sum(dim=1),
             "value_entropy": -(log_probability.exp() * log_probability).sum(dim=1),
@@ -370,7 +371,7 @@ class CategoricalValue(SupportValue):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Metric]:
+    ) -> Mapping[str, Metric]:
         """Return the TD error, the entropy and the share of the target outside the support."""
         moved, probability = self._moved(reward, discount), self._probability(after, discount)
         return self.support_metrics(chosen, target, moved, probability, discount)
@@ -393,7 +394,7 @@ def td_target(returns: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
     return torch.addcmul(reward, discount, returns.masked_fill(discount == 0, 0.0))  # not 0 * infinity
 
 
-def td_metrics(td: Tensor) -> dict[str, Metric]:
+def td_metrics(td: Tensor) -> Mapping[str, Metric]:
     """Return the mean and the largest of the absolute values of TD errors [B]."""
     size = td.abs()
     return {"td_abs_mean": size, "td_abs_max": Max(size)}
@@ -486,7 +487,7 @@ class HLGaussValue(SupportValue):
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
-    ) -> dict[str, Metric]:
+    ) -> Mapping[str, Metric]:
         """Return the TD error, the entropy and the share of TD targets outside the support."""
         y = self._td_target(after, reward, discount)
         return self.support_metrics(chosen, target, y, torch.ones_like(y), discount)
