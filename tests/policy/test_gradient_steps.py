@@ -283,6 +283,22 @@ def test_buffers_stay_where_a_step_is_not_taken(make: Any, engine: dict[str, Any
     assert not all(torch.equal(buffer.cpu(), before[name].cpu()) for name, buffer in policy.critic.named_buffers())
 
 
+@MOVERS
+def test_buffers_that_were_replaced_move_or_stay_as_those_before(make: Any, engine: dict[str, Any]) -> None:
+    policy = Regression(make, **engine)
+    policy.on_nan = "skip"
+    for step in range(12):
+        if step == 6:
+            policy.critic.load_state_dict(copy.deepcopy(policy.critic.state_dict()), assign=True)
+        is_skipped, plain = step in (7, 9), copy.deepcopy(policy.critic).cpu().train()
+        reward = {"reward": np.full(16, np.nan, np.float32)} if is_skipped else {}
+        policy.update(of_rows(step, **reward), step=step)
+        if not is_skipped:
+            plain(torch.from_numpy(of_rows(step).obs))
+        for (name, own), wanted in zip(policy.critic.named_buffers(), plain.buffers(), strict=True):
+            assert_close(own.cpu(), wanted, rtol=1e-6, atol=1e-6, msg=f"{name} at {step}")
+
+
 @pytest.mark.parametrize("engine", ["torch", "numpy"])
 def test_a_module_is_in_training_mode_in_its_own_step_alone(engine: Any) -> None:
     policy = Regression(with_batch_norm, every=1, engine=engine)

@@ -50,13 +50,11 @@ class LossGraph:
 
     Args:
         module: whose parameters the gradients are of.
-        movable: buffers by name that the objective may write; they are written when the graph has run.
+        movable: returns buffers by name that the objective may write; they are written when the graph has run.
     """
 
-    def __init__(self, module: nn.Module, movable: Mapping[str, Tensor]) -> None:
-        self._caller = _Caller(module)
-        within = {id(buffer): f"module.{path}" for path, buffer in module.named_buffers()}
-        self._moved = {within[id(one)]: one for one in movable.values() if id(one) in within}
+    def __init__(self, module: nn.Module, movable: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._caller, self._movable = _Caller(module), movable
         compiled: Any = torch.compile  # whose annotations lack `isolate_recompiles`
         options = {"fullgraph": True, "dynamic": False, "recompile_limit": 64, "isolate_recompiles": True}
         self._graph = compiled(_gradients, **options)
@@ -67,9 +65,10 @@ class LossGraph:
         parameters, gradients = [group.parameters for group in groups], [group.gradient for group in groups]
         with torch.no_grad():
             results: dict[str, Any]
-            given = self._caller, objective, rows, layouts, parameters, gradients, self._moved
-            results, moved = self._graph(*given)
-            for name, buffer in self._moved.items():
+            own = {id(buffer): f"module.{path}" for path, buffer in self._caller.module.named_buffers()}
+            buffers = {own[id(one)]: one for one in self._movable().values() if id(one) in own}
+            results, moved = self._graph(self._caller, objective, rows, layouts, parameters, gradients, buffers)
+            for name, buffer in buffers.items():
                 buffer.copy_(moved[name])
         return results
 

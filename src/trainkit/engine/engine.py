@@ -81,8 +81,8 @@ class Engine:
 
     @property
     def _movable(self) -> dict[str, Tensor]:
-        """The buffers that a loss of the policy may write, by name."""
-        if self._movable_buffers is None:
+        """The buffers that a loss of the policy may write, by name; where there are any, they may be replaced."""
+        if self._movable_buffers is None or self._movable_buffers:
             self._movable_buffers = movable_buffers(self._policy)
         return self._movable_buffers
 
@@ -187,7 +187,7 @@ class Engine:
         if self.wanted != "compile" or not gradient_step.is_laid_out:
             return None
         if gradient_step not in self._compiled_graphs:
-            self._compiled_graphs[gradient_step] = LossGraph(gradient_step.module, self._movable)
+            self._compiled_graphs[gradient_step] = LossGraph(gradient_step.module, lambda: self._movable)
         return self._compiled_graphs[gradient_step]
 
     def _follow_step(self, gradient_step: GradientStep, name: str | None, skipped: Scalar) -> None:
@@ -306,7 +306,7 @@ class Engine:
         if key not in self._functions:
             changes = Changes(self._policy, self._ignored, for_gradients=gradient_step is not None)
             counts = self._counts.get(key, {})
-            how: dict[str, Any] = {"is_limited": self.wanted == "auto", "movable": self._movable, **counts}
+            how: dict[str, Any] = {"is_limited": self.wanted == "auto", "movable": lambda: self._movable, **counts}
             self._functions[key] = NumpyFunction(name, changes, **how)
         try:
             return self._functions[key](function, inputs, gradient_step)

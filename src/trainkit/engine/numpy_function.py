@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ class NumpyFunction:
         name: for errors.
         changes: of all that the function may read.
         is_limited: whether calls of many multiplications are left to torch.
-        movable: buffers by name that the function may write.
+        movable: returns the buffers by name that the function may write.
         n_changed, n_new: see below.
 
     Attributes:
@@ -60,7 +59,7 @@ class NumpyFunction:
         changes: Changes,
         *,
         is_limited: bool,
-        movable: Mapping[str, Tensor] = MappingProxyType({}),
+        movable: Callable[[], Mapping[str, Tensor]] = dict,
         n_changed: int = 0,
         n_new: int = 0,
     ) -> None:
@@ -121,7 +120,7 @@ class NumpyFunction:
                 parameters = [] if gradient_step is None else gradient_step.trainable
                 tensors = list(map(as_tensor, arrays))
                 by_torch = torch_pass(
-                    lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters, movable=self._movable
+                    lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters, movable=self._movable()
                 )
                 self._compare(derived, results, gradient_step, by_torch)
             return results
@@ -145,7 +144,7 @@ class NumpyFunction:
         parameters = [] if gradient_step is None else gradient_step.trainable
 
         def record() -> Pass:
-            how: dict[str, Any] = {"record": self._changes.tensors, "movable": self._movable}
+            how: dict[str, Any] = {"record": self._changes.tensors, "movable": self._movable()}
             return torch_pass(lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters, **how)
 
         recorded, changed = record(), None
