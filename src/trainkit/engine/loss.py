@@ -155,7 +155,7 @@ class Loss:
 Metric = Tensor | Max | Min
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Objective:
     """What a gradient step minimizes: the mean of a loss per row, weighted by importance.
 

@@ -113,7 +113,8 @@ class Learning:
     ) -> tuple[UpdateResult, Mapping[str, Scalar]]:
         """Take one update on the columns of B rows; return its result and its metrics."""
         policy, engine = self._policy, self._policy.engine
-        due = tuple(name for name, one in self.steps.items() if (policy.n_updates + 1) % one.every == 0)
+        number = policy.n_updates + 1
+        due = tuple([name for name, one in self.steps.items() if number % one.every == 0])
         inputs = policy.loss_inputs(n_rows, step=step)
         take = partial(self.take_steps, due=due, n_rows=n_rows, step=step)
         with policy.layers_draw():
