@@ -34,7 +34,7 @@ class Min:
 
 
 class Reduction:
-    """How the loss and the metrics of rows [B] become those of what the buffer sampled: of rows, they are the same."""
+    """Reduction of a loss and its metrics from rows [B] to the buffer's samples; here each row is a sample."""
 
     def __call__(self, loss: "Loss") -> "Loss":
         """Return the loss of what was sampled, with scalar metrics."""

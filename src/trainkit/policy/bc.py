@@ -75,10 +75,9 @@ class BCPolicy(ActorPolicy):
     ) -> None:
         flat = flat_actions(action_space)
         is_box = isinstance(flat, spaces.Box)
-        memory = memory_for(type(self).__name__, (network,), sequences, Sequences(stored_state=False))
-        with Checks(type(self).__name__) as checks:
-            rule = ".auxiliary is for networks without a memory: leave one of the two out"
-            checks.require(memory.size == 0 or options.get("auxiliary") is None, rule)
+        name = type(self).__name__
+        memory = memory_for(name, (network,), sequences, Sequences(stored_state=False), options.get("auxiliary"))
+        with Checks(name) as checks:
             is_stored = sequences is not None and sequences.stored_state
             checks.require(not is_stored, ".sequences must have stored_state=False: data have no states of this policy")
             if checks.one_of("loss", loss, ["likelihood", "mse"]):

@@ -129,13 +129,10 @@ class DQNPolicy(Policy):
         super().__init__(action_space=action_space, **options)
         name = type(self).__name__
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
-        self._memory = memory_for(name, (self.network,), sequences, Sequences())
+        self._memory = memory_for(name, (self.network,), sequences, Sequences(), self.auxiliary)
         with Checks(name) as checks:
-            has_no_memory = self.state_size == 0
             rule = ".act_on must be 'policy' for a recurrent network, whose state is not copied, got 'cpu'"
-            checks.require(has_no_memory or act_on == "policy", rule)
-            rule = ".auxiliary is for networks without a memory: leave one of the two out"
-            checks.require(has_no_memory or self.auxiliary is None, rule)
+            checks.require(self.state_size == 0 or act_on == "policy", rule)
         self.value: Value = ExpectedValue() if value is None else own_tensors(value)
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))

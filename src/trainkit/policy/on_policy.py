@@ -99,11 +99,10 @@ class OnpolicyPolicy(ActorPolicy):
         sequences: Sequences | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
-        memory = memory_for(type(self).__name__, (network,), sequences, Sequences(16, 0))
-        with Checks(type(self).__name__) as checks:
+        name = type(self).__name__
+        memory = memory_for(name, (network,), sequences, Sequences(16, 0), options.get("auxiliary"))
+        with Checks(name) as checks:
             checks.number("lam", lam, low=0, high=1)
-            rule = ".auxiliary is for networks without a memory: leave one of the two out"
-            checks.require(memory.size == 0 or options.get("auxiliary") is None, rule)
             has_none = sequences is None or (sequences.burn_in == 0 and sequences.stored_state)
             rule = f".sequences must have burn_in=0 and stored states, got {sequences}"
             checks.require(memory.size == 0 or has_none, rule)

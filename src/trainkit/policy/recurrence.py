@@ -30,7 +30,7 @@ STATE_OUT = "state_out"  # the state after a step, among the results of a forwar
 
 
 def memory_for(
-    policy: str, networks: tuple[nn.Module, ...], sequences: Sequences | None, default: Sequences
+    policy: str, networks: tuple[nn.Module, ...], sequences: Sequences | None, default: Sequences, auxiliary: object
 ) -> NoMemory:
     """Return the memory of a policy's networks.
 
@@ -38,14 +38,17 @@ def memory_for(
         policy: the class, for errors.
         networks: whose encoders' states follow one another.
         sequences: what to learn from; None is `default`.
+        auxiliary: the policy's auxiliary loss, which is for networks without a memory.
 
     Raises:
-        ConfigError: there are sequences, and no network has a memory.
+        ConfigError: there are sequences, and no network has a memory; or a memory and an auxiliary loss.
     """
     encoders = lay_out_states(*networks)
     with Checks(policy) as checks:
         rule = ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out"
         checks.require(bool(encoders) or sequences is None, rule)
+        rule = ".auxiliary is for networks without a memory: leave one of the two out"
+        checks.require(not encoders or auxiliary is None, rule)
     if not encoders:
         return NoMemory()
     return RecurrentMemory(encoders, default if sequences is None else sequences)
@@ -369,7 +372,7 @@ def _rows_of(columns: SequenceColumns, unrolled: _Unrolled, legal: Tensor | None
 
 
 class _OfRealRows(Reduction):
-    """Of rows some of which are padding."""
+    """Reduction of rows, some of which are padding."""
 
     is_real: Tensor  # [R]
 
@@ -390,7 +393,7 @@ class _OfRealRows(Reduction):
 
 
 class _OfSequences(_OfRealRows):
-    """Of rows [length * B] of sequences, where those are real that are `valid` [length, B]."""
+    """Reduction of the rows [length * B] of sequences to sequences [B]; rows that are not `valid` are padding."""
 
     def __init__(self, valid: Tensor, eta: float) -> None:
         self._valid, self.is_real, self._eta = valid, valid.flatten(), eta
@@ -413,7 +416,7 @@ class _OfSequences(_OfRealRows):
 
 
 class _OfRollout(_OfRealRows):
-    """Of rows of a rollout's sequences, each of which counts for a share, 0 where there is none."""
+    """Reduction of the rows of a rollout's sequences, whose losses are multiplied by a share, 0 for padding."""
 
     def __init__(self, share: Tensor) -> None:
         self._share, self.is_real = share, share > 0

@@ -97,11 +97,9 @@ class SACPolicy(ActorPolicy):
         name = type(self).__name__
         box = bounded_box(name, action_space)
         has_both = bool(lay_out_states(actor)) == bool(lay_out_states(critics))
-        memory = memory_for(name, (actor, critics), sequences, Sequences())
+        memory = memory_for(name, (actor, critics), sequences, Sequences(), options.get("auxiliary"))
         with Checks(name) as checks:
             checks.require(has_both, " needs a memory in both the actor and the critics, or in neither: add the other")
-            rule = ".auxiliary is for networks without a memory: leave one of the two out"
-            checks.require(memory.size == 0 or options.get("auxiliary") is None, rule)
             _check_temperature(checks, temperature, initial_temperature, target_entropy)
         super().__init__(action_space=action_space, **options)
         self.distribution: SquashedGaussian = SquashedGaussian(box, log_std=None)
