@@ -10,6 +10,7 @@ import torch
 from benchmarks.gpu.record import MissingError, Piece, Record, Row, Setup, Unit
 from benchmarks.gpu.timing import rates, table
 from benchmarks.gpu.workloads import FRAMES, WORKLOADS, Workload
+from trainkit.engine.cuda_graph import garbage_kept
 
 PRECISIONS = ("float32", "tf32", "bf16")
 ADAM_BYTES = 28  # per parameter: reads gradient, parameter and two moments, writes three of them, four bytes each
@@ -52,7 +53,7 @@ def graph(setup: Setup) -> float:
         raise MissingError(f"{setup.device} has no CUDA graphs")
     one, recorded = torch.zeros((), device=setup.device), torch.cuda.CUDAGraph()
     one.add_(1.0)  # loads the kernel
-    with torch.cuda.graph(recorded):
+    with garbage_kept, torch.cuda.graph(recorded):
         one.add_(1.0)
     return rates(recorded.replay, setup)[-1]
 

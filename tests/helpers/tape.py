@@ -4,6 +4,7 @@ What Python decided, and every number it read, stays as it was when it was recor
 rejected. So what learns by a tape as it learns without one will do so by a graph.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -77,6 +78,7 @@ class TapeCapture:
 
     def record(self, work: Callable[[], Any], generator: torch.Generator) -> tuple[Any, Callable[[], None]]:
         TapeCapture.n_recorded += 1
+        assert not gc.isenabled(), "garbage may have another graph, whose destruction would break this recording"
         tape, state = Tape(), generator.get_state()
         with self._device.capturing(), tape:
             results = work()

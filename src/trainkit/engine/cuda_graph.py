@@ -6,12 +6,13 @@ inputs, and records again when a tensor that the graph uses was replaced or move
 """
 
 import contextlib
+import gc
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,33 @@ def check_cuda_graph(subject: str, device: torch.device) -> None:
     """Raise `ConfigError` for a device that has no graphs."""
     if device.type not in CAPTURES:
         raise ConfigError(f"{subject}.engine='cuda_graph' needs a policy on CUDA, got device {device}: use 'auto'")
+
+
+class KeptGarbage:
+    """A context in which Python's garbage collector is off, of all threads together.
+
+    A graph that is recorded breaks when another one is destroyed in its thread, such as that of a former policy, which
+    is part of a reference cycle.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._n_inside, self._was_on = Lock(), 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._n_inside:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if not self._n_inside and self._was_on:
+                gc.enable()
+
+
+garbage_kept = KeptGarbage()
 
 
 class CudaGraph:
@@ -222,7 +250,8 @@ class CudaGraph:
 
         self.is_recording = True
         try:
-            others, replay = self._capture.record(work, self._policy.generator)
+            with garbage_kept:
+                others, replay = self._capture.record(work, self._policy.generator)
         except RuntimeError as error:
             self._start()  # as gradients may be left in the failed recording
             if isinstance(error, TrainkitError):
