@@ -1,5 +1,6 @@
 """Memories against torch's own, step by step and at once."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 
 from trainkit.core.errors import ConfigError
 from trainkit.nets import GRU, LSTM, CausalTransformer, Memory, QNetwork
-from trainkit.nets.recurrent import make_memory
+from trainkit.nets.recurrent import ignore_copied_weights, make_memory
+from trainkit.testing import PretendDevice
 
 T, B, INPUTS = 12, 3, 8
 
@@ -122,3 +124,36 @@ def test_heads_must_divide_the_features_of_a_transformer() -> None:
         CausalTransformer(8, 6)
     with pytest.raises(ConfigError, match="n_heads must be a whole number >= 1, got 0"):
         CausalTransformer(8, n_heads=0)
+
+
+def test_only_torchs_warning_of_copied_weights_is_ignored_wherever_filters_are_set() -> None:
+    copied = (
+        "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted"
+    )
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="RNN module"):
+                warnings.warn(copied, UserWarning, stacklevel=1)
+            ignore_copied_weights()
+            warnings.warn(copied, UserWarning, stacklevel=1)
+            n_filters = len(warnings.filters)
+            ignore_copied_weights()
+            assert len(warnings.filters) == n_filters
+            with pytest.raises(UserWarning, match="RNN is broken"):
+                warnings.warn("RNN is broken", UserWarning, stacklevel=1)
+
+
+def test_an_lstm_on_a_device_runs_where_torch_warns_of_copied_weights(
+    pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = torch.lstm
+
+    def lstm_of_cudnn(*given: Any) -> Any:
+        warnings.warn("RNN module weights are not part of single contiguous chunk of memory.", stacklevel=1)
+        return own(*given)
+
+    memory = LSTM(INPUTS)
+    x, state = drawn(memory)
+    monkeypatch.setattr(torch, "lstm", lstm_of_cudnn)
+    memory.to(pretend.device)(x.to(pretend.device), state.to(pretend.device))

@@ -6,6 +6,8 @@ step to step and checkpoints keep it without knowing which memory it is of. It i
 
 import contextlib
 import math
+import re
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -56,6 +58,20 @@ class Memory(nn.Module):
         return torch.stack(outputs), state
 
 
+_COPIED_WEIGHTS = "RNN module weights are not part of single contiguous chunk of memory"
+_IGNORED = ("ignore", re.compile(_COPIED_WEIGHTS, re.IGNORECASE), UserWarning, None, 0)  # as `warnings` keeps it
+
+
+def ignore_copied_weights() -> None:
+    """Let Python ignore torch's warning that it copies the weights of an LSTM in every call, from now on.
+
+    A filter, as `warnings.catch_warnings` around each call would be slow and change the filters of other threads. It is
+    the first one, even where filters were added or replaced since the last call.
+    """
+    if not warnings.filters or warnings.filters[0] != _IGNORED:
+        warnings.filterwarnings("ignore", _COPIED_WEIGHTS, UserWarning)
+
+
 def reset(state: Tensor, starts: Tensor) -> Tensor:
     """Return states [B, S], 0 where an episode starts [B]."""
     return state.masked_fill(starts.unsqueeze(1), 0.0)
@@ -96,7 +112,9 @@ class _GatedMemory(Memory):
 class LSTM(_GatedMemory):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997); the state is the output and the cell, S = 2 F.
 
-    Whole sequences are one operation of torch.
+    Whole sequences are one operation of torch. On CUDA, cuDNN reads weights from one block of memory, while these are
+    part of the flat tensor of all parameters that learn: torch copies them to a block in every call. Its warning of
+    that is ignored; results do not depend on it.
 
     Args:
         n_inputs: I.
@@ -134,6 +152,8 @@ class LSTM(_GatedMemory):
         if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # most CPUs have no LSTM in bfloat16
             weights, x = [weight.float() for weight in weights], x.float()
             precision = torch.autocast("cpu", enabled=False)
+        elif x.device.type != "cpu":
+            ignore_copied_weights()
         with precision:
             outputs, hidden, cell = torch.lstm(
                 x, (hidden, cell), weights, True, 1, 0.0, torch.is_grad_enabled(), False, False
