@@ -55,9 +55,9 @@ def one_coin(choose: Any) -> Any:
 
 
 def all_before_forgotten(sum_up: Any) -> Any:
-    def faulty(meter: MeanMetrics, metrics: Any) -> None:
+    def faulty(meter: MeanMetrics, *given: Any, **options: Any) -> Any:
         meter.read()
-        sum_up(meter, metrics)
+        return sum_up(meter, *given, **options)
 
     return faulty
 

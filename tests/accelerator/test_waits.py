@@ -16,7 +16,6 @@ from tests.accelerator.runs import Corridor, Push, make
 from tests.helpers.learning import PARTS, add_to, batch_of, made
 from tests.helpers.pages import ROOT
 from trainkit.envs.process import Worker
-from trainkit.errors import ConfigError
 from trainkit.policy import support
 from trainkit.policy.update_result import MeanMetrics
 from trainkit.testing import DeviceCounts, PretendDevice
@@ -262,13 +261,16 @@ def test_overlapped_updates_are_started_while_environments_step_and_wait_for_ear
             assert wait.replace("wait", "record") not in step[started:]
 
 
-def test_metrics_of_other_names_than_before_are_an_error_where_sums_stay_on_the_device(pretend: PretendDevice) -> None:
+def test_a_mean_is_over_the_updates_that_have_it_where_sums_stay_on_the_device(pretend: PretendDevice) -> None:
     one = torch.ones((), device=pretend.device)
-    meter = MeanMetrics()
+    meter, resumed = MeanMetrics(), MeanMetrics()
     add_to(meter, {"loss": one, "q": one})
-    with pytest.raises(ConfigError, match=r"the same names at every update, got \['loss'\] after \['loss', 'q'\]"):
-        add_to(meter, {"loss": one})
-    assert meter.read() == {"loss": 1.0, "q": 1.0}
+    add_to(meter, {"loss": 3 * one})
+    add_to(meter, {"loss": 5 * one, "q": 7 * one})
+    for device in (pretend.device, torch.device("cpu")):
+        resumed.load_state_dict(meter.state_dict(), device)
+        assert resumed.read() == {"loss": 3.0, "q": 4.0}
+    assert meter.read() == {"loss": 3.0, "q": 4.0}
     add_to(meter, {"loss": one})
     assert meter.read() == {"loss": 1.0}
 

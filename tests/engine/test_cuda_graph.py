@@ -5,6 +5,7 @@ capture of CUDA rejects.
 """
 
 import copy
+import gc
 import logging
 import warnings
 from collections import Counter
@@ -506,6 +507,79 @@ def test_memory_that_runs_out_while_recording_is_reported_and_nothing_is_freed(
     learn(policy, range(N_WARM_UPS))
     with pytest.raises(DeviceError, match=r"a CUDA graph of an update cannot be recorded, as it does not fit .* lower"):
         learn(policy, range(1))
+
+
+# ---- metrics and garbage ----
+
+
+class Changing(DQNPolicy):
+    """A policy that reports one more metric where a function of the number of rows returns True."""
+
+    reports: Callable[[int], bool]
+
+    def loss(self, rows: TensorBatch) -> Loss:
+        loss = super().loss(rows)
+        metrics = {**loss.metrics, "more": rows.reward.mean()} if self.reports(len(rows.reward)) else loss.metrics
+        return Loss(loss.per_row, loss.priority, metrics)
+
+
+def changing(reports: Callable[[int], bool], engine: str = "cuda_graph") -> Changing:
+    policy = Changing.for_envs(Spaces(), hidden=(8,), seed=0, device=DEVICE, engine=engine)
+    policy.reports = reports
+    return policy
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_part_that_is_replaced_may_report_more() -> None:
+    recorded, plain = there(), there(engine="torch")
+    for step in range(14):
+        for policy in (recorded, plain):
+            if step == 6:
+                charge_more(policy)
+            policy.update(batch_of(16, seed=step), step=step)
+    assert n_recordings(recorded) == {"": 1}
+    expected = plain.read_metrics()
+    assert "penalty_mean" in expected
+    assert recorded.read_metrics() == {name: pytest.approx(mean, rel=1e-4) for name, mean in expected.items()}
+
+
+@pytest.mark.usefixtures("taped")
+def test_recordings_of_batches_of_other_sizes_may_report_more() -> None:
+    recorded, plain = (changing(lambda n_rows: n_rows == 8, engine) for engine in ("cuda_graph", "torch"))
+    for step in range(20):
+        for policy in (recorded, plain):
+            policy.update(batch_of(16 if step % 3 else 8, seed=step), step=step)
+    assert n_recordings(recorded) == {"": 2}
+    expected = plain.read_metrics()
+    assert "more" in expected
+    assert recorded.read_metrics() == {name: pytest.approx(mean, rel=1e-4) for name, mean in expected.items()}
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_metric_that_is_new_in_the_update_that_is_recorded_is_an_error() -> None:
+    calls: list[int] = []
+    policy = changing(lambda n_rows: calls.append(n_rows) or len(calls) > N_WARM_UPS)
+    learn(policy, range(N_WARM_UPS))
+    with pytest.raises(ConfigError, match=r"the same names when a CUDA graph records .* got .*'more'.* after .*'loss'"):
+        learn(policy, range(1))
+
+
+@pytest.mark.usefixtures("taped")
+def test_no_garbage_is_collected_while_a_graph_is_recorded() -> None:
+    seen: list[bool] = []
+    policy = changing(lambda n_rows: bool(seen.append(gc.isenabled())))
+    learn(policy, range(N_WARM_UPS + 2))
+    assert seen == [*[True] * N_WARM_UPS, False]
+    assert gc.isenabled()
+
+
+@pytest.mark.usefixtures("taped")
+def test_garbage_is_collected_again_after_a_recording_has_failed() -> None:
+    calls: list[int] = []
+    policy = changing(lambda n_rows: calls.append(n_rows) or len(calls) > N_WARM_UPS)
+    with pytest.raises(ConfigError):
+        learn(policy, range(N_WARM_UPS + 1))
+    assert gc.isenabled()
 
 
 class Curious(MaxBackup):

@@ -170,5 +170,4 @@ def made(space: Any = None, **options: Any) -> DQNPolicy:
 
 def add_to(meter: MeanMetrics, metrics: Mapping[str, Any], **plain: float) -> None:
     """Add the scalars of one update to mean metrics."""
-    meter.sum_up(metrics)
-    meter.count(**plain)
+    meter.count(meter.sum_up(metrics), **plain)

@@ -192,7 +192,12 @@ class Losses(tk.Callback):
         def told(batch: Any, *, step: int) -> Any:
             metrics = policy._learning.metrics
             sum_up = metrics.sum_up
-            metrics.sum_up = lambda scalars, kind: (self.losses.append(float(scalars["loss"])), sum_up(scalars, kind))
+
+            def note(scalars: Any, *kind: Any, **options: Any) -> Any:
+                self.losses.append(float(scalars["loss"]))
+                return sum_up(scalars, *kind, **options)
+
+            metrics.sum_up = note
             try:
                 return update(batch, step=step)
             finally:

@@ -210,14 +210,14 @@ class Engine:
 
     def update(
         self,
-        work: Callable[[Any, Any], tuple[Mapping[str, Any], Mapping[str, Any]]],
+        work: Callable[[Any, Any], tuple[Mapping[str, Any], Any]],
         inputs: Any,
         fixed: Any = None,
         *,
         name: str = "",
         memory: BatchMemory | None = None,
         variant: Hashable = None,
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    ) -> tuple[Mapping[str, Any], Any]:
         """Do the work of an update, which takes gradient steps, by a CUDA graph.
 
         Args:
@@ -229,7 +229,7 @@ class Engine:
             memory: has some of the arrays in pinned memory already.
             variant: what else a graph depends on.
         """
-        results: tuple[Mapping[str, Any], Mapping[str, Any]]
+        results: tuple[Mapping[str, Any], Any]
         results = self._by_graph(self._graph("update", name), work, inputs, fixed, memory=memory, variant=variant)
         return results
 

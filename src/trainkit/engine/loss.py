@@ -141,8 +141,9 @@ class Loss:
     Attributes:
         per_row: [B]. The engine minimizes the mean of `rows.weight * per_row`, of `per_row` where rows have no weight.
         priority: [B], for a prioritized buffer; None where there is none.
-        metrics: for dashboards by name, the same names at every update, and not those of `RESERVED_METRICS`: scalars,
-            or columns [B, ...], which are averaged over rows as the loss is, or `Max` and `Min` of columns.
+        metrics: for dashboards by name, not those of `RESERVED_METRICS`, each averaged over the updates that have it;
+            a CUDA graph reports those of the update that it recorded. Scalars, or columns [B, ...], which are averaged
+            over rows as the loss is, or `Max` and `Min` of columns.
         outputs: tensors by name that later gradient steps of the same update read in `rows.inputs`.
     """
 

@@ -835,7 +835,7 @@ class Policy(nn.Module):
         Args:
             step: the environment step.
             priority: [B], for a prioritized buffer.
-            metrics: scalars on the device, the same names at every update.
+            metrics: scalars on the device; each mean is over the updates that have it.
         """
         return self._learning.end(priority, metrics, step=step)
 

@@ -14,12 +14,13 @@ from trainkit.engine.gradient_step import GradientStep, Scalar, Taken
 from trainkit.engine.loss import Objective, OwnObjective
 from trainkit.engine.ranks import Ranks
 from trainkit.policy.target import TargetNetwork
-from trainkit.policy.update_result import DivergenceGuard, MeanMetrics, PeriodicMeans, UpdateResult
+from trainkit.policy.update_result import DeviceSums, DivergenceGuard, MeanMetrics, PeriodicMeans, UpdateResult
 
 if TYPE_CHECKING:
     from trainkit.policy.base import Policy
 
 T = TypeVar("T")
+Sums = tuple[DeviceSums | None, DeviceSums | None]  # of an update's metrics: those that are reported, and watched
 
 
 class StepResults:
@@ -120,19 +121,19 @@ class Learning:
         with policy.layers_draw():
             if engine.is_graph:
                 rates = {name: self.steps[name].lr(step) for name in due}
-                watched = None if self.watched is None else self.watched.sums.on_device(due)
+                watched = () if self.watched is None else self.watched.sums.on_device(due)
                 fixed = frames, self.metrics.on_device(due), watched, *self.divergence.memory
                 kind = "" if len(due) == len(self.steps) else "+".join(due)
                 how: dict[str, Any] = {"name": kind, "variant": self.divergence.on_nan, "memory": self.memory}
-                kept, metrics = engine.update(take, (columns, inputs, rates), fixed, **how)
+                kept, (metrics, sums) = engine.update(take, (columns, inputs, rates), fixed, **how)
             else:
-                kept, metrics = take((columns, inputs, {}), (frames,))
-        self._count(due, step)
+                kept, (metrics, sums) = take((columns, inputs, {}), (frames,))
+        self._count(due, sums, step)
         return UpdateResult(kept.get("priority"), is_lost=kept.get("is_lost")), metrics
 
     def take_steps(
         self, given: Any, fixed: Any, *, due: tuple[str, ...], n_rows: int, step: int
-    ) -> tuple[dict[str, Scalar], Mapping[str, Scalar]]:
+    ) -> tuple[dict[str, Scalar], tuple[Mapping[str, Scalar], Sums]]:
         """Take the gradient steps that are due, in their order, and add up their metrics; a CUDA graph records this.
 
         Args:
@@ -143,7 +144,7 @@ class Learning:
             step: the environment step.
 
         Returns:
-            The priority [B] and whether the update was skipped, where they are known, and the metrics.
+            The priority [B] and whether the update was skipped, where they are known, the metrics, and their sums.
         """
         policy = self._policy
         columns, inputs, rates = given
@@ -167,8 +168,8 @@ class Learning:
             results.add(name, taken.results)
         policy.enter(training=False)
         kept = {} if results.priority is None else {"priority": results.priority}
-        is_lost = self._sum_up(results.metrics, due)
-        return kept if is_lost is None else {**kept, "is_lost": is_lost}, results.metrics
+        is_lost, sums = self._sum_up(results.metrics, due)
+        return kept if is_lost is None else {**kept, "is_lost": is_lost}, (results.metrics, sums)
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on a loss by torch; return what else the loss returned."""
@@ -185,8 +186,8 @@ class Learning:
     ) -> UpdateResult:
         """Count an update whose gradient steps were taken by `minimize`."""
         taken = tuple(name for name in self.steps if name in self._taken)
-        is_lost = self._sum_up(metrics, taken)
-        self._count(taken, step)
+        is_lost, sums = self._sum_up(metrics, taken)
+        self._count(taken, sums, step)
         return UpdateResult(priority, is_lost)
 
     def with_room(self, take: Callable[[], T], step: int) -> T:
@@ -211,11 +212,11 @@ class Learning:
         pending[f"{prefix}grad_norm"] = taken.norm
         pending["skipped"] = pending["skipped"] + taken.skipped if "skipped" in pending else taken.skipped
 
-    def _sum_up(self, metrics: Mapping[str, Scalar], taken: tuple[str, ...]) -> Tensor | None:
+    def _sum_up(self, metrics: Mapping[str, Scalar], taken: tuple[str, ...]) -> tuple[Tensor | None, Sums]:
         """Add an update's metrics and those of the gradient steps it has taken to the sums for `read_metrics`.
 
         Returns:
-            Whether the update was skipped, if it may be.
+            Whether the update was skipped, if it may be, and the sums to count it in.
         """
         recorded, self.metrics.pending = self.metrics.pending, {}
         if repeated := recorded.keys() & metrics.keys():
@@ -227,12 +228,13 @@ class Learning:
         if self.divergence.on_nan == "skip" and taken:
             metrics = masked = self.divergence.mask_skipped(metrics)
             is_lost = masked["skipped"]
-        self.metrics.sum_up(metrics, taken)
-        if self.watched is not None:
-            self.watched.sum_up(metrics, taken)
-        return is_lost
+        is_recording = self._policy.engine.is_recording
+        reported = self.metrics.sum_up(metrics, taken, is_recording=is_recording)
+        if self.watched is None:
+            return is_lost, (reported, None)
+        return is_lost, (reported, self.watched.sum_up(metrics, taken, is_recording=is_recording))
 
-    def _count(self, taken: tuple[str, ...], step: int) -> None:
+    def _count(self, taken: tuple[str, ...], sums: Sums, step: int) -> None:
         """Count an update, move the target networks, and add the metrics that are known without the device."""
         policy, steps = self._policy, self.steps
         policy.n_updates += 1
@@ -244,9 +246,10 @@ class Learning:
         moved = [target.follow(step=step, n_updates=policy.n_updates) for target in self.targets.values()]
         if moved:
             plain["target_followed"] = sum(moved) / len(moved)
-        self.metrics.count(taken, **plain)
+        reported, watched = sums
+        self.metrics.count(reported, **plain)
         if self.watched is not None:
-            self.watched.sums.count(taken)
+            self.watched.sums.count(watched)
         if self.divergence.on_nan == "skip" and self._policy.device == CPU:
             self.divergence.check_skipped(policy.n_updates)
 

@@ -57,8 +57,8 @@ class UpdateResult:
         return None if packed[-1] else packed[:-1].numpy()
 
 
-@dataclass(slots=True)
-class _DeviceSums:
+@dataclass(slots=True, eq=False)
+class DeviceSums:
     """Sums of the same scalars over some updates, on their device."""
 
     names: tuple[str, ...]
@@ -69,7 +69,8 @@ class _DeviceSums:
 class MeanMetrics:
     """Means of named scalars over the updates since the last read that had them; those on a device are summed there.
 
-    Updates of one kind, those that take the same gradient steps, have the same scalars.
+    Scalars on a device are summed by kind of update, that is, by the gradient steps it takes, and by their names: where
+    an update has others than those before, both have sums of their own.
 
     Attributes:
         pending: scalars of the update in progress.
@@ -79,15 +80,21 @@ class MeanMetrics:
     def __init__(self) -> None:
         self.pending: dict[str, Scalar] = {}
         self.n_updates = 0
-        self._on_device: dict[tuple[str, ...], _DeviceSums] = {}  # by kind of update
+        self._on_device: dict[tuple[tuple[str, ...], tuple[str, ...]], DeviceSums] = {}  # by kind of update, and names
         self._delayed = DelayedRead()
         self._sums: dict[str, list[Any]] = {}  # [sum, number of updates] of scalars on the CPU
         self._plain: dict[str, list[Any]] = {}  # of scalars that count in skipped updates too
 
-    def sum_up(self, metrics: Mapping[str, Scalar], kind: tuple[str, ...] = ()) -> None:
-        """Add scalars of an update of a kind that `count` has yet to count; in a CUDA graph this is recorded.
+    def sum_up(
+        self, metrics: Mapping[str, Scalar], kind: tuple[str, ...] = (), *, is_recording: bool = False
+    ) -> DeviceSums | None:
+        """Add scalars of an update; return the sums on the device, which `count` counts it in, None for the CPU.
 
-        Of an update that was skipped, whose `skipped` is above 0, nothing else counts.
+        Of an update that was skipped, whose `skipped` is above 0, nothing else counts. A CUDA graph records this, with
+        `is_recording`; each replay adds to the same sums.
+
+        Raises:
+            ConfigError: names are new in an update that is recorded.
         """
         skipped = metrics.get("skipped", 0.0)
         if (not isinstance(skipped, Tensor) or skipped.is_cpu) and skipped > 0:
@@ -99,30 +106,34 @@ class MeanMetrics:
             else:
                 _add(self._sums, name, float(scalar))
         if not on_device:
-            return
+            return None
         values, names = torch.stack(list(on_device.values())).double(), tuple(on_device)
-        sums = self._on_device.get(kind)
-        if sums is not None and names == sums.names:
+        sums = self._on_device.get((kind, names))
+        if sums is not None:
             sums.total += values
-            return
-        if sums is not None and sums.n_updates:
+            return sums
+        if is_recording:
+            before = [list(names) for own, names in self._on_device if own == kind]
             raise ConfigError(
-                f"metrics must have the same names at every update, got {list(names)} after {list(sums.names)}: report "
-                "the missing ones too"
+                f"metrics must have the same names when a CUDA graph records an update as in those before it, got "
+                f"{list(names)} after {', '.join(map(str, before))}: report the missing ones too, or use engine='torch'"
             )
-        self._on_device[kind] = _DeviceSums(names, values)
+        unused = [key for key, one in self._on_device.items() if key[0] == kind and not one.n_updates]
+        for key in unused:
+            del self._on_device[key]
+        sums = self._on_device[kind, names] = DeviceSums(names, values)
+        return sums
 
-    def on_device(self, kind: tuple[str, ...]) -> Tensor | None:
-        """Return the sums of a kind of update, which stay where they are; None before the first."""
-        sums = self._on_device.get(kind)
-        return None if sums is None else sums.total
+    def on_device(self, kind: tuple[str, ...]) -> tuple[Tensor, ...]:
+        """Return the sums of a kind of update, which stay where they are, for each set of names so far."""
+        return tuple([sums.total for (own, _), sums in self._on_device.items() if own == kind])
 
-    def count(self, kind: tuple[str, ...] = (), **plain: float) -> None:
-        """Count an update whose scalars were added; `plain` are those that count in skipped updates too."""
+    def count(self, sums: DeviceSums | None = None, **plain: float) -> None:
+        """Count an update whose scalars were added to `sums`; `plain` are those that count in skipped updates too."""
         for name, number in plain.items():
             _add(self._plain, name, number)
-        if kind in self._on_device:
-            self._on_device[kind].n_updates += 1
+        if sums is not None:
+            sums.n_updates += 1
         self.n_updates += 1
 
     def delayed_total(self, name: str) -> float:
@@ -155,7 +166,7 @@ class MeanMetrics:
             "plain": {name: list(own) for name, own in self._plain.items()},
             "on_device": [
                 [list(kind), list(one.names), one.total.tolist(), one.n_updates]
-                for kind, one in self._on_device.items()
+                for (kind, _), one in self._on_device.items()
             ],
         }
 
@@ -168,7 +179,7 @@ class MeanMetrics:
         for kind, names, totals, n_updates in state["on_device"]:
             if device.type != "cpu":
                 on_device = torch.tensor(totals, dtype=torch.float64).to(device)
-                self._on_device[tuple(kind)] = _DeviceSums(tuple(names), on_device, n_updates)
+                self._on_device[tuple(kind), tuple(names)] = DeviceSums(tuple(names), on_device, n_updates)
                 continue
             for name, total in zip(names, totals, strict=True):
                 _add(self._sums, name, total, n_updates)
@@ -219,9 +230,12 @@ class PeriodicMeans:
         """Whether all updates of a period were counted."""
         return self.sums.n_updates >= self._period
 
-    def sum_up(self, metrics: Mapping[str, Scalar], kind: tuple[str, ...]) -> None:
-        """Add those of an update's metrics that are wanted; in a CUDA graph this is recorded."""
-        self.sums.sum_up({name: metrics[name] for name in self._names if name in metrics}, kind)
+    def sum_up(
+        self, metrics: Mapping[str, Scalar], kind: tuple[str, ...], *, is_recording: bool = False
+    ) -> DeviceSums | None:
+        """Add those of an update's metrics that are wanted; see `MeanMetrics.sum_up`."""
+        wanted = {name: metrics[name] for name in self._names if name in metrics}
+        return self.sums.sum_up(wanted, kind, is_recording=is_recording)
 
     def read(self) -> dict[str, float]:
         """Wait for the device, return the means since the last read and reset them."""
