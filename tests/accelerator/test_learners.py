@@ -115,9 +115,9 @@ def test_orders_of_work_learn_there_as_on_the_cpu(name: str, options: Any, accel
 def test_a_preset_keeps_its_frames_there(accelerator: torch.device) -> None:
     box = tk.testing.FakeVectorEnv(spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(3), n=2, episode_length=9)
     frames = tk.engine.DeviceFrames(accelerator)
-    envs = tk.make_envs(box)
+    envs = tk.make_envs(box, stack=2)
     policy = tk.DQNPolicy.for_envs(envs, head=(8,), device=accelerator, seed=0)
-    collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(100, stack=2, frames=frames))
+    collector = tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(100, frames=frames))
     options: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 40, "update_per_step": 0.25, "batch_size": 8}
     with tk.OffpolicyTrainer(policy, collector, **options, seed=1, verbose=False, show_progress=False) as trainer:
         epochs = list(trainer)

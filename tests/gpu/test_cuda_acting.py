@@ -1,7 +1,7 @@
 """Acting on the CPU while the policy learns on CUDA: the device's answers and noise, and nothing waits in vain."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.engine.test_cuda_graph import ELSEWHERE, IN_PLACE
+from tests.helpers.accelerator import computing_in_float32
 from tests.helpers.learning import MASKED, PARTS, batch_of, made
 
 pytestmark = [
@@ -19,6 +20,15 @@ pytestmark = [
 ]
 
 CUDA = "cuda"
+
+
+@pytest.fixture(autouse=True)
+def _float32() -> Iterator[None]:
+    """Compute convolutions in float32: what is compared is where they are computed, not how they are rounded."""
+    with computing_in_float32():
+        yield
+
+
 IMAGES = spaces.Box(0, 255, (4, 44, 44), np.uint8)
 KINDS = [
     *PARTS,

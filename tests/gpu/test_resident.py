@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 import trainkit as tk
 from tests.engine.test_device_frames import MIXED, STACKED, Source
+from tests.helpers.accelerator import computing_in_float32
 from tests.helpers.learning import made, parameters_of
 from trainkit.engine.device_frames import frames_of
 
@@ -21,6 +22,15 @@ pytestmark = [
 ]
 
 CUDA = "cuda"
+
+
+@pytest.fixture(autouse=True)
+def _float32() -> Iterator[None]:
+    """Compute convolutions in float32: what is compared is where they are computed, not how they are rounded."""
+    with computing_in_float32():
+        yield
+
+
 SWITCHES: list[Any] = [
     pytest.param({}, id="eager"),
     pytest.param({"engine": "cuda_graph"}, id="graph"),
@@ -107,7 +117,7 @@ def test_more_than_the_gpu_has_is_refused_when_the_buffer_is_bound() -> None:
     capacity = 2 * free // (36 * 38)
     frames = tk.engine.DeviceFrames(CUDA)
     with pytest.raises(
-        tk.errors.DeviceError, match=r"ReplayBuffer\.frames need .* on cuda, for .*: lower the capacity"
+        tk.errors.DeviceError, match=r"ReplayBuffer\.frames need .* on cuda:\d, for .*: lower the capacity"
     ):
         frames.claim("ReplayBuffer", capacity, (36, 38))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -183,6 +184,12 @@ def test_operations_that_mix_devices_are_rejected(operation: Any, pretend: Prete
         given = grid(one), grid(other)
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
             operation(*given)
+
+
+def test_tensors_are_not_arrays(pretend: PretendDevice) -> None:
+    for convert in (np.asarray, torch.Tensor.numpy, lambda x: np.testing.assert_array_equal(x, x)):
+        with pytest.raises(TypeError, match="can't convert pretend:0 device type tensor to numpy"):
+            convert(grid(pretend.device))
 
 
 # ---- what is counted ----
