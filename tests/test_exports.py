@@ -72,8 +72,9 @@ NAMESPACES = {
     "testing": "DeviceCounts FakeVectorEnv PretendDevice",
     "trainer": """
         Callback Checkpoint CollectStats Curriculum DIAGNOSIS_RULES DatasetWriter EpochResult EpochStats Evaluation
-        FittedQ Histograms History Learner LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainer OnpolicyTrainer
-        PlayerStats RecordVideo RolloutLearner RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee
+        FittedQ Histograms History LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainee OffpolicyTrainer
+        OnpolicyTrainee OnpolicyTrainer
+        PlayerStats RecordVideo RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee
         Trainer PairedComparison Tournament WinRate tournament
         compare evaluate fitted_q_evaluation inspect_checkpoint run run_with_restart scalars RunResult
     """,

@@ -29,6 +29,7 @@ class Player:
     """Act in tagged environments by rule, legally, and write down every call; `state` counts the calls."""
 
     observes = False
+    policies: Mapping[str, Any] = {}
 
     def __init__(self, *, has_extras: bool = False) -> None:
         self.extras_spec: Mapping[str, ArraySpec] = {}
@@ -38,6 +39,9 @@ class Player:
 
     def check_spaces(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
         """Take any."""
+
+    def actor_for(self, games: Any, **how: Any) -> None:
+        """Act in all rows."""
 
     def act(
         self,

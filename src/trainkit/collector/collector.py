@@ -24,7 +24,7 @@ from trainkit.core.assignments import fixed_options
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.policy_use import PolicyUse
-from trainkit.core.protocols import Actor, PlaysGames, Policy, Recorder, RowStore
+from trainkit.core.protocols import Actor, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
@@ -140,16 +140,14 @@ class Collector:
         policy.check_spaces(envs.observation_space, envs.action_space)
         self._policy = policy
         self._policy_use = PolicyUse(policy)
-        self._actor = _actor_of(policy, envs, in_evaluation=buffer is None)
+        self._rows_per_step = envs.n_agents if count_steps_by == "env_steps" else 1  # at most; of one environment
+        self._actor = _actor_of(policy, envs, in_evaluation=buffer is None, rows_per_step=self._rows_per_step)
         self._envs = envs
         envs.ownership.claim(self)
         if buffer is not None:
             self._bind(buffer)
         envs.use_players(self._actor.players)
         self._buffer = buffer
-        self._rows_per_step = envs.n_agents if count_steps_by == "env_steps" else 1  # at most; of one environment
-        if isinstance(policy, PlaysGames) and buffer is not None:
-            policy.count_steps(self._rows_per_step)
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self._env_step = 0
         self.between_steps: Callable[[], None] | None = None
@@ -858,10 +856,11 @@ class Collector:
             self.events.load_state_dict(state["events"], self._envs.obs)
 
 
-def _actor_of(policy: Policy, envs: Envs, *, in_evaluation: bool) -> Actor:
+def _actor_of(policy: Policy, envs: Envs, *, in_evaluation: bool, rows_per_step: int) -> Actor:
     """Return what acts for a policy in a collector's environments."""
-    if isinstance(policy, PlaysGames):
-        return policy.actor_for(envs, in_evaluation=in_evaluation)
+    actor = policy.actor_for(envs, in_evaluation=in_evaluation, rows_per_step=rows_per_step)
+    if actor is not None:
+        return actor
     play_alone = envs.recipe is not None and envs.recipe.processes.play_alone
     return FragmentActor(policy, envs) if play_alone and not in_evaluation else PolicyActor(policy, envs.n)
 

@@ -2,22 +2,14 @@
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
 
 from trainkit.core.errors import BusyError
+from trainkit.core.protocols import Policy
 
 _registering = threading.Lock()
 _locks: "weakref.WeakKeyDictionary[object, threading.RLock]" = weakref.WeakKeyDictionary()
-
-
-@runtime_checkable
-class HasPolicies(Protocol):
-    """A policy of several, by name, that act and learn with it."""
-
-    @property
-    def policies(self) -> Mapping[str, Any]: ...
 
 
 class PolicyUse:
@@ -27,9 +19,8 @@ class PolicyUse:
         policy: of a trainer or a collector.
     """
 
-    def __init__(self, policy: object) -> None:
-        self._own = (policy, _lock_of(policy))
-        self._game = policy if isinstance(policy, HasPolicies) else None
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._lock = policy, _lock_of(policy)
 
     @contextmanager
     def by_this_thread(self) -> Iterator[None]:
@@ -38,10 +29,12 @@ class PolicyUse:
         Raises:
             BusyError: another thread uses it, or one of the policies in it.
         """
-        members = () if self._game is None else self._game.policies.values()
         held: list[threading.RLock] = []
         try:
-            for policy, lock in (self._own, *((member, _lock_of(member)) for member in members)):
+            for policy, lock in (
+                (self._policy, self._lock),
+                *((own, _lock_of(own)) for own in self._policy.policies.values()),
+            ):
                 if not lock.acquire(blocking=False):
                     raise BusyError(
                         f"another thread trains or plays with this {type(policy).__name__}, whose results both would "

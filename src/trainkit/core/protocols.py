@@ -103,6 +103,21 @@ class Policy(Protocol):
     """A policy as a collector uses it."""
 
     @property
+    def policies(self) -> Mapping[str, Any]:
+        """The policies that it consists of by name; empty for an only one."""
+        ...
+
+    def actor_for(self, games: "Games", *, in_evaluation: bool = False, rows_per_step: int = 1) -> "Actor | None":
+        """Return what says which policy acts in each row of a collector; None where this one acts in all.
+
+        Args:
+            games: the collector's environments.
+            in_evaluation: whether nothing is stored.
+            rows_per_step: up to this many rows of an environment, stored together, are one step of a policy's clock.
+        """
+        ...
+
+    @property
     def last_step(self) -> int:
         """The environment step of its last update."""
         ...
@@ -215,19 +230,6 @@ class Actor(Protocol):
 
 
 @runtime_checkable
-class PlaysGames(Protocol):
-    """A policy of several policies: in each collector's games an actor says which one acts in each row."""
-
-    def actor_for(self, games: Games, *, in_evaluation: bool = False) -> Actor:
-        """Return the actor of a collector with these environments, which stores rows unless it is in evaluation."""
-        ...
-
-    def count_steps(self, rows_per_step: int) -> None:
-        """Count up to this many rows of an environment that are stored together as one step of a policy's clock."""
-        ...
-
-
-@runtime_checkable
 class PredictsReturns(Protocol):
     """A policy that predicts the returns of its greedy actions."""
 
@@ -262,8 +264,63 @@ class UpdateResult(Protocol):
         ...
 
 
+class StepClock(Protocol):
+    """What counts the steps that schedules are evaluated at."""
+
+    @property
+    def env_step(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Learner:
+    """A policy that learns, the buffer that it learns from, and the clock of both.
+
+    Attributes:
+        name: of the policy; "" where there is one.
+    """
+
+    name: str
+    policy: Any
+    buffer: Any
+    clock: StepClock
+
+    @property
+    def prefix(self) -> str:
+        """The start of its tags and keys, such as "main/"; empty where there is one."""
+        return f"{self.name}/" if self.name else ""
+
+
+Component = tuple[Callable[[], Any], Callable[[Any], object]]  # of a checkpoint: how it is read and restored
+
+
 class Trainee(Policy, Seedable, Protocol):
     """A policy as every trainer uses it."""
+
+    def learners(self, buffer: Any, clock: StepClock) -> Sequence[Learner]:
+        """Return the policies that learn now, each with its buffer of `buffer`; the clock of an only one is given."""
+        ...
+
+    @property
+    def policy_numbers(self) -> Mapping[str, int]:
+        """The numbers of its policies by name, of which none is ever given again; empty for an only one."""
+        ...
+
+    @property
+    def recipes(self) -> Mapping[str, Mapping[str, Any] | None]:
+        """How each of its policies was made, by name; empty for an only one."""
+        ...
+
+    def components(self) -> Mapping[str, Component]:
+        """Return the components of a checkpoint by name."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings, for the record of a run."""
+        ...
+
+    def check_modules(self) -> None:
+        """Raise `ConfigError` if a module that learns was replaced by another one."""
+        ...
 
     @property
     def n_updates(self) -> int:
@@ -326,7 +383,7 @@ class Trainee(Policy, Seedable, Protocol):
         ...
 
 
-class Learner(Trainee, Protocol):
+class OffpolicyTrainee(Trainee, Protocol):
     """A policy as an off-policy trainer uses it."""
 
     @property
@@ -361,15 +418,6 @@ class Learner(Trainee, Protocol):
 
 
 @runtime_checkable
-class ChecksModules(Protocol):
-    """A policy that knows which of its modules its updates move."""
-
-    def check_modules(self) -> None:
-        """Raise `ConfigError` if one of them was replaced by another."""
-        ...
-
-
-@runtime_checkable
 class HasReturnRange(Protocol):
     """A buffer that knows how large the returns in it are."""
 
@@ -378,7 +426,7 @@ class HasReturnRange(Protocol):
         ...
 
 
-class RolloutLearner(Trainee, Protocol):
+class OnpolicyTrainee(Trainee, Protocol):
     """A policy as an on-policy trainer uses it."""
 
     @property
@@ -396,64 +444,6 @@ class RolloutLearner(Trainee, Protocol):
 
         `rollout` is a `Rollout`, or a `TensorRollout` of a simulator.
         """
-        ...
-
-
-class StepClock(Protocol):
-    """What counts the steps that schedules are evaluated at."""
-
-    @property
-    def env_step(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LearningUnit:
-    """A policy that learns, the buffer that it learns from, and the clock of both.
-
-    Attributes:
-        name: of the policy; "" where there is one.
-    """
-
-    name: str
-    policy: Any
-    buffer: Any
-    clock: StepClock
-
-    @property
-    def prefix(self) -> str:
-        """The start of the unit's tags and keys, such as "main/"; empty where there is one."""
-        return f"{self.name}/" if self.name else ""
-
-
-@runtime_checkable
-class HasLearningUnits(Trainee, Protocol):
-    """A policy of several policies, of which any number learns."""
-
-    @property
-    def policies(self) -> Mapping[str, Any]:
-        """All policies by name."""
-        ...
-
-    def number_of(self, name: str) -> int:
-        """Return the number of a policy; no other policy ever has it."""
-        ...
-
-    def learning_units(self, buffer: Any) -> list[LearningUnit]:
-        """Return the policies that learn now, each with its buffer of `buffer`."""
-        ...
-
-    @property
-    def members(self) -> Mapping[str, Trainee]:
-        """All policies that may learn, by the prefixes of their metrics."""
-        ...
-
-    @property
-    def recipes(self) -> Mapping[str, Mapping[str, Any] | None]:
-        """How each policy was made, by its name."""
-        ...
-
-    def components(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
-        """Return the parts of a checkpoint by name, each with how its state is read and restored."""
         ...
 
 

@@ -35,7 +35,7 @@ from trainkit.core.data import (
 from trainkit.core.described import Plain
 from trainkit.core.errors import Checks, ConfigError, all_made
 from trainkit.core.observations import ObservationReader
-from trainkit.core.protocols import Dataset, EnvSpaces
+from trainkit.core.protocols import Actor, Component, Dataset, EnvSpaces, Games, Learner, StepClock
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import UNSCALED_REMEDY, flat_actions, leaf_spaces, structure_of
@@ -245,6 +245,35 @@ class Policy(nn.Module):
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A], in `act` with these arguments; raise if it is unknown."""
         raise ConfigError(f"{type(self).__name__} has no action_probability: only Discrete actions have one each")
+
+    # ---- as the only policy of a run: `MultiAgentPolicy` has several ----
+
+    @property
+    def policies(self) -> Mapping[str, Any]:
+        """The policies that it consists of by name: none."""
+        return {}
+
+    @property
+    def policy_numbers(self) -> Mapping[str, int]:
+        """The numbers of its policies by name: none."""
+        return {}
+
+    @property
+    def recipes(self) -> Mapping[str, Mapping[str, Any] | None]:
+        """How each of its policies was made, by name: none."""
+        return {}
+
+    def actor_for(self, games: Games, *, in_evaluation: bool = False, rows_per_step: int = 1) -> Actor | None:
+        """Return None: this policy acts in all rows of a collector."""
+        return None
+
+    def learners(self, buffer: Any, clock: StepClock) -> list[Learner]:
+        """Return this policy with what it learns from and the clock of its schedules, as trainers loop over them."""
+        return [Learner(name="", policy=self, buffer=buffer, clock=clock)]
+
+    def components(self) -> dict[str, Component]:
+        """Return the components of a checkpoint by name, each with how its state is read and restored."""
+        return {"policy": (self.training_state, self.load_training_state)}
 
     # ---- what it is made of ----
 

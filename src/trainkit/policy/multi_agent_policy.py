@@ -18,7 +18,7 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMism
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
 from trainkit.core.observations import ObservationReader
-from trainkit.core.protocols import Games, LearningUnit, MultiAgentStore, Policy, Seedable
+from trainkit.core.protocols import Component, Games, Learner, MultiAgentStore, Policy, Seedable, StepClock
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
 from trainkit.policy.export import Exportable, export_policy
@@ -252,21 +252,30 @@ class MultiAgentPolicy:
         self._views[name] = None if view is None or view.part is None else view
         return self._views[name]
 
+    @property
+    def policy_numbers(self) -> Mapping[str, int]:
+        """The numbers of the policies by name now, see `number_of`."""
+        return dict(self._numbers)
+
     def number_of(self, name: str) -> int:
         """Return the number of a policy in the column `played_by`; no other policy ever has it."""
         return self._numbers[name]
 
-    def actor_for(self, games: Games, *, in_evaluation: bool = False) -> GameActor:
+    def actor_for(self, games: Games, *, in_evaluation: bool = False, rows_per_step: int = 1) -> GameActor:
         """Return the actor of a collector with these environments.
 
         Args:
             games: the environments.
-            in_evaluation: of the episodes that the mapping receives.
+            in_evaluation: of the episodes that the mapping receives; then nothing is stored.
+            rows_per_step: up to this many rows of a game, stored together, are one step of a policy's clock.
 
         Raises:
             ConfigError: they have one agent each, or the mapping gives no name of a policy.
         """
-        return GameActor(self, games, in_evaluation=in_evaluation)
+        actor = GameActor(self, games, in_evaluation=in_evaluation)
+        if not in_evaluation:
+            self._rows_per_step = rows_per_step
+        return actor
 
     # ---- as one policy ----
 
@@ -378,10 +387,6 @@ class MultiAgentPolicy:
         """True: collectors that fill a buffer move the clocks."""
         return True
 
-    def count_steps(self, rows_per_step: int) -> None:
-        """Count up to this many rows of a game as one step of a policy's clock; collectors set it."""
-        self._rows_per_step = rows_per_step
-
     def observe(self, transition: Transition) -> None:
         """Count the steps of each policy, and update the running statistics of those that are trained."""
         numbers, env_ids = transition.extras[PLAYED_BY], transition.env_ids
@@ -413,12 +418,12 @@ class MultiAgentPolicy:
     # ---- learning ----
 
     @property
-    def members(self) -> Mapping[str, Any]:
-        """The policies that can learn, trained or not, by the prefixes of their metrics, such as "main/"."""
-        return {f"{name}/": policy for name, policy in self._policies.items() if _learns(policy)}
+    def _members(self) -> dict[str, Any]:
+        """The policies that can learn, trained or not, by name."""
+        return {name: policy for name, policy in self._policies.items() if _learns(policy)}
 
-    def learning_units(self, buffer: MultiAgentStore) -> list[LearningUnit]:
-        """Return the policies that are trained, each with its buffer and clock.
+    def learners(self, buffer: MultiAgentStore, clock: StepClock) -> list[Learner]:
+        """Return the policies that are trained, each with its buffer and its own clock.
 
         Raises:
             ConfigError: the buffer has none for one of them.
@@ -428,17 +433,20 @@ class MultiAgentPolicy:
                 f"MultiAgentPolicy learns from a buffer for each policy, got {buffer!r}: Collector(policy, envs, "
                 "MultiAgentBuffer({name: buffer}))"
             )
-        units = []
+        learners = []
         for name in self.policies_to_train:
             if name not in buffer.buffers:
                 raise ConfigError(
                     f"MultiAgentPolicy trains {name!r}, and the buffers are of {list(buffer.buffers)}: give "
                     f"MultiAgentBuffer one for it, or leave it out of policies_to_train"
                 )
-            units.append(
-                LearningUnit(name=name, policy=self[name], buffer=buffer.buffers[name], clock=self.clocks[name])
-            )
-        return units
+            learners.append(Learner(name=name, policy=self[name], buffer=buffer.buffers[name], clock=self.clocks[name]))
+        return learners
+
+    def check_modules(self) -> None:
+        """Raise `ConfigError` if a module of a policy that learns was replaced by another one."""
+        for policy in self._members.values():
+            policy.check_modules()
 
     @property
     def n_updates(self) -> int:
@@ -473,25 +481,22 @@ class MultiAgentPolicy:
     @property
     def on_nan(self) -> Any:
         """What happens to an update that is not finite; may be set, for all policies."""
-        return next((policy.on_nan for policy in self.members.values()), "raise")
+        return next((policy.on_nan for policy in self._members.values()), "raise")
 
     @on_nan.setter
     def on_nan(self, on_nan: Any) -> None:
-        for policy in self.members.values():
+        for policy in self._members.values():
             policy.on_nan = on_nan
 
     def check_divergence(self) -> None:
         """Raise `DivergedError` if an earlier update of a policy was not finite."""
-        for policy in self.members.values():
+        for policy in self._members.values():
             policy.check_divergence()
 
     def read_metrics(self) -> dict[str, float]:
         """Return the means of all policies since the last call by `name/metric`, and reset them."""
-        return {
-            f"{prefix}{name}": mean
-            for prefix, policy in self.members.items()
-            for name, mean in policy.read_metrics().items()
-        }
+        own = {name: policy.read_metrics() for name, policy in self._members.items()}
+        return {f"{name}/{metric}": mean for name, means in own.items() for metric, mean in means.items()}
 
     def explore_metrics(self, step: int) -> dict[str, float]:
         """Return the metrics of exploration of the policies that are trained, each at its own clock."""
@@ -541,7 +546,7 @@ class MultiAgentPolicy:
         """Save every policy that can be saved in a folder, for `load_policy(path, name="main")`."""
         saved = {name: policy for name, policy in self._policies.items() if hasattr(policy, "state_dict")}
         states = {f"policy/{name}": acting_state(policy) for name, policy in saved.items()}
-        return save_checkpoint(path, states, describe(self) | {"policies": self.recipes})
+        return save_checkpoint(path, states, describe(self))
 
     @property
     def recipes(self) -> dict[str, Mapping[str, Any] | None]:
@@ -549,7 +554,7 @@ class MultiAgentPolicy:
         has_recipe = {name: hasattr(policy, "recipe") for name, policy in self._policies.items()}
         return {name: current_recipe(self._policies[name]) if has_recipe[name] else None for name in self._policies}
 
-    def components(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    def components(self) -> dict[str, Component]:
         """Return the parts of a checkpoint, {"policy": ..., "policy/main": ...}: how each is read and restored."""
         return {
             "policy": (self._own_state, self._load_own_state),

@@ -127,10 +127,11 @@ def current_recipe(policy: Any) -> Mapping[str, Any] | None:
 
 
 def describe(policy: Any) -> dict[str, Any]:
-    """Return a policy's class, spaces and recipe, for a manifest."""
+    """Return a policy's class, spaces and recipes, for a manifest."""
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     plain = {name: None if space is None else space_to_plain(space) for name, space in spaces.items()}
-    return {"settings": {"policy": type(policy).__name__}, "spaces": plain, "policy": current_recipe(policy)}
+    recipes = {"policy": current_recipe(policy), "policies": policy.recipes}
+    return {"settings": {"policy": type(policy).__name__}, "spaces": plain, **recipes}
 
 
 def acting_state(policy: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from trainkit.buffer import buffer_from_config
-from trainkit.core.protocols import EnvSpaces, Learner
+from trainkit.core.protocols import EnvSpaces, OffpolicyTrainee
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.engine import DeviceFrames
 from trainkit.engine.optimizers import LearningRate
@@ -72,13 +72,13 @@ class OffpolicySettings(EnvSettings):
 
 
 OffpolicySettingsT = TypeVar("OffpolicySettingsT", bound=OffpolicySettings)
-LearnerT = TypeVar("LearnerT", bound=Learner)
+TraineeT = TypeVar("TraineeT", bound=OffpolicyTrainee)
 
 
 REPLAY_NEEDS: dict[str, Needs] = {"alpha": ("prioritized", (True,)), "beta": ("prioritized", (True,))}
 
 
-class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[LearnerT]]):
+class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[TraineeT]]):
     """A preset that learns from a replay buffer."""
 
     needs = REPLAY_NEEDS
@@ -98,8 +98,8 @@ class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[LearnerT
         return settings.n_envs if settings.step_per_collect is None else settings.step_per_collect
 
     def _trainer(
-        self, policy: LearnerT, envs: Envs, settings: OffpolicySettingsT, common: Mapping[str, Any]
-    ) -> OffpolicyTrainer[LearnerT]:
+        self, policy: TraineeT, envs: Envs, settings: OffpolicySettingsT, common: Mapping[str, Any]
+    ) -> OffpolicyTrainer[TraineeT]:
         default: dict[str, Any] = {"type": "ReplayBuffer", "capacity": settings.capacity}
         if settings.prioritized:
             default |= {"type": "PrioritizedReplayBuffer", "alpha": settings.alpha, "beta": settings.beta}

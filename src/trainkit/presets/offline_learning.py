@@ -8,7 +8,7 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError
-from trainkit.core.protocols import Dataset, EnvSpaces, Learner
+from trainkit.core.protocols import Dataset, EnvSpaces, OffpolicyTrainee
 from trainkit.core.schedules import Linear
 from trainkit.core.signatures import checked
 from trainkit.engine.optimizers import LearningRate
@@ -165,7 +165,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         with borrowed_envs(source, 1, **replace(self.table(), **options).env_options) as envs:
             return self.settings(self._domain_of(envs))
 
-    def _policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> Learner:
+    def _policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> OffpolicyTrainee:
         """Make the policy."""
         raise NotImplementedError
 

@@ -2,7 +2,7 @@
 
 from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import EpochResult
-from trainkit.core.protocols import Learner, RolloutLearner, Trainee
+from trainkit.core.protocols import OffpolicyTrainee, OnpolicyTrainee, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, PlayerStats, RunInfo, RunWarning, Summary, TimeStats, scalars
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks.base import Callback
@@ -38,7 +38,7 @@ __all__ = [
     "FittedQ",
     "Histograms",
     "History",
-    "Learner",
+    "OffpolicyTrainee",
     "LogInfo",
     "OffPolicyEvaluation",
     "OfflineTrainer",
@@ -47,7 +47,7 @@ __all__ = [
     "PairedComparison",
     "PlayerStats",
     "RecordVideo",
-    "RolloutLearner",
+    "OnpolicyTrainee",
     "RunInfo",
     "RunResult",
     "RunWarning",

@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,7 +22,7 @@ from trainkit.core.errors import BusyError, Checks, ConfigError, reject_unknown
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
 from trainkit.core.policy_use import PolicyUse
-from trainkit.core.protocols import ChecksModules, Clearable, HasBatchMemory, Seedable, Store, Trainee, UsesBatchMemory
+from trainkit.core.protocols import Clearable, HasBatchMemory, Learner, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.engine.ranks import Ranks
@@ -35,7 +35,6 @@ from trainkit.trainer.compatibility import check_parts, fill_seeds
 from trainkit.trainer.epoch_clock import EpochClock
 from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
-from trainkit.trainer.learning_units import components_of, learners_of, learning_units, numbering_of
 from trainkit.trainer.metrics import Metrics, Reduce
 from trainkit.trainer.options import LONGEST_RUN, Options
 from trainkit.trainer.parallel.ranked import (
@@ -144,9 +143,8 @@ class Trainer(Generic[TraineeT]):
         parts |= {"evaluation": evaluation, "buffer": buffer if isinstance(buffer, Seedable) else None}
         self._epochs = EpochClock(max_epoch, step_per_epoch, options.max_epoch_seconds)
         if self.ranks is not None:
-            units = learning_units(policy, buffer, self)
-            check_same(type(self).__name__, self.ranks, self.settings(), units)
-            join_ranks(self.ranks, self.seed, parts, units)
+            check_same(type(self).__name__, self.ranks, self.settings(), self._learners())
+            join_ranks(self.ranks, self.seed, parts, self._learners())
         else:
             fill_seeds(self.seed, parts)
 
@@ -160,7 +158,7 @@ class Trainer(Generic[TraineeT]):
             self._callbacks.check_background()
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
-        self._metrics = Metrics(policy, buffer, options.smoothed_reports)
+        self._metrics = Metrics(policy, self._learners(), buffer, options.smoothed_reports)
         can_save = bool(self._checkpoints) and self.ranks is None
         save = self._save_now if can_save else None
         self._interrupt = DeferredInterrupt(save, ends_work=self.ranks is None, summary=self._how_to_continue)
@@ -174,7 +172,6 @@ class Trainer(Generic[TraineeT]):
         )
         self._is_running = False
         self._policy_use = PolicyUse(policy)
-        self._numbered_policies = numbering_of(policy)
         self.reset()
         self._callbacks.check(self)
         try:
@@ -193,14 +190,18 @@ class Trainer(Generic[TraineeT]):
             return []
         return [callback for callback in self._callbacks.callbacks if isinstance(callback, OwnsFolder)]
 
+    def _learners(self) -> Sequence[Learner]:
+        """Return the policies that learn now, each with its buffer and clock."""
+        return self.policy.learners(self.buffer, self)
+
     def _prepare_parts(self) -> None:
         """Check that the parts fit together, then apply the options that concern them."""
         collectors = {"train_collector": self._train_collector, "test_collector": self.test_collector}
-        units = learning_units(self.policy, self.buffer, self)
-        check_parts(type(self).__name__, self.policy, self._learns_by, collectors, units)
-        for unit in units:
-            if isinstance(unit.policy, HasBatchMemory) and isinstance(unit.buffer, UsesBatchMemory):
-                unit.buffer.use_batch_memory(unit.policy.batch_memory)
+        learners = self._learners()
+        check_parts(type(self).__name__, self.policy, self._learns_by, collectors, learners)
+        for learner in learners:
+            if isinstance(learner.policy, HasBatchMemory) and isinstance(learner.buffer, UsesBatchMemory):
+                learner.buffer.use_batch_memory(learner.policy.batch_memory)
         options = self._options
         if options.threads is not None and not hasattr(self.policy, "n_threads"):
             name = type(self.policy).__name__
@@ -683,9 +684,8 @@ class Trainer(Generic[TraineeT]):
         if not self._epochs.is_running:
             if self.epoch == 0:  # the user may have collected or updated since
                 self._metrics.skip(*self._counts_since(self._metrics.recent.start, *self._metrics.timed_from))
-            for policy in learners_of(self.policy).values():
-                if isinstance(policy, ChecksModules):
-                    policy.check_modules()
+            self.policy.check_modules()
+            self._metrics.follow(self._learners())
             self._epochs.start(self.clock, self.seconds)
             self.evaluation_schedule.start_epoch()
             self._metrics.start_epoch(self.clock)
@@ -708,7 +708,7 @@ class Trainer(Generic[TraineeT]):
 
     def _fire_collect_start(self) -> None:
         """Fire the events before a collect: of policies that were added since the last one, and of its start."""
-        self._callbacks.fire_added(self, self._numbered_policies())
+        self._callbacks.fire_added(self, self.policy.policy_numbers)
         self._callbacks.fire("on_collect_start", self)
 
     def _after_collect(self, stats: CollectStats) -> None:
@@ -939,6 +939,7 @@ class Trainer(Generic[TraineeT]):
         self._metrics.timed_from = env_step, gradient_step
         self._metrics.stopwatch.resume_from(state["seconds"], state["parts"])
         self.evaluation_schedule.load_state_dict(state["evaluation"])
+        self._metrics.follow(self._learners())
         self._callbacks.load_state_dict(state["callbacks"])
         self._metrics.load_state_dict(state["metrics"])
         self._reports.diagnosis.load_state_dict(state["diagnosis"])
@@ -962,7 +963,7 @@ class Trainer(Generic[TraineeT]):
             self.load_state_dict(state)
 
         components = {  # in this order: the policy rejects other networks before anything changes
-            **components_of(self.policy),
+            **self.policy.components(),
             "buffer": (self.buffer.state_dict, self.buffer.load_state_dict),
         }
         if self._train_collector is not None:

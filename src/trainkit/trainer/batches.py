@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import SequenceBatch, TransitionBatch
-from trainkit.core.protocols import LearningUnit, RoundBuffer
+from trainkit.core.protocols import Learner, RoundBuffer
 
 Batch = TransitionBatch | SequenceBatch
 ReadPriority = Callable[[], NDArray[np.float32] | None]  # waits for the device
@@ -68,7 +68,7 @@ class Replay:
     """The updates of one policy from its buffer: how many are pending, their batches, and priorities to be written.
 
     Args:
-        unit: the policy, its buffer and its clock.
+        learner: the policy, its buffer and its clock.
         ratio: updates per step of the policy.
         learns_from: the step from which updates follow.
 
@@ -79,54 +79,54 @@ class Replay:
         unwritten: slots, and their priorities when read.
     """
 
-    def __init__(self, unit: LearningUnit, ratio: Fraction, learns_from: int, n_per_round: int) -> None:
-        self.unit, self.learns_from = unit, learns_from
+    def __init__(self, learner: Learner, ratio: Fraction, learns_from: int, n_per_round: int) -> None:
+        self.learner, self.learns_from = learner, learns_from
         self.pending = PendingUpdates(ratio)
         self.batches: deque[Batch] = deque()
         self.unwritten: list[tuple[NDArray[np.int64], ReadPriority]] = []
         self._learning_starts, self._n_per_round = learns_from, n_per_round
-        self._collect_start = unit.clock.env_step
+        self._collect_start = learner.clock.env_step
 
     def start_at(self, learning_starts: int) -> None:
         """Learn from another step on, unless it learns already."""
-        if self.unit.clock.env_step < self.learns_from:
+        if self.learner.clock.env_step < self.learns_from:
             self.learns_from += learning_starts - self._learning_starts
         self._learning_starts = learning_starts
 
     def start_collect(self) -> None:
         """Note the clock before a collect."""
-        self._collect_start = self.unit.clock.env_step
+        self._collect_start = self.learner.clock.env_step
 
     def count(self) -> None:
         """Count the updates that a collect calls for."""
-        if self.unit.clock.env_step >= self.learns_from:
-            self.pending.n_steps += self.unit.clock.env_step - self._collect_start
+        if self.learner.clock.env_step >= self.learns_from:
+            self.pending.n_steps += self.learner.clock.env_step - self._collect_start
 
     @property
     def n_ready(self) -> int:
         """The remaining updates of a started round, and the pending updates that fill complete rounds."""
         n_drawn = len(self.batches)
         n_rounds = max(0, self.pending.count - n_drawn) // self._n_per_round
-        if n_rounds and not len(self.unit.buffer):  # a failed environment may take all rows with it
+        if n_rounds and not len(self.learner.buffer):  # a failed environment may take all rows with it
             return n_drawn
         return n_drawn + n_rounds * self._n_per_round
 
     @property
     def has_rest(self) -> bool:
         """Whether an update is left that does not fill a complete round."""
-        return bool(self.batches) or (self.pending.count > 0 and len(self.unit.buffer) > 0)
+        return bool(self.batches) or (self.pending.count > 0 and len(self.learner.buffer) > 0)
 
     def draw(self, batch_size: int | None) -> None:
         """Sample a batch, or a round of them."""
-        unit, step = self.unit, self.unit.clock.env_step
+        learner, step = self.learner, self.learner.clock.env_step
         n_batches = min(self.pending.count, self._n_per_round)
         if n_batches == 1:
-            self.batches.append(unit.policy.draw(unit.buffer, batch_size, step=step))
+            self.batches.append(learner.policy.draw(learner.buffer, batch_size, step=step))
         else:
-            assert isinstance(unit.buffer, RoundBuffer), "`check_replay` rejects other buffers"
+            assert isinstance(learner.buffer, RoundBuffer), "`check_replay` rejects other buffers"
             assert batch_size is not None, "`check_replay` rejects rounds of it"
-            how: dict[str, Any] = {"horizon": unit.policy.horizon, "step": step, "columns": unit.policy.columns}
-            self.batches.extend(unit.buffer.sample_round(n_batches, batch_size, **how))
+            how: dict[str, Any] = {"horizon": learner.policy.horizon, "step": step, "columns": learner.policy.columns}
+            self.batches.extend(learner.buffer.sample_round(n_batches, batch_size, **how))
 
     def write_priorities(self, n_written: int) -> None:
         """Write the new priorities of the oldest updates; a row sampled twice keeps its last one."""
@@ -135,11 +135,11 @@ class Replay:
         known = [(slots, priority) for slots, priority in read if priority is not None]
         if known:
             slots, priorities = zip(*known, strict=True)
-            self.unit.buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
+            self.learner.buffer.update_priorities(np.concatenate(slots), np.concatenate(priorities))
 
     def discard(self, learning_starts: int) -> None:
         """Learn again `learning_starts` rows from here; a fraction of a pending update stays."""
-        self.learns_from = self.unit.clock.env_step + learning_starts
+        self.learns_from = self.learner.clock.env_step + learning_starts
         self.pending.n_updates += self.pending.count
         self.batches.clear()
         self.unwritten.clear()

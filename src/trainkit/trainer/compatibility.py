@@ -18,8 +18,8 @@ from trainkit.core.protocols import (
     Dataset,
     FrameStore,
     Learner,
-    LearningUnit,
-    RolloutLearner,
+    OffpolicyTrainee,
+    OnpolicyTrainee,
     RoundBuffer,
     Seedable,
     Trainee,
@@ -50,17 +50,17 @@ def check_parts(
     policy: Trainee,
     learns_by: str,
     collectors: Mapping[str, Collector | TensorCollector | None],
-    units: Sequence[LearningUnit],
+    learners: Sequence[Learner],
 ) -> None:
     """Raise a `ConfigError` unless the policies can learn from their buffers, and all collectors have the policy."""
-    for unit in units:
-        subject = f"{trainer}.policy" + (f"[{unit.name!r}]" if unit.name else "")
-        methods = getattr(unit.policy, "learns_by", {learns_by})
-        missing = [name for name in (learns_by, *_TRAINEE_MEMBERS) if not hasattr(unit.policy, name)]
+    for learner in learners:
+        subject = f"{trainer}.policy" + (f"[{learner.name!r}]" if learner.name else "")
+        methods = getattr(learner.policy, "learns_by", {learns_by})
+        missing = [name for name in (learns_by, *_TRAINEE_MEMBERS) if not hasattr(learner.policy, name)]
         if learns_by not in methods and learns_by not in missing:
             missing.insert(0, learns_by)
         if missing:
-            raise ConfigError(f"{subject} must learn, but {type(unit.policy).__name__} has no {', '.join(missing)}")
+            raise ConfigError(f"{subject} must learn, but {type(learner.policy).__name__} has no {', '.join(missing)}")
     given = {name: collector for name, collector in collectors.items() if collector is not None}
     for name, collector in given.items():
         if collector.policy is not policy:
@@ -69,12 +69,12 @@ def check_parts(
         train, test = ((one.envs.observation_space, one.envs.action_space) for one in given.values())
         if train != test:
             raise ConfigError(f"{trainer}: training environments have spaces {train}, evaluation's {test}")
-    for unit in units:
-        _check_columns(trainer, unit.policy, unit.buffer.columns)
-        _check_device(unit.policy, unit.buffer)
+    for learner in learners:
+        _check_columns(trainer, learner.policy, learner.buffer.columns)
+        _check_device(learner.policy, learner.buffer)
 
 
-def _check_columns(trainer: str, policy: Learner | RolloutLearner, known: Sequence[str]) -> None:
+def _check_columns(trainer: str, policy: OffpolicyTrainee | OnpolicyTrainee, known: Sequence[str]) -> None:
     """Raise a `ConfigError` if the policy's updates read columns that the buffer does not have."""
     columns = policy.columns
     subject = f"{trainer}.policy: {type(policy).__name__}.columns"

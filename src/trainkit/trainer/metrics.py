@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.errors import Checks, shown
-from trainkit.core.protocols import Store, Trainee
+from trainkit.core.protocols import Learner, Store, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, Numbers, TimeStats
 from trainkit.engine.device import CPU, device_memory
-from trainkit.trainer.learning_units import learners_of
 from trainkit.trainer.system_usage import ProcessorTime, system_usage
 
 Reduce = Literal["mean", "sum", "min", "max", "last", "histogram"]
@@ -235,12 +234,14 @@ class Metrics:
         timed_from: environment steps and updates before the stopwatch started.
     """
 
-    def __init__(self, policy: Trainee, buffer: Store, smoothed_reports: int) -> None:
+    def __init__(self, policy: Trainee, learners: Iterable[Learner], buffer: Store, smoothed_reports: int) -> None:
         self._policy, self._buffer = policy, buffer
+        self._followed: dict[str, Any] = {}  # policies whose updates are reported, by prefix
+        self._n_updates: dict[str, int] = {}  # of those that are reported already
         self._smoothed_reports = smoothed_reports
         self.stopwatch = Stopwatch()
         self.restart(0, 0)
-        self.discard_updates()
+        self.follow(learners)
 
     def restart(self, step: int, env_step: int) -> None:
         """Discard everything gathered; updates that are not reported yet remain with the policy."""
@@ -262,8 +263,30 @@ class Metrics:
 
     def discard_updates(self) -> None:
         """Let the next report count and average the updates from here."""
-        self._policy.read_metrics()
-        self._n_updates = {prefix: one.n_updates for prefix, one in learners_of(self._policy).items()}  # reported
+        for prefix, policy in self._followed.items():
+            policy.read_metrics()
+            self._n_updates[prefix] = policy.n_updates
+
+    def follow(self, learners: Iterable[Learner]) -> None:
+        """Report the updates of these policies from here on; those of others that were followed are read now."""
+        former, self._followed = self._followed, {learner.prefix: learner.policy for learner in learners}
+        for prefix, policy in former.items():
+            if self._followed.get(prefix) is not policy:
+                self._read(prefix, policy)
+                del self._n_updates[prefix]
+        for prefix, policy in self._followed.items():
+            if former.get(prefix) is not policy:
+                policy.read_metrics()
+                self._n_updates[prefix] = policy.n_updates
+
+    def _read(self, prefix: str, policy: Any) -> None:
+        """Read the means of a policy's updates that are not reported yet, for both intervals."""
+        means, n_updates = policy.read_metrics(), policy.n_updates
+        n_new = n_updates - self._n_updates[prefix]
+        for interval in (self._epoch, self.recent):
+            interval.add_means(means, n_new, prefix)
+        self._losses_of(prefix).add(means, n_new)
+        self._n_updates[prefix] = n_updates
 
     def start_epoch(self, step: int) -> None:
         """Start the interval of another epoch; what is not reported yet stays for the next report."""
@@ -318,13 +341,8 @@ class Metrics:
         """
         self.stopwatch.lap()
         recent = self.recent
-        for prefix, policy in learners_of(self._policy).items():
-            means, n_updates = policy.read_metrics(), policy.n_updates
-            n_new = n_updates - self._n_updates.get(prefix, 0)
-            for interval in (self._epoch, recent):
-                interval.add_means(means, n_new, prefix)
-            self._losses_of(prefix).add(means, n_new)
-            self._n_updates[prefix] = n_updates
+        for prefix, policy in self._followed.items():
+            self._read(prefix, policy)
         for name, n_rows in recent.n_replayed.items():
             self._epoch.count_replayed(name, n_rows)
         collected = recent.collected()
@@ -373,8 +391,7 @@ class Metrics:
             "losses_of": {prefix: losses.state_dict() for prefix, losses in self._losses.items() if prefix},
             "episodes": [list(self._epoch.episodes), list(self.recent.episodes)],
             "reported": {
-                prefix: [self._n_updates.get(prefix, 0), policy.n_updates]
-                for prefix, policy in learners_of(self._policy).items()
+                prefix: [self._n_updates[prefix], policy.n_updates] for prefix, policy in self._followed.items()
             },
             "updates": [self._epoch.updates_state(), self.recent.updates_state()],
             "steps": [step - self._epoch.start, step - self.recent.start],
@@ -398,12 +415,11 @@ class Metrics:
         for interval, n_steps, seconds in zip(intervals, state["steps"], state["seconds"], strict=True):
             interval.start -= n_steps
             interval.seconds = {name.removesuffix("_seconds"): number for name, number in seconds.items()}
-        n_updates = {prefix: policy.n_updates for prefix, policy in learners_of(self._policy).items()}
-        reported = state["reported"]
-        if n_updates != {prefix: counts[1] for prefix, counts in reported.items()}:  # loaded without the policies
-            self.discard_updates()
+        reported = {prefix: counts for prefix, counts in state["reported"].items() if prefix in self._followed}
+        if any(self._followed[prefix].n_updates != counts[1] for prefix, counts in reported.items()):
+            self.discard_updates()  # loaded without the policies
             return
-        self._n_updates = {prefix: counts[0] for prefix, counts in reported.items()}
+        self._n_updates |= {prefix: counts[0] for prefix, counts in reported.items()}
         for interval, updates in zip(intervals, state["updates"], strict=True):
             interval.load_updates_state(updates)
 

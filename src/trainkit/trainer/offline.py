@@ -6,7 +6,7 @@ from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import Dataset, Learner
+from trainkit.core.protocols import Dataset, OffpolicyTrainee
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain
@@ -16,11 +16,11 @@ from trainkit.trainer.options import KeywordOptions, Options
 _COLLECT_OPTIONS = ("train_fn", "test_in_train", "on_policy_added", "on_collect_start", "on_collect_end")
 
 
-LearnerT = TypeVar("LearnerT", bound=Learner, default=Any, covariant=True)
+TraineeT = TypeVar("TraineeT", bound=OffpolicyTrainee, default=Any, covariant=True)
 
 
 @checked
-class OfflineTrainer(Trainer[LearnerT]):
+class OfflineTrainer(Trainer[TraineeT]):
     """Learn from a buffer of stored rows.
 
     The clock counts updates: schedules, epochs, `log_every`, `max_env_step` and every x-axis read them; `info.env_step`
@@ -42,7 +42,7 @@ class OfflineTrainer(Trainer[LearnerT]):
 
     def __init__(
         self,
-        policy: LearnerT,
+        policy: TraineeT,
         buffer: Dataset,
         test_collector: Collector | None = None,
         *,

@@ -10,18 +10,16 @@ from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import (
     Buffer,
-    HasLearningUnits,
     Learner,
-    LearningUnit,
+    Trainee,
 )
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import Replay
 from trainkit.trainer.compatibility import check_length, check_replay, check_warmup
-from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
 
-LearnerT = TypeVar("LearnerT", bound=Learner | HasLearningUnits, default=Any, covariant=True)
+TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +27,7 @@ Refresh = Literal["update", "late", "round"]
 
 
 @checked
-class OffpolicyTrainer(Trainer[LearnerT]):
+class OffpolicyTrainer(Trainer[TraineeT]):
     """Fill a replay buffer and learn from it, an exact number of updates per environment step.
 
     Args:
@@ -64,7 +62,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     def __init__(
         self,
-        policy: LearnerT,
+        policy: TraineeT,
         train_collector: Collector,
         test_collector: Collector | None = None,
         *,
@@ -86,14 +84,14 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         buffer: Any = train_collector.buffer
         if buffer is None:
             raise ConfigError(f"{name}.train_collector has no buffer to learn from: Collector(policy, envs, buffer)")
-        units = learning_units(policy, buffer, train_collector)
-        for unit in units:
-            if not isinstance(unit.buffer, Buffer):
-                raise ConfigError(f"{name} draws from a replay buffer, got {unit.buffer!r}: use ReplayBuffer")
+        learners = policy.learners(buffer, train_collector)
+        for learner in learners:
+            if not isinstance(learner.buffer, Buffer):
+                raise ConfigError(f"{name} draws from a replay buffer, got {learner.buffer!r}: use ReplayBuffer")
         with Checks(name) as checks:
-            for unit in units:
-                check_replay(checks, unit.buffer, batch_size, refresh_priorities, updates_per_round)
-                unit.policy.check_draw(checks, unit.buffer, batch_size, updates_per_round)
+            for learner in learners:
+                check_replay(checks, learner.buffer, batch_size, refresh_priorities, updates_per_round)
+                learner.policy.check_draw(checks, learner.buffer, batch_size, updates_per_round)
             _check_collects(checks, train_collector, step_per_collect, episode_per_collect, overlap=overlap)
             _check_ratio(checks, update_per_step, training_intensity, batch_size)
             checks.integer("learning_starts", learning_starts, low=0, optional=True)
@@ -120,7 +118,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
         )
         self._warmup: Literal["policy", "random"] = warmup
         self._collector = train_collector
-        self._replays = [self._replay_of(unit) for unit in units]
+        self._replays = [self._replay_of(learner) for learner in learners]
         self._share_left: int | None = None  # updates left of a vector step's share, where one raised; else None
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
@@ -149,9 +147,9 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def batch_size(self, batch_size: int | None) -> None:
         with Checks(type(self).__name__) as checks:
             for replay in self._replays:
-                unit = replay.unit
-                check_replay(checks, unit.buffer, batch_size, self.refresh_priorities, self.updates_per_round)
-                unit.policy.check_draw(checks, unit.buffer, batch_size, self.updates_per_round)
+                learner = replay.learner
+                check_replay(checks, learner.buffer, batch_size, self.refresh_priorities, self.updates_per_round)
+                learner.policy.check_draw(checks, learner.buffer, batch_size, self.updates_per_round)
         self._batch_size = batch_size
 
     @property
@@ -285,23 +283,23 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     @property
     def _is_warming_up(self) -> bool:
         """Whether no policy learns yet."""
-        return all(replay.unit.clock.env_step < replay.learns_from for replay in self._replays)
+        return all(replay.learner.clock.env_step < replay.learns_from for replay in self._replays)
 
-    def _replay_of(self, unit: LearningUnit) -> Replay:
-        return Replay(unit, self._ratio, self.learning_starts, self.updates_per_round)
+    def _replay_of(self, learner: Learner) -> Replay:
+        return Replay(learner, self._ratio, self.learning_starts, self.updates_per_round)
 
     def _update(self, replay: Replay) -> None:
         """Sample a batch, or a round of them; update the policy; write the new priorities."""
-        policy, buffer = replay.unit.policy, replay.unit.buffer
+        policy, buffer = replay.learner.policy, replay.learner.buffer
         if policy.n_updates == 0:
             policy.before_updates(buffer)
         if not replay.batches:
             with self._metrics.stopwatch.measure("sample"):
                 replay.draw(self.batch_size)
-        self._learning = replay.unit.name
+        self._learning = replay.learner.name
         batch = self._callbacks.transform(self, replay.batches[0])
         replay.batches.popleft()  # only now: an exception in a callback must not lose it
-        result = policy.update(batch, step=replay.unit.clock.env_step)
+        result = policy.update(batch, step=replay.learner.clock.env_step)
         if buffer.prioritized:
             if self.refresh_priorities == "update":
                 read_priority = result.read_priority
@@ -312,7 +310,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
             self._write_priorities(replay, n_kept=1)
         elif not replay.batches:
             self._write_priorities(replay)
-        self._metrics.recent.count_replayed(replay.unit.name, batch.n_rows)
+        self._metrics.recent.count_replayed(replay.learner.name, batch.n_rows)
         replay.pending.n_updates += 1
         if self._share_left is not None:
             self._share_left -= 1
@@ -352,9 +350,11 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def _start_epoch(self) -> None:
         """Follow the policies that are trained from this epoch on."""
         if not self._epochs.is_running:
-            units = learning_units(self.policy, self.buffer, self._collector)
-            known = {(replay.unit.policy, replay.unit.buffer): replay for replay in self._replays}
-            self._replays = [known.get((unit.policy, unit.buffer)) or self._replay_of(unit) for unit in units]
+            learners = self.policy.learners(self.buffer, self._collector)
+            known = {(replay.learner.policy, replay.learner.buffer): replay for replay in self._replays}
+            self._replays = [
+                known.get((learner.policy, learner.buffer)) or self._replay_of(learner) for learner in learners
+            ]
         super()._start_epoch()
 
     def _end_epoch(self) -> None:
@@ -382,7 +382,7 @@ class OffpolicyTrainer(Trainer[LearnerT]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the states of the policies' updates."""
-        states = {replay.unit.prefix: replay.state_dict() for replay in self._replays}
+        states = {replay.learner.prefix: replay.state_dict() for replay in self._replays}
         return super().state_dict() | {
             f"{own}{key}": value for own, state in states.items() for key, value in state.items()
         }
@@ -390,9 +390,9 @@ class OffpolicyTrainer(Trainer[LearnerT]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore saved counters."""
         super().load_state_dict(state)
-        self._replays = [self._replay_of(unit) for unit in learning_units(self.policy, self.buffer, self._collector)]
+        self._replays = [self._replay_of(learner) for learner in self.policy.learners(self.buffer, self._collector)]
         for replay in self._replays:
-            prefix = replay.unit.prefix
+            prefix = replay.learner.prefix
             own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
             if own:  # else the policy is trained from the next epoch on
                 replay.load_state_dict(own)

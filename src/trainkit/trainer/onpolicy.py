@@ -9,22 +9,21 @@ from typing_extensions import TypeVar
 from trainkit.buffer import MultiAgentBuffer, RolloutBuffer
 from trainkit.collector import Collector
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
-from trainkit.core.protocols import HasLearningUnits, RolloutLearner, UpdateResult
+from trainkit.core.protocols import Trainee, UpdateResult
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.simulators import TensorCollector, TensorRolloutBuffer
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.compatibility import check_length
-from trainkit.trainer.learning_units import learning_units
 from trainkit.trainer.options import KeywordOptions, Options
 
 _log = logging.getLogger(__name__)
 
-RolloutLearnerT = TypeVar("RolloutLearnerT", bound=RolloutLearner | HasLearningUnits, default=Any, covariant=True)
+TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
 
 @checked
-class OnpolicyTrainer(Trainer[RolloutLearnerT]):
+class OnpolicyTrainer(Trainer[TraineeT]):
     """Alternate between collecting a rollout and learning from it.
 
     After an exception in an update the next `next()` learns from the policy's whole rollout again.
@@ -50,7 +49,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
 
     def __init__(
         self,
-        policy: RolloutLearnerT,
+        policy: TraineeT,
         train_collector: Collector | TensorCollector,
         test_collector: Collector | None = None,
         *,
@@ -64,7 +63,7 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
     ) -> None:
         name = type(self).__name__
         buffer: Any = train_collector.buffer
-        for own in [unit.buffer for unit in learning_units(policy, buffer, train_collector)]:
+        for own in [learner.buffer for learner in policy.learners(buffer, train_collector)]:
             if not isinstance(own, RolloutBuffer | TensorRolloutBuffer):
                 raise ConfigError(
                     f"{name}.train_collector must have a RolloutBuffer, got {own!r}: "
@@ -191,14 +190,16 @@ class OnpolicyTrainer(Trainer[RolloutLearnerT]):
 
     def _all_updates(self) -> Iterator[UpdateResult]:
         """Let every policy that is trained learn from its rows and discard them, one after the other."""
-        for unit in learning_units(self.policy, self.buffer, self._collector):
-            self._learning = unit.name
-            if len(unit.buffer):
-                rows = unit.buffer.read(unit.policy.horizon, unit.policy.columns)
+        learners = self.policy.learners(self.buffer, self._collector)
+        self._metrics.follow(learners)
+        for learner in learners:
+            self._learning = learner.name
+            if len(learner.buffer):
+                rows = learner.buffer.read(learner.policy.horizon, learner.policy.columns)
                 rollout = self._callbacks.transform(self, rows)
                 options = {"batch_size": self.batch_size, "repeat": self.repeat_per_collect}
-                yield from unit.policy.learn(rollout, step=unit.clock.env_step, **options)
-                unit.buffer.clear()  # only now: an exception must not lose them
+                yield from learner.policy.learn(rollout, step=learner.clock.env_step, **options)
+                learner.buffer.clear()  # only now: an exception must not lose them
 
     def _complete(self) -> None:
         """Learn from the rest of a rollout: a run cannot be resumed in the middle of one."""

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,11 @@ from typing import Any
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core.errors import CheckpointError, Checks
 from trainkit.core.files import decoding
-from trainkit.core.protocols import HasLearningUnits, Trainee
-from trainkit.core.spaces import space_to_plain
+from trainkit.core.protocols import Component, Trainee
 from trainkit.core.stats import RunInfo
-from trainkit.policy.persistence import current_recipe
+from trainkit.policy.persistence import describe
 
 _log = logging.getLogger(__name__)
-
-Component = tuple[Callable[[], Any], Callable[[Any], object]]
 
 _IDENTITY = (
     "trainer",
@@ -134,12 +131,9 @@ def describe_run(
     threads: int | None,
 ) -> dict[str, Any]:
     """Describe in plain values what a run learns, its settings, its machine and its progress."""
-    spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     about = {
+        **describe(policy),
         "settings": settings,
-        "spaces": {name: None if space is None else space_to_plain(space) for name, space in spaces.items()},
-        "policy": current_recipe(policy),
-        **({"policies": policy.recipes} if isinstance(policy, HasLearningUnits) else {}),
         "logs": logs,
         "machine": _describe_machine(policy, threads),
         "envs": envs,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core.described import Plain, described
 from trainkit.core.signatures import options_of
-from trainkit.policy import MultiAgentPolicy, Policy
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.options import EventOptions, Options
@@ -41,7 +40,7 @@ def record_of(trainer: "Trainer[Any]", options: Options, callbacks: Sequence[Cal
         return {path: value for path, value in own.items() if not path.endswith(("/seed", "/name"))}
 
     record = _of_trainer(trainer, options)
-    record |= flat("policy", policy.settings() if isinstance(policy, Policy | MultiAgentPolicy) else policy)
+    record |= flat("policy", policy.settings())
     for name, part in (("buffer", trainer.buffer), ("env", envs), ("collector", train), ("evaluation", evaluation)):
         record |= {} if part is None else flat(name, part)
     record |= {} if test is None else {"evaluation/n_envs": test.envs.n}

@@ -291,9 +291,9 @@ class Dispatcher:
             else None
         )
 
-    def fire_added(self, trainer: "Trainer", policies: Mapping[int, str]) -> None:
-        """Fire `on_policy_added` for the policies {number: name} that were not there at the last call."""
-        for number, name in policies.items():
+    def fire_added(self, trainer: "Trainer", policies: Mapping[str, int]) -> None:
+        """Fire `on_policy_added` for the policies {name: number} that were not there at the last call."""
+        for name, number in policies.items():
             if number not in self._known_policies:
                 self._known_policies.add(number)
                 self.fire("on_policy_added", trainer, name)

@@ -14,7 +14,7 @@ from trainkit.collector import Collector
 from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
-from trainkit.core.protocols import LearningUnit, Seedable
+from trainkit.core.protocols import Learner, Seedable
 from trainkit.engine.ranks import Ranks
 from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Callback
@@ -53,15 +53,15 @@ def check_even(trainer: str, collector: Collector | TensorCollector | None, n_st
         )
 
 
-def check_same(trainer: str, ranks: Ranks, settings: Mapping[str, Any], units: Sequence[LearningUnit]) -> None:
+def check_same(trainer: str, ranks: Ranks, settings: Mapping[str, Any], learners: Sequence[Learner]) -> None:
     """Raise a `ConfigError` on every rank where settings of the run, or shapes of weights, differ between ranks.
 
     Ranks that differ would wait for each other for ever, or exchange weights of other sizes.
     """
     own = {name: repr(value) for name, value in settings.items() if name != "seed"}
-    for unit in units:
-        weights = unit.policy.get_weights()
-        own |= {f"the shape of {unit.prefix}{name}": repr(tuple(array.shape)) for name, array in weights.items()}
+    for learner in learners:
+        weights = learner.policy.get_weights()
+        own |= {f"the shape of {learner.prefix}{name}": repr(tuple(array.shape)) for name, array in weights.items()}
     all_settings = ranks.gather(own)
     names = dict.fromkeys(name for settings in all_settings for name in settings)
     with Checks(f"{trainer} under torchrun") as checks:
@@ -102,7 +102,7 @@ def callbacks_of_rank(ranks: Ranks, callbacks: Sequence[Callback]) -> list[Callb
     ]
 
 
-def join_ranks(ranks: Ranks, root: int, parts: Mapping[str, Seedable | None], units: Sequence[LearningUnit]) -> None:
+def join_ranks(ranks: Ranks, root: int, parts: Mapping[str, Seedable | None], learners: Sequence[Learner]) -> None:
     """Seed all parts of a rank by its number, also those that have a seed, and give all ranks the same weights."""
     own = root if ranks.rank == 0 else seeding.derive(root, f"rank{ranks.rank}")
     for name, part in parts.items():
@@ -111,8 +111,8 @@ def join_ranks(ranks: Ranks, root: int, parts: Mapping[str, Seedable | None], un
         part.seed(seeding.derive(own, name))
         if isinstance(part, Collector) and ranks.rank > 0:
             part.envs.seed(seeding.derive(own, name, "envs"))
-    for unit in units:
-        unit.policy.join(ranks)
+    for learner in learners:
+        learner.policy.join(ranks)
 
 
 def write_parts(ranks: Ranks, folder: Path, write: Callable[[Path], Path]) -> Path:
