@@ -38,19 +38,11 @@ def test_a_run_is_the_same_twice(name: str) -> None:
 
 
 RESUMED = "numpy-rainbow", "sac-lstm", "ppo-box-normalized", "dqn-overlap", "ppo-simulator", "cql-mixed-prioritized"
-NOT_RESUMED = {  # which may only shrink
-    "self-play": "the collector of evaluations names an opponent that has left the pool",
-    "self-play-latest": "statistics of updates, for a policy and a copy of it that was added in the same epoch",
-    "ppo-self-play": "the same",
-}
 
 
 def resumable(name: str) -> Any:
-    """Return a case that is slow but for a sample, and fails where a run is known not to resume."""
-    marks = [] if name in RESUMED else [pytest.mark.slow]
-    if name in NOT_RESUMED:
-        marks.append(pytest.mark.xfail(reason=NOT_RESUMED[name]))
-    return pytest.param(name, marks=marks)
+    """Return a case that is slow but for a sample."""
+    return pytest.param(name, marks=[] if name in RESUMED else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("name", [resumable(name) for name in RUNS])

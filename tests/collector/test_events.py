@@ -1,5 +1,6 @@
 """Episodes as callbacks see them: every event in order, once, whatever a listener raises."""
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -191,6 +192,36 @@ def test_a_listener_that_has_the_rest_delivered_receives_it_once_and_in_order(at
     listened._listener = deliver_once
     collector.collect(n_step=6)
     assert events == expected
+
+
+@pytest.mark.parametrize("at", range(1, 20))
+def test_a_collector_saved_in_a_listener_delivers_the_other_events_when_it_resumes(at: int) -> None:
+    def events_of(collector: tk.Collector, states: list[Any], at: int = 0) -> list[tuple[Any, ...]]:
+        noted: list[tuple[Any, ...]] = []
+
+        def note(event: str, episode: Episode) -> None:
+            last = episode.length and (episode.obs, episode.action, episode.reward, episode.terminated)
+            noted.append((event, episode.env_id, episode.length, episode.total_reward, repr(last)))
+            if len(noted) == at:
+                states.extend([collector.state_dict(), copy.deepcopy(collector.policy.streams_state())])
+
+        collector.events = EpisodeEvents(2, one_by_one(note), [f"on_episode_{name}" for name in ALL])
+        return noted
+
+    states: list[Any] = []
+    whole, _ = watched((1, 2))
+    expected = events_of(whole, states, at)
+    whole.collect(n_step=8)
+    again, _ = watched((1, 2))
+    resumed = events_of(again, [])
+    again.load_state_dict(states[0])
+    again.policy.load_streams_state(states[1])
+    if at <= 2:  # before the first reset, which is made again
+        again.resume()
+        assert resumed == expected
+        return
+    again.resume()
+    assert resumed == expected[at:]
 
 
 def test_a_cut_episode_has_no_end() -> None:

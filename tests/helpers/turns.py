@@ -22,7 +22,10 @@ class TurnsBase:
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
         self.infos: dict[str, dict[str, Any]] = {name: {} for name in self.agents}
-        self.agent_selection = self.agents[0]
+        self.agent_selection, self.last_mover = (
+            self.agents[0],
+            self.agents[-1],
+        )  # an attribute that outlives a game does not resume
 
     def agent_iter(self) -> Any:
         while self.agents:

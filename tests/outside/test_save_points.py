@@ -148,29 +148,7 @@ def of_evaluations(path: str) -> bool:
     return path.startswith(("/trainer/evaluation/", "/trainer/diagnosis/")) or path.endswith("/log")
 
 
-OPEN = "what a pool froze, and who played, comes back with the checkpoint only where no game was open or ended"
-WANTED = {  # events at which kinds of runs do not resume yet
-    "pool by steps": ("on_episode_end", "on_episode_step", "on_train_end"),
-    "pool by win rate": (
-        "on_episode_step",
-        "on_epoch_end",
-        "on_epoch_reported",
-        "on_evaluate_start",
-        "on_evaluate_end",
-    ),
-    "pool by hard choice": ("on_train_end",),
-    "turns": ("on_train_end",),
-    "several policies": ("on_epoch_end", "on_epoch_reported", "on_train_end"),
-}
-
-
-def case(kind: str, event: str) -> Any:
-    is_wanted = event in WANTED.get(kind, ())
-    marks = [pytest.mark.xfail(strict=True, reason=OPEN)] if is_wanted else []
-    return pytest.param(kind, event, marks=marks)
-
-
-CASES = [case(kind, event) for kind in RUNS for event in EVENTS if event not in NEVER]
+CASES = [(kind, event) for kind in RUNS for event in EVENTS if event not in NEVER]
 
 
 @pytest.mark.fast_cases(12)

@@ -290,6 +290,24 @@ def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() ->
     assert stats["update/new/loss"] is not None
 
 
+def test_a_trained_policy_that_joins_a_run_reports_its_later_updates_alone() -> None:
+    taught = two_policies(max_epoch=1)
+    taught.run()
+    main = taught.policy["main"]
+    n_before = main.n_updates
+    envs = games()
+    policy = tk.MultiAgentPolicy({"rival": dqn(envs)}, lambda agent, episode: "rival")
+    trainer = off_policy(policy, envs, tk.MultiAgentBuffer({"rival": tk.ReplayBuffer(400)}, all_rows=True), max_epoch=2)
+    next(trainer)
+    policy.add_policy("main", main, train=True, policy_mapping={"left": "main", "right": "rival"})
+    trainer.buffer.add_buffer("main", replay())
+    _, stats, _ = next(trainer)
+    n_own = main.n_updates - n_before
+    assert n_own > 0
+    followed = stats.update["main/target_followed"]
+    assert stats.update["main/target_updates"] == round(followed * n_own)
+
+
 def test_an_evaluation_against_random_actions_repeats_and_does_not_change_training() -> None:
     def trained(evaluates: bool) -> Any:
         envs = games()

@@ -812,7 +812,7 @@ class Collector:
             "needs_reset": not with_running,
             "state": self._state if _is_saved(self._state) else None,
             "has_state": self._state is not None and not _is_saved(self._state),
-            "events": [] if self.events is None else self.events.state_dict(),
+            "events": {} if self.events is None else self.events.state_dict(),
             "actor": self._actor.state_dict(),
         }
 
@@ -852,7 +852,7 @@ class Collector:
                 "is not saved: set it in reset(), or derive it from the episode's seed",
                 *(self._envs.name, described(changed, "game" if self._envs.agents else "env")),
             )
-        if self.events is not None:
+        if self.events is not None and state["events"]:
             self.events.load_state_dict(state["events"], self._envs.obs)
 
 

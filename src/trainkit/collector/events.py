@@ -15,6 +15,7 @@ from trainkit.envs.backends import Infos
 from trainkit.envs.envs import Envs
 
 _NO_REWARDS: Mapping[int, float] = {}
+_OF_EPISODES = "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"  # which checkpoints hold
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -39,7 +40,9 @@ class Episode:
     user_data: dict[Any, Any] = field(default_factory=dict, init=False)
     _slots: list[int] = field(default_factory=list, init=False)
     _first_obs: Obs = field(default=None, init=False)  # rows [N, ...], None before its reset
-    _last: tuple[Transition, Infos] | None = field(default=None, init=False)  # the last vector step it took part in
+    _last: tuple[Transition, Infos | None] | None = field(
+        default=None, init=False
+    )  # the last vector step it took part in
     _row: int = field(default=0, init=False)  # its row there
 
     def __repr__(self) -> str:
@@ -79,8 +82,8 @@ class Episode:
 
     @property
     def info(self) -> dict[str, Any]:
-        """The environment's info of the last step; empty before the first."""
-        if self._last is None:
+        """The environment's info of the last step; empty before the first, and in a run that resumes at this event."""
+        if self._last is None or self._last[1] is None:
             return {}
         return self._last[1].row(self._row)
 
@@ -92,8 +95,27 @@ class Episode:
     def _of_last(self, column: str) -> Any:
         return None if self._last is None else getattr(self._last[0], column)[self._row]
 
+    def state_dict(self, *, with_last: bool) -> dict[str, Any]:
+        """Return the episode for a checkpoint, and its last step; of its user data, entries whose keys are strings."""
+        last = self._last[0].at(slice(self._row, self._row + 1)) if with_last and self._last is not None else None
+        return {
+            "length": self.length,
+            "total_reward": self.total_reward,
+            "slots": list(self._slots),
+            "user_data": {key: value for key, value in self.user_data.items() if isinstance(key, str)},
+            "last": None if last is None else [tree.to_plain(own) for own in last._replace(extras=dict(last.extras))],
+        }
 
-Calls = Iterator[tuple[Any, ...]]  # the arguments of each call of an event's listeners: the episode, and what else
+    def load_state_dict(self, state: Mapping[str, Any], obs: Obs) -> None:
+        """Restore a saved episode; `obs` [N, ...] are the current observations."""
+        self.length, self.total_reward = state["length"], state["total_reward"]
+        self._slots, self.user_data = list(state["slots"]), dict(state["user_data"])
+        last = None if state["last"] is None else Transition(*map(tree.from_plain, state["last"]))
+        self._first_obs, self._last, self._row = obs, None if last is None else (last, None), 0
+
+
+Call = tuple[Any, ...]  # the arguments of a call of an event's listeners: the episode, and what else
+Calls = Iterator[Call]
 Listener = Callable[[str, Calls], None]
 
 
@@ -124,7 +146,7 @@ class EpisodeEvents:
         self._listener, self._subscribed, self._in_evaluation = listener, frozenset(subscribed), in_evaluation
         self._episodes = [self._new(env_id) for env_id in range(n_envs)]
         self._waiting: set[int] = set()  # environments whose episode was created and has not started
-        self._pending: deque[tuple[str, Calls]] = deque()
+        self._pending: deque[tuple[str, deque[Call]]] = deque()
 
     def created(self, env_ids: NDArray[np.intp]) -> None:
         """Record that episodes are about to start; repeating a failed reset creates no new ones."""
@@ -171,48 +193,63 @@ class EpisodeEvents:
         """Record that environments failed during their episodes, and that new episodes are about to start."""
         if "on_episode_failed" in self._subscribed:
             calls = [(self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
-            self._pending.append(("on_episode_failed", iter(calls)))
+            self._pending.append(("on_episode_failed", deque(calls)))
         self.created(np.array(sorted(errors)))
 
     def rebuilt(self, envs: Envs, env_ids: Iterable[int]) -> None:
         """Record that environments were rebuilt."""
         if "on_env_created" in self._subscribed:
-            self._pending.append(("on_env_created", iter([(envs, env_id) for env_id in env_ids])))
+            self._pending.append(("on_env_created", deque([(envs, env_id) for env_id in env_ids])))
 
     def deliver(self) -> None:
         """Call the listener with all events noted so far."""
         while self._pending:
             first = self._pending[0]
-            self._listener(*first)
+            event, calls = first
+            self._listener(event, _taken_from(calls))
             if self._pending and self._pending[0] is first:  # else a callback had it delivered
                 self._pending.popleft()
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Return the current episodes; of their user data, entries whose keys are strings."""
-        return [
-            {
-                "length": episode.length,
-                "total_reward": episode.total_reward,
-                "slots": list(episode._slots),
-                "user_data": {key: value for key, value in episode.user_data.items() if isinstance(key, str)},
-            }
-            for episode in self._episodes
-        ]
+    def state_dict(self) -> dict[str, Any]:
+        """Return the current episodes, and the events that are to be delivered, with the episodes that are over."""
+        pending = [(event, [one for one, *_ in calls]) for event, calls in self._pending if event in _OF_EPISODES]
+        over = {one.env_id: one for _, calls in pending for one in calls if one is not self._episodes[one.env_id]}
+        return {
+            "current": [one.state_dict(with_last=bool(pending)) for one in self._episodes],
+            "over": [[env_id, one.state_dict(with_last=True)] for env_id, one in over.items()],
+            "pending": [
+                [event, [[one.env_id, one is over.get(one.env_id)] for one in calls]] for event, calls in pending
+            ],
+            "waiting": sorted(self._waiting),
+        }
 
-    def load_state_dict(self, states: Sequence[Mapping[str, Any]], obs: Obs) -> None:
-        """Restore saved episodes, whose current observations are `obs` [N, ...]; no event is delivered."""
-        for episode, state in zip(self._episodes, states, strict=False):
-            episode.length, episode.total_reward = state["length"], state["total_reward"]
-            episode._slots, episode.user_data = list(state["slots"]), dict(state["user_data"])
-            episode._first_obs, episode._last = obs, None
+    def load_state_dict(self, state: Mapping[str, Any], obs: Obs) -> None:
+        """Restore saved episodes, whose current observations are `obs` [N, ...], and the events to be delivered."""
+        for episode, own in zip(self._episodes, state["current"], strict=False):
+            episode.load_state_dict(own, obs)
+        over = {env_id: self._new(env_id) for env_id, _ in state["over"]}
+        for env_id, own in state["over"]:
+            over[env_id].load_state_dict(own, obs)
+        self._waiting = set(state["waiting"])
+        self._pending = deque(
+            (event, deque([(over[env_id] if is_over else self._episodes[env_id],) for env_id, is_over in calls]))
+            for event, calls in state["pending"]
+            if event in self._subscribed
+        )
 
     def _note(self, event: str, env_ids: list[int]) -> None:
         if event in self._subscribed:
-            self._pending.append((event, zip([self._episodes[env_id] for env_id in env_ids])))
+            self._pending.append((event, deque([(self._episodes[env_id],) for env_id in env_ids])))
 
     def _new(self, env_id: int) -> Episode:
         agent = self._agents[env_id % len(self._agents)] if self._agents else ""
         return Episode(env_id, in_evaluation=self._in_evaluation, agent=agent, _player=self._player)
+
+
+def _taken_from(calls: deque[Call]) -> Calls:
+    """Yield the calls, each when it is no longer among them."""
+    while calls:
+        yield calls.popleft()
 
 
 def _row(obs: Obs, row: int) -> Obs:

@@ -968,7 +968,7 @@ class Policy(nn.Module):
         """Load the state of the random streams; noise saved on another type of device is not loaded."""
         self.rng.bit_generator.state = state["rng"]
         if state["noise"]["device"] == self.device.type:
-            self.generator.set_state(state["noise"]["state"])
+            self.generator.set_state(torch.as_tensor(state["noise"]["state"]))
 
     # ---- saving and loading ----
 

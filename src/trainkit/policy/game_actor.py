@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from trainkit.core import seeding, tree
 from trainkit.core.data import PLAYED_BY, STATE, ActOutput, ArraySpec, Obs, RowPart, RowSpec, Transition, any_true
@@ -15,9 +16,10 @@ from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import Games, Policy
 from trainkit.core.spaces import array_specs
+from trainkit.policy.persistence import acting_state
 
 if TYPE_CHECKING:
-    from trainkit.policy.multi_agent_policy import MultiAgentPolicy, PolicyClock
+    from trainkit.policy.multi_agent_policy import MultiAgentPolicy
 
 _NUMBER = ArraySpec(shape=(), dtype=np.dtype(np.int16))
 _N_EXAMPLES = 10  # episodes of each game to which a mapping is applied in advance
@@ -47,13 +49,25 @@ class GameEpisode:
         return seeding.generator(self.seed, "policy_mapping")
 
 
+class PolicyClock:
+    """The number of steps in which a policy has acted in training: the step of its schedules.
+
+    Attributes:
+        env_step: this number.
+    """
+
+    def __init__(self, env_step: int = 0) -> None:
+        self.env_step = env_step
+
+
 class Player(NamedTuple):
     """A policy in play, which may have been removed since."""
 
     name: str
     policy: Policy
-    clock: "PolicyClock"
+    clock: PolicyClock
     view: AgentView | None  # None where it sees rows as they are
+    copy_of: str | None  # the name of the policy that it is a frozen copy of
 
 
 class GameActor:
@@ -82,7 +96,7 @@ class GameActor:
         self._numbers = np.full(games.n, -1, np.int64)  # [N], of the policies; -1 of none
         self._keys = np.full(games.n, -1, np.int64)  # [N], of the episodes they were assigned for
         self._in_play: dict[int, Player] = {}  # by number, those that were assigned to a row
-        self._restored: dict[int, tuple[int, str]] = {}  # {row: (its saved episode's number, name)}, not played on yet
+        self._restored: dict[int, tuple[int, int]] = {}  # {row: numbers of its saved episode, policy}, not played on
         self._division: tuple[bytes, list[tuple[Player, _Rows]]] = b"", []  # of the last rows that acted
         self._rows_of = self._possible_rows()
         for name in policy.policies:
@@ -179,11 +193,13 @@ class GameActor:
         is_new = keys[env_ids] != self._keys[env_ids]
         if any_true(is_new):
             for env_id in env_ids[is_new].tolist():
-                number, name = self._restored.pop(env_id, (-1, ""))
-                if number != self._games.episodes[env_id]:
+                episode, number = self._restored.pop(env_id, (-1, -1))
+                if episode == self._games.episodes[env_id]:
+                    self._numbers[env_id] = number
+                    self._division = b"", []
+                else:
                     game, agent = divmod(env_id, len(self._games.agents))
-                    name = self._mapped(self._games.agents[agent], self._episode_of(game, env_id))
-                self._set(env_id, name)
+                    self._set(env_id, self._mapped(self._games.agents[agent], self._episode_of(game, env_id)))
                 self._keys[env_id] = keys[env_id]
         return self._numbers[env_ids]
 
@@ -196,7 +212,8 @@ class GameActor:
         """Let a policy control a row to the end of its current episode."""
         number = self._policy.number_of(name)
         if number not in self._in_play:
-            self._in_play[number] = Player(name, self._policy[name], self._policy.clocks[name], self._view_of(name))
+            view, copy_of = self._view_of(name), self._policy.copied_from(name)
+            self._in_play[number] = Player(name, self._policy[name], self._policy.clocks[name], view, copy_of)
         self._numbers[env_id] = number
         self._division = b"", []
         if len(self._in_play) > len(self._policy.policies):  # some were removed
@@ -237,9 +254,12 @@ class GameActor:
 
     def _view_of(self, name: str) -> AgentView | None:
         """Return how a policy sees its agents; see `MultiAgentPolicy.view_of`."""
+        return self._policy.view_of(name, self._games, self._agents_of(name))
+
+    def _agents_of(self, name: str) -> set[str]:
+        """Return the agents that a policy may control."""
         n_agents = len(self._games.agents)
-        rows = self._rows_of.get(name, range(n_agents))
-        return self._policy.view_of(name, self._games, {self._games.agents[row % n_agents] for row in rows})
+        return {self._games.agents[row % n_agents] for row in self._rows_of.get(name, range(n_agents))}
 
     def row_spec(self, spec: RowSpec) -> RowSpec:
         """Return the spec of all rows, with the parts that single policies control."""
@@ -270,10 +290,23 @@ class GameActor:
     # ---- saving and resuming ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of the policies of all rows, and the numbers of the episodes that they play."""
-        names = [self._in_play[number].name if number >= 0 else "" for number in self._numbers.tolist()]
+        """Return who plays the current episodes of all rows, their numbers, and copies in play that were removed."""
         is_current = self._keys == self._games.episode_keys  # else the agent has not acted in its new episode yet
-        return {"players": names, "episodes": np.where(is_current, self._games.episodes, -1)}
+        for env_id, (episode, _) in self._restored.items():
+            is_current[env_id] |= episode == self._games.episodes[env_id]
+        numbers = np.where(is_current, self._numbers, -1).tolist()
+        known = set(self._policy.policy_numbers.values())
+        removed = {number: self._in_play[number] for number in {*numbers} - known - {-1}}
+        return {
+            "players": [self._in_play[number].name if number >= 0 else "" for number in numbers],
+            "numbers": numbers,
+            "episodes": np.where(is_current, self._games.episodes, -1),
+            "removed": {
+                str(number): {"clock": one.clock.env_step, "name": one.name, **state_of_copy(one.policy, one.copy_of)}
+                for number, one in removed.items()
+                if one.copy_of is not None
+            },
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], *, with_running: bool) -> None:
         """Let the rows of saved episodes have the policies that they had, if the episodes continue.
@@ -281,16 +314,42 @@ class GameActor:
         Raises:
             CheckpointError: there is no policy of a name.
         """
-        names = state["players"]
-        lost = sorted({name for name in names if name} - set(self._policy.policies))
-        if lost:
+        names, removed = state["players"], state["removed"]
+        known = {*self._policy.policies, *(own["name"] for own in removed.values())}
+        lost = sorted({name for name in names if name} - known)
+        if lost and with_running:
             raise CheckpointError(f"policies {lost} played when the run was saved: add_policy them before it resumes")
-        self._keys[:] = -1
-        for env_id, (name, number) in enumerate(zip(names, state["episodes"].tolist(), strict=True)):
-            if name:
+        self._keys[:] = self._numbers[:] = -1
+        self._division, self._restored = (b"", []), {}
+        self._in_play = {int(number): self._saved_copy(own) for number, own in removed.items()}
+        for env_id, (name, number, episode) in enumerate(
+            zip(names, state["numbers"], state["episodes"].tolist(), strict=True)
+        ):
+            if number in self._in_play:
+                self._numbers[env_id] = number
+            elif name in self._policy.policies:
                 self._set(env_id, name)
-                if with_running:
-                    self._restored[env_id] = number, name
+            if with_running and name:
+                self._restored[env_id] = episode, int(self._numbers[env_id])
+
+    def _saved_copy(self, state: Mapping[str, Any]) -> Player:
+        """Return a copy that was removed while it played."""
+        policy, name = self._policy.saved_copy(state), state["name"]
+        view = self._policy.view_by(policy, self._games, self._agents_of(name))
+        return Player(name, policy, PolicyClock(state["clock"]), view, state["of"])
+
+
+def state_of_copy(policy: Any, of: str) -> dict[str, Any]:
+    """Return what a frozen copy of the policy named `of` acts by, for a checkpoint, with arrays in place of tensors."""
+    state = {**acting_state(policy), "weights": policy.get_weights(), "streams": policy.streams_state()}
+    return {"of": of, **_with_arrays(state)}
+
+
+def _with_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _with_arrays(own) if isinstance(own, Mapping) else own.numpy() if isinstance(own, Tensor) else own
+        for name, own in state.items()
+    }
 
 
 def _same(rows: Transition) -> Transition:

@@ -22,21 +22,10 @@ from trainkit.core.protocols import Component, Games, Learner, MultiAgentStore, 
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
 from trainkit.policy.export import Exportable, export_policy
-from trainkit.policy.game_actor import GameActor, GameEpisode
+from trainkit.policy.game_actor import GameActor, GameEpisode, PolicyClock, state_of_copy
 from trainkit.policy.persistence import acting_state, current_recipe, describe
 
 PolicyMapping = Callable[[str, GameEpisode], str]
-
-
-class PolicyClock:
-    """The number of steps in which a policy has acted in training: the step of its schedules.
-
-    Attributes:
-        env_step: this number.
-    """
-
-    def __init__(self, env_step: int = 0) -> None:
-        self.env_step = env_step
 
 
 @checked
@@ -187,6 +176,18 @@ class MultiAgentPolicy:
         self.clocks[name].env_step = self.clocks[of].env_step
         self._copies[name] = of
 
+    def copied_from(self, name: str) -> str | None:
+        """Return the name of the policy that a frozen copy is of; None for other policies."""
+        return self._copies.get(name)
+
+    def saved_copy(self, state: Mapping[str, Any]) -> Any:
+        """Return the frozen copy that `state_of_copy` describes."""
+        copied = copy.deepcopy(self[state["of"]])
+        copied.load_weights(state["weights"])
+        copied.load_streams_state(state["streams"])
+        copied.n_updates, copied.last_step = state["n_updates"], state["last_step"]
+        return copied
+
     def remove_policy(self, name: str, *, policy_mapping: PolicyMapping | Mapping[str, str] | None = None) -> None:
         """Remove a policy; games in progress keep it to their end.
 
@@ -244,13 +245,17 @@ class MultiAgentPolicy:
         Raises:
             SpaceMismatchError: it is for other spaces.
         """
-        policy, kinds = self[name], {one.part: one for agent, one in games.agent_views.items() if agent in agents}
+        self._views[name] = self.view_by(self[name], games, agents)
+        return self._views[name]
+
+    def view_by(self, policy: Policy, games: Games, agents: Iterable[str]) -> AgentView | None:
+        """Check the spaces of any policy, and return its view of these agents; see `view_of`."""
+        kinds = {one.part: one for agent, one in games.agent_views.items() if agent in agents}
         is_own = getattr(policy, "observation_space", None) != games.observation_space
         view = next(iter(kinds.values())) if is_own and len(kinds) == 1 and games.stack == 1 else None
         seen = games if view is None or view.part is None else view
         policy.check_spaces(seen.observation_space, seen.action_space)
-        self._views[name] = None if view is None or view.part is None else view
-        return self._views[name]
+        return None if view is None or view.part is None else view
 
     @property
     def policy_numbers(self) -> Mapping[str, int]:
@@ -587,20 +592,17 @@ class MultiAgentPolicy:
             "n_added": self._n_added,
             "n_removed_updates": self._n_removed_updates,
             "root": self._root,
-            "copies": {
-                name: {"of": of, "weights": self[name].state_dict(), "streams": self[name].streams_state()}
-                for name, of in self._copies.items()
-            },
+            "copies": {name: state_of_copy(self[name], of) for name, of in self._copies.items()},
         }
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:
         for name in [name for name in self._copies if name not in state["copies"]]:
             self.remove_policy(name)
         for name, saved_copy in state["copies"].items():
-            if name not in self._policies:
-                self.add_copy(name, saved_copy["of"])
-            self[name].load_weights(saved_copy["weights"])
-            self[name].load_streams_state(saved_copy["streams"])
+            if name in self._policies:
+                self.remove_policy(name)
+            self.add_policy(name, self.saved_copy(saved_copy))
+            self._copies[name] = saved_copy["of"]
         saved, here = set(state["clocks"]), set(self._policies)
         if saved != here:
             raise CheckpointError(

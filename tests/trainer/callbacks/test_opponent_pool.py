@@ -104,6 +104,15 @@ def test_a_run_with_a_pool_continues_with_the_same_bits(tmp_path: Path) -> None:
     assert_same(again.buffer.state_dict(), whole.buffer.state_dict())
 
 
+def test_frozen_copies_report_no_updates() -> None:
+    pool = Pool("main", size=2, add_every=30)
+    trainer = run(pool)
+    tags = {tag for _, stats, _ in trainer for tag in tk.trainer.scalars(stats)}
+    assert len(pool.opponents) == 2
+    assert "update/main/loss" in tags
+    assert [tag for tag in tags if tag.startswith("update/main-")] == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
