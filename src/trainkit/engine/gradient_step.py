@@ -21,7 +21,7 @@ from trainkit.core.signatures import Part, checked
 from trainkit.engine.device import convolutions_timed
 from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.optimizers import OptimizerSpec, as_spec
-from trainkit.engine.ranks import Ranks
+from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
 from trainkit.engine.update_rules import State, rule_for
 
 Scalar = Tensor | float  # on a device, or a plain number already
@@ -80,7 +80,7 @@ class GradientStep:
     Attributes:
         optimizer: as given; a factory as `TorchOptimizer`.
         groups: parameters that move; a new list wherever they are laid out again.
-        ranks: processes that average their gradients; None for one process. May be set.
+        process_group: the processes that average their gradients. May be set.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class GradientStep:
         self._named = list(module.named_parameters())
         self._rule = rule_for(self.optimizer, [parameter for _, parameter in self._named])
         self._look()
-        self.ranks: Ranks | None = None
+        self.process_group: ProcessGroup = ONE_PROCESS
         self._n_warm_ups = 0  # steps so far, up to `_N_WARM_UPS`
 
     @property
     def not_recordable(self) -> str | None:
         """Why a CUDA graph cannot record steps; None where it can."""
-        return self._rule.not_recordable if self.ranks is None else "gradients are averaged over ranks"
+        return self.process_group.not_recordable or self._rule.not_recordable
 
     def lr(self, step: int) -> float:
         """Return the learning rate of an update at an environment step, of the first group of parameters."""
@@ -148,8 +148,7 @@ class GradientStep:
         With a learning rate `lr` on the device no number is read on the CPU, so that the step can be recorded.
         """
         groups, clip = self.groups, self.clip
-        if self.ranks is not None:
-            self.ranks.average([group.gradient for group in groups], loss)
+        self.process_group.average([group.gradient for group in groups], loss)
         limit = clip.limit if clip is not None and clip.by == "global_norm" else math.inf
         scale: Tensor | None = None  # what gradients are divided by
         skipped: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Ranks: processes started by torchrun that learn together, each from its own rows, by averaged gradients.
+"""Ranks: a process group of several, started by torchrun, that learn each from its own rows by averaged gradients.
 
 All ranks start with the weights of rank 0 and take the same steps along the same averaged gradient, so that their
 weights stay equal to the bit.
@@ -14,22 +14,24 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
+from trainkit.core import tree
 from trainkit.core.errors import RankError
+from trainkit.engine.device import to_device
+from trainkit.engine.process_group import ObservesRows, ProcessGroup
 
 _LONGEST = timedelta(hours=12)  # that ranks wait for rank 0, which evaluates
 _END_S = 3.0  # that a process whose connections are closed may take to end
 
 
-class Ranks:
-    """This process among those that learn together.
+class Ranks(ProcessGroup):
+    """This process among several that learn together."""
 
-    Attributes:
-        rank: of this process, from 0.
-        n: number of processes.
-    """
+    not_recordable = "gradients are averaged over ranks"
 
     def __init__(self, rank: int, n: int) -> None:
         self.rank, self.n = rank, n
@@ -71,17 +73,12 @@ class Ranks:
 
     # ---- what all ranks must have the same of ----
 
-    def copy_weights(self, module: nn.Module) -> None:
-        """Give a module the parameters and buffers that it has on rank 0."""
-        with torch.no_grad():
-            for tensor in module.state_dict().values():
-                self.copy(tensor)
-
     def copy(self, tensor: Tensor) -> Tensor:
         """Overwrite a tensor by that of rank 0, and return it."""
+        given = tensor.contiguous()
         with self._together():
-            torch.distributed.broadcast(tensor, 0)
-        return tensor
+            torch.distributed.broadcast(given, 0)
+        return given if given is tensor else tensor.copy_(given)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks in their order; values can be pickled."""
@@ -93,6 +90,10 @@ class Ranks:
     def mean(self, number: float) -> float:
         """Return the mean of a number over all ranks."""
         return sum(map(float, self.gather(number))) / self.n
+
+    def shared(self, statistics: ObservesRows, device: Any) -> ObservesRows:
+        """Return what observes the rows of all ranks in statistics of observations on a device."""
+        return SharedStatistics(self, statistics, device)
 
     @contextmanager
     def _together(self) -> Iterator[None]:
@@ -122,6 +123,31 @@ class Ranks:
             if ended or time.monotonic() > deadline:
                 return ended
             time.sleep(0.05)
+
+
+class SharedStatistics:
+    """Statistics of the observations of all ranks, which are exchanged before each use, in the order of the ranks."""
+
+    def __init__(self, ranks: Ranks, statistics: ObservesRows, device: torch.device) -> None:
+        self._ranks, self._statistics, self._device = ranks, statistics, device
+        self._unshared: list[Any] = []  # observations of this rank since the last `fold`
+
+    def observe(self, obs: Any) -> None:
+        """Add observations of K rows of this rank."""
+        self._unshared.append(tree.map_tree(_copied, obs))
+
+    def fold(self) -> None:
+        """Use all rows that all ranks have observed so far."""
+        for of_rank in self._ranks.gather(self._unshared):
+            for obs in of_rank:
+                self._statistics.observe(to_device(obs, self._device))
+        self._unshared = []
+        self._statistics.fold()
+
+
+def _copied(leaf: Tensor) -> NDArray[Any]:
+    """Return a copy of a leaf of observations, on the CPU."""
+    return np.array(leaf.cpu().numpy())
 
 
 def _is_running(pid: int) -> bool:

@@ -48,7 +48,7 @@ from trainkit.engine.gradient_step import Clip, GradientStep, Parameters, Scalar
 from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision
-from trainkit.engine.ranks import Ranks
+from trainkit.engine.process_group import ProcessGroup
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.preprocess import Preprocess, WithoutMask
 from trainkit.nets.weights import SeededModule, seeded_parts
@@ -812,10 +812,7 @@ class Policy(nn.Module):
 
     def extremes(self, bounds: tuple[float, float]) -> tuple[float, float]:
         """Return the smallest and the largest number of all processes that learn together."""
-        ranks = self._learning.ranks
-        if ranks is None:
-            return bounds
-        lows, highs = zip(*ranks.gather(bounds), strict=True)
+        lows, highs = zip(*self._learning.process_group.gather(bounds), strict=True)
         return min(lows), max(highs)
 
     def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
@@ -891,24 +888,15 @@ class Policy(nn.Module):
         """Return the means over all updates since the last call, and reset them; empty if there were none."""
         return self._learning.read_metrics()
 
-    def join(self, ranks: Ranks) -> None:
-        """Start with the weights of rank 0, and average gradients over all ranks from now on; see docs/scaling_up.md.
-
-        Trainers call this under torchrun.
-
-        Raises:
-            ConfigError: the policy has running statistics of returns, which ranks do not share.
-        """
-        if self.horizon.return_scale is not None:
-            raise ConfigError(
-                f"{type(self).__name__}.horizon has reward='return_scale', whose running statistics the ranks of "
-                "torchrun do not share: leave it out, or train in one process"
-            )
-        ranks.copy_weights(self)
-        self.statistics.ranks = ranks
-        self._learning.ranks = ranks
+    def join(self, process_group: ProcessGroup) -> None:
+        """Learn with other processes from now on, by averaged gradients, from the weights of the first."""
+        with torch.no_grad():
+            for tensor in self.state_dict().values():
+                process_group.copy(tensor)
+        self.statistics.join(process_group)
+        self._learning.process_group = process_group
         for gradient_step in self._learning.steps.values():
-            gradient_step.ranks = ranks
+            gradient_step.process_group = process_group
         self._check_recordable()
 
     # ---- seeds ----

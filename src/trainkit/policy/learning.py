@@ -12,7 +12,7 @@ from trainkit.core.errors import ConfigError
 from trainkit.engine.device import CPU, BatchMemory, with_room
 from trainkit.engine.gradient_step import GradientStep, Scalar, Taken
 from trainkit.engine.loss import Objective, OwnObjective
-from trainkit.engine.ranks import Ranks
+from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
 from trainkit.policy.target import TargetNetwork
 from trainkit.policy.update_result import DeviceSums, DivergenceGuard, MeanMetrics, PeriodicMeans, UpdateResult
 
@@ -89,7 +89,7 @@ class Learning:
         watched: those that the policy decides by; None where there are none.
         divergence: detects updates that are not finite.
         memory: has batches in memory that the device reads.
-        ranks: processes that learn together; None for one process.
+        process_group: the processes that learn together.
     """
 
     def __init__(self, policy: "Policy") -> None:
@@ -102,7 +102,7 @@ class Learning:
         self.watched: PeriodicMeans | None = None
         self.divergence = DivergenceGuard(self._subject, policy.device)
         self.memory = BatchMemory()
-        self.ranks: Ranks | None = None
+        self.process_group: ProcessGroup = ONE_PROCESS
 
     @property
     def has_loss(self) -> bool:

@@ -101,8 +101,7 @@ class PPOPolicy(OnpolicyPolicy):
     def _should_stop(self, metrics: Mapping[str, Scalar]) -> bool:
         if self.target_kl is None:
             return False
-        divergence, ranks = float(metrics["approx_kl"]), self._learning.ranks
-        return (divergence if ranks is None else ranks.mean(divergence)) > self.target_kl
+        return self._learning.process_group.mean(float(metrics["approx_kl"])) > self.target_kl
 
 
 @checked

@@ -7,13 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core import tree
 from trainkit.core.data import Horizon, Transition
 from trainkit.core.errors import ConfigError
 from trainkit.core.protocols import Dataset
 from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.engine.device import CopyToCpu, to_device
-from trainkit.engine.ranks import Ranks
+from trainkit.engine.process_group import ObservesRows, ProcessGroup
 from trainkit.nets.distributions import LOG_STD_RANGE, normal_part
 from trainkit.nets.preprocess import MergeableStatistics, RunningStatistics
 
@@ -70,9 +69,6 @@ class ObservedStatistics:
         preprocess: may be `RunningStatistics`, or an `nn.Sequential` with such parts.
         horizon: may have a `ReturnScale`.
         device: of the preprocessing.
-
-    Attributes:
-        ranks: processes that learn together, each of which observes the rows of all; None for one process.
     """
 
     def __init__(self, preprocess: nn.Module, horizon: Horizon, device: torch.device) -> None:
@@ -82,8 +78,12 @@ class ObservedStatistics:
             self._of_obs = observing
         self._of_returns = horizon.return_scale
         self._device = device
-        self.ranks: Ranks | None = None
-        self._unshared: list[Any] = []  # observations of this rank since the last `fold`
+        self._observed: ObservesRows | None = self._of_obs  # which all processes that learn together add rows to
+
+    def join(self, process_group: ProcessGroup) -> None:
+        """Observe the observations of all processes that learn together from now on."""
+        if self._of_obs is not None:
+            self._observed = process_group.shared(self._of_obs, self._device)
 
     @property
     def observes(self) -> bool:
@@ -99,23 +99,13 @@ class ObservedStatistics:
 
     def observe_obs(self, obs: Any) -> None:
         """Add observations of K rows, arrays or tensors."""
-        if self._of_obs is None:
-            return
-        if self.ranks is not None:
-            self._unshared.append(tree.map_tree(_copied, obs))
-        else:
-            self._of_obs.observe(to_device(obs, self._device))
+        if self._observed is not None:
+            self._observed.observe(to_device(obs, self._device))
 
     def fold(self) -> None:
-        """Use all rows observed so far for features; of several ranks those of all, in the order of the ranks."""
-        if self._of_obs is None:
-            return
-        if self.ranks is not None:
-            for of_rank in self.ranks.gather(self._unshared):
-                for obs in of_rank:
-                    self._of_obs.observe(to_device(obs, self._device))
-            self._unshared = []
-        self._of_obs.fold()
+        """Use all rows observed so far for features."""
+        if self._observed is not None:
+            self._observed.fold()
 
     def cut(self, env_ids: NDArray[np.intp]) -> None:
         """End the open episodes of these environments."""
@@ -152,11 +142,6 @@ class ObservedStatistics:
         """Load saved statistics."""
         if self._of_returns is not None and state is not None:
             self._of_returns.load_state_dict(state)
-
-
-def _copied(leaf: NDArray[Any] | Tensor) -> NDArray[Any]:
-    """Return a copy of a leaf of observations, on the CPU."""
-    return np.array(leaf.cpu() if isinstance(leaf, Tensor) else leaf)
 
 
 class ActionStd:

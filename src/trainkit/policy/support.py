@@ -12,7 +12,6 @@ from trainkit.core.data import SequenceBatch, TransitionBatch
 from trainkit.core.errors import ConfigError
 from trainkit.core.protocols import HasReturnRange
 from trainkit.engine.gradient_step import GradientStep
-from trainkit.engine.ranks import Ranks
 from trainkit.nets.networks import MapsOutputs, mapped
 from trainkit.policy.parts import LearningPart
 from trainkit.policy.update_result import PeriodicMeans
@@ -84,32 +83,29 @@ class AutomaticSupport(LearningPart):
         """Widen the support after each period."""
         if self.clipped.is_due:
             gradient_step = policy.gradient_steps["network"]
-            self.follow(lambda: self._logits(batch), gradient_step, gradient_step.ranks)
+            self.follow(lambda: self._logits(batch), gradient_step)
 
     def fit(self, low: float, high: float) -> None:
         """Set the bounds by the smallest and the largest return."""
         self.value.fit(low, high)
         _log.info("%s has the support %g..%g for returns of %g..%g", self._subject, *self._bounds, low, high)
 
-    def follow(self, logits: Callable[[], Tensor], gradient_step: GradientStep, ranks: Ranks | None = None) -> None:
+    def follow(self, logits: Callable[[], Tensor], gradient_step: GradientStep) -> None:
         """Widen the support at the bounds where too much was clipped since the last look; this waits for the device.
 
         Args:
             logits: returns those of all networks for some observations, [N, W].
-            gradient_step: which trains the first network.
-            ranks: processes that widen it by the mean of their shares, and by the outputs of rank 0.
+            gradient_step: which trains the first network; its processes widen it by the mean of their shares.
         """
-        shares = self.clipped.read()
-        below = shares.get("clipped_below", 0.0)
-        above = shares.get("clipped_share", 0.0) - below
-        if ranks is not None:
-            below, above = ranks.mean(below), ranks.mean(above)
+        shares, processes = self.clipped.read(), gradient_step.process_group
+        own_below = shares.get("clipped_below", 0.0)
+        below, above = processes.mean(own_below), processes.mean(shares.get("clipped_share", 0.0) - own_below)
         if max(below, above) <= LARGEST_SHARE:
             return
         before, bounds = self._bounds, self.value.widened(below=below > LARGEST_SHARE, above=above > LARGEST_SHARE)
         if bounds == before:  # those that were given
             return
-        given = logits() if ranks is None else ranks.copy(logits().contiguous())
+        given = processes.copy(logits())
         support = self.value.support.clone()
         self.value.set_bounds(*bounds)
         projection = projected(support, self.value.support)

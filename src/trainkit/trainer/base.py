@@ -25,27 +25,19 @@ from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import Clearable, HasBatchMemory, Learner, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
-from trainkit.engine.ranks import Ranks
+from trainkit.engine.process_group import ProcessGroup
 from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Dispatcher
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.stopping import is_solved
-from trainkit.trainer.compatibility import check_parts, fill_seeds
+from trainkit.trainer.compatibility import check_parts
 from trainkit.trainer.epoch_clock import EpochClock
 from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.metrics import Metrics, Reduce
 from trainkit.trainer.options import LONGEST_RUN, Options
-from trainkit.trainer.parallel.ranked import (
-    callbacks_of_rank,
-    check_even,
-    check_ranks,
-    check_same,
-    join_ranks,
-    options_of_rank,
-    write_parts,
-)
+from trainkit.trainer.parallel.ranked import launched
 from trainkit.trainer.progress import end_line
 from trainkit.trainer.reports import Reports
 from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest_intact
@@ -129,29 +121,21 @@ class Trainer(Generic[TraineeT]):
     ) -> None:
         self._policy = policy
         self._train_collector, self._buffer = train_collector, buffer
-        self._seed = seeding.fresh_root() if options.seed is None else int(options.seed)
-        self._ranks = Ranks.launched()
-        if self.ranks is not None:
-            check_ranks(type(self).__name__, options, train_collector, self.episode_per_collect)
-            self._seed = self.ranks.gather(self.seed)[0]
-            options = options_of_rank(self.ranks, options)
-        self._options = options
+        self._processes = launched()
+        self._processes.check_options(type(self).__name__, options, train_collector, self.episode_per_collect)
+        seed = seeding.fresh_root() if options.seed is None else int(options.seed)
+        self._seed: int = self.process_group.gather(seed)[0]
+        self._options = options = self._processes.options_of(options)
         evaluation = options.evaluator()
         self._test_collector = None if evaluation is None else evaluation.collector
         self._prepare_parts()
         parts: dict[str, Seedable | None] = {"policy": policy, "train": train_collector, "test": self.test_collector}
         parts |= {"evaluation": evaluation, "buffer": buffer if isinstance(buffer, Seedable) else None}
         self._epochs = EpochClock(max_epoch, step_per_epoch, options.max_epoch_seconds)
-        if self.ranks is not None:
-            check_same(type(self).__name__, self.ranks, self.settings(), self._learners())
-            join_ranks(self.ranks, self.seed, parts, self._learners())
-        else:
-            fill_seeds(self.seed, parts)
+        self._processes.join(type(self).__name__, self.seed, parts, self.settings(), self._learners())
 
         self._reports = Reports(options, self._epochs.n_steps, self.unit)
-        callbacks = [self.history, *options.all_callbacks()]
-        if self.ranks is not None:
-            callbacks = callbacks_of_rank(self.ranks, callbacks)
+        callbacks = self._processes.callbacks_of([self.history, *options.all_callbacks()])
         self._callbacks = Dispatcher(callbacks, options.callback_errors)
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         if evaluation is not None and evaluation.background:
@@ -159,9 +143,9 @@ class Trainer(Generic[TraineeT]):
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
         self._metrics = Metrics(policy, self._learners(), buffer, options.smoothed_reports)
-        can_save = bool(self._checkpoints) and self.ranks is None
-        save = self._save_now if can_save else None
-        self._interrupt = DeferredInterrupt(save, ends_work=self.ranks is None, summary=self._how_to_continue)
+        stops_alone = self._processes.stops_alone
+        save = self._save_now if self._checkpoints and stops_alone else None
+        self._interrupt = DeferredInterrupt(save, ends_work=stops_alone, summary=self._how_to_continue)
         self._evaluation_schedule = EvaluationSchedule(
             evaluation,
             options.compute_score_fn,
@@ -186,7 +170,7 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def _folder_owners(self) -> list[OwnsFolder]:
-        if self.ranks is not None and self.ranks.rank > 0:
+        if self.process_group.rank > 0:
             return []
         return [callback for callback in self._callbacks.callbacks if isinstance(callback, OwnsFolder)]
 
@@ -509,9 +493,9 @@ class Trainer(Generic[TraineeT]):
         return self._seed
 
     @property
-    def ranks(self) -> Ranks | None:
-        """The processes started by torchrun that learn together; None for one process."""
-        return self._ranks
+    def process_group(self) -> ProcessGroup:
+        """The processes that learn together, with `rank` and `n`: one, unless torchrun started several."""
+        return self._processes.group
 
     @property
     def learning(self) -> str:
@@ -618,7 +602,7 @@ class Trainer(Generic[TraineeT]):
             "seed": self.seed,
             "max_epoch": self.max_epoch,
             f"{self.unit}_per_epoch": self.step_per_epoch,
-            **({} if self.ranks is None else {"n_ranks": self.ranks.n}),
+            **self._processes.settings,
         }
 
     def note(self, line: str) -> None:
@@ -659,7 +643,7 @@ class Trainer(Generic[TraineeT]):
         self._start_epoch()
         if not self._is_whole:
             self._train_step()
-        while (self.stop_reason is None or self.ranks is not None) and not self._epochs.is_over(
+        while (self.stop_reason is None or not self._processes.stops_alone) and not self._epochs.is_over(
             self.clock, self._metrics.stopwatch
         ):
             if self._reports.progress.is_shown:
@@ -714,8 +698,7 @@ class Trainer(Generic[TraineeT]):
     def _after_collect(self, stats: CollectStats) -> None:
         """Add a collect to the metrics and fire its event; a divergence of earlier updates is known by now."""
         self.policy.check_divergence()
-        if self.ranks is not None:
-            check_even(type(self).__name__, self._train_collector, stats.n_step)
+        self._processes.check_collect(type(self).__name__, self._train_collector, stats.n_step)
         self._metrics.recent.add_collect(stats)
         if self._options.test_in_train and stats.n_episode:  # else there is nothing to compute a score of
             score = self.evaluation_schedule.score(stats)
@@ -757,10 +740,8 @@ class Trainer(Generic[TraineeT]):
         self._finish_epoch(self._ended)
 
     def _agree_to_stop(self) -> None:
-        """Stop if another rank stops, for the reason of the first; a SIGTERM ends all at the end of their epoch."""
-        if self.ranks is not None:
-            own = TERMINATE if self._interrupt.take_termination() else self.stop_reason
-            self._stop_reason = next((reason for reason in self.ranks.gather(own) if reason is not None), None)
+        """Stop if another process stops."""
+        self._stop_reason = self._processes.agreed_reason(self.stop_reason, self._interrupt)
 
     def _finish_epoch(self, ended: EndedEpoch) -> None:
         """Fire `on_epoch_end`, write the epoch's report, and fire `on_epoch_reported`, each once."""
@@ -841,7 +822,7 @@ class Trainer(Generic[TraineeT]):
     ) -> Path:
         """Write a checkpoint of the run into a folder, completely or not at all.
 
-        Under torchrun every rank must call it, and writes its part.
+        Under torchrun every process must call it, and writes its part.
 
         Args:
             path: of the folder; a checkpoint there is replaced.
@@ -855,10 +836,7 @@ class Trainer(Generic[TraineeT]):
         self._complete()
         if at == "episode_end" and self._train_collector is not None:
             self._train_collector.require_reset()
-        if self.ranks is None:
-            written = self._checkpoint().write(path, include, exclude)
-        else:
-            written = write_parts(self.ranks, Path(path), lambda own: self._checkpoint().write(own, include, exclude))
+        written = self._processes.write(Path(path), lambda own: self._checkpoint().write(own, include, exclude))
         self._callbacks.fire("on_checkpoint_saved", self, written)
         return written
 
@@ -875,8 +853,7 @@ class Trainer(Generic[TraineeT]):
         """
         before = self.clock, self.env_step, self.gradient_step
         keeps_buffer = all(checkpoint.with_buffer for checkpoint in self._checkpoints)
-        if self.ranks is not None:
-            path = self.ranks.part(checkpoints.newest(path))
+        path = self.process_group.part(checkpoints.newest(path))
         loaded = self._checkpoint().read(path, include, exclude, keeps_buffer=keeps_buffer)
         if loaded.keeps_progress:
             self._epochs.shift(self.clock - before[0])
@@ -899,11 +876,11 @@ class Trainer(Generic[TraineeT]):
             if not self._checkpoints:
                 raise ConfigError('resume_from="auto" needs checkpoint=, the folder that this run saves to')
             folder = newest_intact(self._checkpoints[0].folder)
-            if self.ranks is not None:
-                folder = self.ranks.gather(folder)[0]
+            folder = self.process_group.gather(folder)[0]
         if folder is not None:
             self.load(folder)
-            if place == "auto" and self.ranks is None:
+            self.process_group.gather(None)  # all have read it
+            if place == "auto" and self.process_group.rank == 0:
                 self._checkpoints[0].remove_old(Path(folder))
             done = f"{self.env_step:,} steps | {self.gradient_step:,} updates"
             self._reports.progress.note(f"resumed from {folder} | epoch {self.epoch} | {done}")

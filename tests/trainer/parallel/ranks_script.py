@@ -69,8 +69,8 @@ class Comparison:
         self, engine: Engine, gradient_step: GradientStep, name: str, prepare: Any, function: Any, inputs: Any
     ) -> None:
         """Compute the gradient of the mean loss over the rows of all ranks by torch, in one process."""
-        ranks = gradient_step.ranks
-        assert ranks is not None
+        ranks = gradient_step.process_group
+        assert isinstance(ranks, Ranks)
         plain = tree.map_tree(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, inputs)
         everyone = ranks.gather((plain, digest(gradient_step.module_weights)))
         self.n_different += len({weights for _, weights in everyone}) > 1

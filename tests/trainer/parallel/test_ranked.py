@@ -15,6 +15,7 @@ import trainkit as tk
 from tests.trainer.toys import everything
 from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
 from trainkit.core.worker_process import ONE_THREAD
+from trainkit.engine.process_group import ProcessGroup
 from trainkit.engine.ranks import Ranks
 
 SCRIPT = Path(__file__).parent / "ranks_script.py"
@@ -43,7 +44,9 @@ def make_run(name: str = "dqn", **options: Any) -> tk.Trainer:
 
 def test_one_process_takes_part_in_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")  # as schedulers set it
-    assert make_run().ranks is None
+    own = make_run().process_group
+    assert type(own) is ProcessGroup
+    assert (own.rank, own.n) == (0, 1)
 
 
 @pytest.mark.parametrize(("name", "normalize"), [("rainbow", False), ("ppo", True), ("dqn", True)])
@@ -52,7 +55,7 @@ def test_a_group_of_one_rank_has_the_bits_of_one_process(
 ) -> None:
     how = {"evaluation": tk.Evaluation(duration=2), "normalize_obs": normalize}
     own = make_run(name, **how)
-    assert own.ranks is single_rank
+    assert own.process_group is single_rank
     own.run()
     monkeypatch.setattr(Ranks, "launched", classmethod(lambda cls: None))
     plain = make_run(name, **how)

@@ -112,7 +112,7 @@ class Checkpoint(Callback):
 
     def on_epoch_reported(self, trainer: "Trainer", result: EpochResult) -> None:
         whole = partial(trainer.save, exclude=["buffer"], at=self._at)
-        save = whole if trainer.ranks is None else trainer.policy.save  # by rank 0, which alone evaluates
+        save = whole if trainer.process_group.n == 1 else trainer.policy.save  # by the first, which alone evaluates
         self._keep_if_best(trainer, result.stats, save)
         if trainer.is_finished or (self.unit == "epochs" and self._is_due(trainer)):
             self.save(trainer)
@@ -123,16 +123,14 @@ class Checkpoint(Callback):
             self.save(trainer)
 
     def save(self, trainer: "Trainer") -> None:
-        """Save now, and remove old checkpoints; of several ranks each saves its part, in the folder of rank 0."""
+        """Save now, and remove old checkpoints; each process saves its part, in the folder of the first."""
         self._note_position(trainer)
         found = checkpoints.numbered(self.folder)
-        number = 1 + max((number for number, _ in found), default=0)
-        if trainer.ranks is not None:
-            number = trainer.ranks.gather(number)[0]
+        number = trainer.process_group.gather(1 + max((number for number, _ in found), default=0))[0]
         path = self.folder / f"save-{number:06d}"
         exclude = [] if self.with_buffer else ["buffer"]
         is_written = self._save(trainer, path, partial(trainer.save, exclude=exclude, at=self._at))
-        if is_written and (trainer.ranks is None or trainer.ranks.rank == 0):
+        if is_written and trainer.process_group.rank == 0:
             self.remove_old(path)
 
     def remove_old(self, newest: Path) -> None:
@@ -176,7 +174,7 @@ class Checkpoint(Callback):
 
     def _save(self, trainer: "Trainer", path: Path, write: Callable[[Path], object]) -> bool:
         """Save, and return whether that succeeded; at the end of a run a failure raises."""
-        if trainer.ranks is None or trainer.ranks.rank == 0:
+        if trainer.process_group.rank == 0:
             self.claim.hold()
         try:
             write(path)

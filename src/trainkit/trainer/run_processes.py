@@ -1,0 +1,67 @@
+"""The processes of a run: one, which does everything, unless the run was started as several."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainkit.collector import Collector
+from trainkit.core.protocols import Learner, Seedable
+from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
+from trainkit.simulators import TensorCollector
+from trainkit.trainer.callbacks.base import Callback
+from trainkit.trainer.compatibility import fill_seeds
+from trainkit.trainer.interrupt import DeferredInterrupt
+from trainkit.trainer.options import Options
+
+
+class RunProcesses:
+    """The only process of a run; `parallel.ranked.RunRanks` is one of several.
+
+    Attributes:
+        group: the process group.
+        stops_alone: whether the run may be saved or ended within an epoch, as no other process waits for this one.
+        settings: of the run, in addition to those of a single process.
+    """
+
+    group: ProcessGroup = ONE_PROCESS
+    stops_alone = True
+    settings: Mapping[str, Any] = {}
+
+    def check_options(
+        self,
+        trainer: str,
+        options: Options,
+        collector: Collector | TensorCollector | None,
+        episode_per_collect: int | None,
+    ) -> None:
+        """Raise a `ConfigError` for options by which processes would take different numbers of updates."""
+
+    def check_collect(self, trainer: str, collector: Collector | TensorCollector | None, n_step: int) -> None:
+        """Raise a `ConfigError` after a collect by which processes would take different numbers of updates."""
+
+    def options_of(self, options: Options) -> Options:
+        """Return the options of this process."""
+        return options
+
+    def callbacks_of(self, callbacks: Sequence[Callback]) -> Sequence[Callback]:
+        """Return the callbacks of this process."""
+        return callbacks
+
+    def join(
+        self,
+        trainer: str,
+        root: int,
+        parts: Mapping[str, Seedable | None],
+        settings: Mapping[str, Any],
+        learners: Sequence[Learner],
+    ) -> None:
+        """Seed all parts of this process, and let its learners learn with those of the others."""
+        fill_seeds(root, parts)
+
+    def agreed_reason(self, own: str | None, interrupt: DeferredInterrupt) -> str | None:
+        """Return why all processes end here, None while they continue."""
+        return own
+
+    def write(self, folder: Path, write: Callable[[Path], Path]) -> Path:
+        """Write this process's part of a checkpoint, and return the folder."""
+        return write(folder)
