@@ -1,5 +1,6 @@
 """Runs of several policies: they equal single runs, frozen ones stay, and resumed runs continue with the same bits."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,6 +51,12 @@ def off_policy(policy: Any, envs: tk.Envs, buffer: Any, **options: Any) -> tk.Of
         "seed": 7,
     }
     return tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, buffer), **own | options)
+
+
+def filled(envs: tk.Envs) -> tk.ReplayBuffer:
+    buffer = tk.ReplayBuffer(90)
+    tk.Collector(tk.RandomPolicy(envs.action_space), envs, buffer).collect(n_step=12)
+    return buffer
 
 
 class Alone(gym.Env[Any, Any]):
@@ -308,6 +315,20 @@ def test_a_trained_policy_that_joins_a_run_reports_its_later_updates_alone() -> 
     assert stats.update["main/target_updates"] == round(followed * n_own)
 
 
+def test_an_evaluation_in_the_background_plays_the_games_of_one_in_this_process() -> None:
+    def evaluated(*, background: bool) -> Any:
+        test = tk.make_envs(partial(Corridors, BOTH), N_GAMES, seed=9)
+        trainer = two_policies(max_epoch=1)
+        evaluation = tk.Evaluation(tk.Collector(trainer.policy, test), duration=6, seed=2, background=background)
+        policy, envs = trainer.policy, games()
+        buffer = tk.MultiAgentBuffer({"main": replay(), "rival": tk.ReplayBuffer(90)})
+        with off_policy(policy, envs, buffer, evaluation=evaluation, max_epoch=1) as run:
+            return run.run().last_test.episode_returns
+
+    assert len(evaluated(background=False)) == 6
+    assert evaluated(background=True) == evaluated(background=False)
+
+
 def test_an_evaluation_against_random_actions_repeats_and_does_not_change_training() -> None:
     def trained(evaluates: bool) -> Any:
         envs = games()
@@ -419,6 +440,10 @@ def test_policies_that_do_not_learn_need_no_buffer() -> None:
             lambda envs, one: off_policy(one, envs, tk.ReplayBuffer(99)),
             r"MultiAgentPolicy learns from a buffer for each policy, got ReplayBuffer.*: Collector\(policy, envs, "
             r"MultiAgentBuffer\(\{name: buffer\}\)\)",
+        ),
+        (
+            lambda envs, one: tk.OfflineTrainer(one, filled(envs), max_epoch=1, update_per_epoch=1, batch_size=1),
+            r"MultiAgentPolicy learns from a buffer for each policy, got ReplayBuffer",
         ),
         (
             lambda envs, one: off_policy(one, envs, tk.MultiAgentBuffer({"main": replay()})),

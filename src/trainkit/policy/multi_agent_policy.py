@@ -330,6 +330,13 @@ class MultiAgentPolicy:
             for agent, own in obs.items()
         }
 
+    def on_cpu(self) -> "MultiAgentPolicy":
+        """Return this policy with those that are on a device copied to the CPU, to be sent to another process."""
+        sent = copy.copy(self)
+        own = self._policies.items()
+        sent._policies = {name: policy.on_cpu() if hasattr(policy, "on_cpu") else policy for name, policy in own}
+        return sent
+
     def get_weights(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return {name: copies of all weights} of the policies, see `Policy.get_weights`."""
         return {name: policy.get_weights() for name, policy in self._policies.items() if hasattr(policy, "get_weights")}

@@ -16,7 +16,6 @@ from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.stats import CollectStats
 from trainkit.core.worker_process import Inbox, WorkerProcess, packed, unpacked
 from trainkit.envs import Envs
-from trainkit.policy import Policy
 from trainkit.trainer.evaluation import Evaluation
 
 _LOOK_S = 0.05  # between two looks for an answer, and for signals
@@ -127,7 +126,7 @@ class EvaluationWorker:
 
 def pickled_policy(policy: Any) -> bytes:
     """Pickle a policy, or its copy on the CPU if it is on a device."""
-    return packed(policy.on_cpu() if isinstance(policy, Policy) else policy, _SUBJECT, type(policy).__name__)
+    return packed(policy.on_cpu(), _SUBJECT, type(policy).__name__)
 
 
 def unpickled_policy(pickled: bytes) -> Any:

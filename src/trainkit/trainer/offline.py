@@ -61,7 +61,8 @@ class OfflineTrainer(Trainer[TraineeT]):
             for option in _COLLECT_OPTIONS:
                 is_given = bool(common.get(option))
                 checks.require(not is_given, f".{option} is about collecting, and nothing is collected: leave it out")
-            policy.check_draw(checks, buffer, batch_size)
+            for learner in policy.learners(buffer, self):
+                learner.policy.check_draw(checks, buffer, batch_size)
             options = Options(test_collector=test_collector, **common)
             options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
         self._batch_size = batch_size
