@@ -197,6 +197,25 @@ def test_an_interrupted_run_continues_with_the_same_bits_after_another_policy_wa
     assert_same(second_half(again), expected)
 
 
+def test_a_save_in_the_epoch_in_which_a_policy_is_frozen_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    def frozen_at(n_updates: int, folder: Path | None) -> tk.OffpolicyTrainer:
+        def on_update_end(trainer: tk.Trainer) -> None:
+            if trainer.gradient_step == n_updates:  # from the next epoch on
+                trainer.policy.policies_to_train = ("main",)
+            if trainer.gradient_step == n_updates + 4 and folder is not None:
+                trainer.save(folder)
+
+        options: dict[str, Any] = {} if folder is not None else {"resume_from": tmp_path / "saved"}
+        return two_policies(on_update_end=on_update_end, **options)
+
+    whole = frozen_at(8, tmp_path / "saved")
+    results = [stats.update for _, stats, _ in whole]
+    resumed = frozen_at(8, None)
+    again = [stats.update for _, stats, _ in resumed]
+    assert_same(state_of(resumed), state_of(whole))
+    assert again[1:] == results[1 - len(again) :]  # the first lacks the collects before the save
+
+
 def _drawn(agent: str, episode: Any) -> str:
     """Draw who plays whom."""
     return ["main", "rival"][(episode.rng.permuted([0, 1])[0] + (agent == "left")) % 2]

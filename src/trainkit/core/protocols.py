@@ -296,8 +296,11 @@ Component = tuple[Callable[[], Any], Callable[[Any], object]]  # of a checkpoint
 class Trainee(Policy, Seedable, Protocol):
     """A policy as every trainer uses it."""
 
-    def learners(self, buffer: Any, clock: StepClock) -> Sequence[Learner]:
-        """Return the policies that learn now, each with its buffer of `buffer`; the clock of an only one is given."""
+    def learners(self, buffer: Any, clock: StepClock, names: Sequence[str] | None = None) -> Sequence[Learner]:
+        """Return the policies that learn, each with its buffer of `buffer`; the clock of an only one is given.
+
+        `names` are of those that learned when a run was saved; None: those that are to learn now.
+        """
         ...
 
     @property

@@ -267,7 +267,7 @@ class Policy(nn.Module):
         """Return None: this policy acts in all rows of a collector."""
         return None
 
-    def learners(self, buffer: Any, clock: StepClock) -> list[Learner]:
+    def learners(self, buffer: Any, clock: StepClock, names: Sequence[str] | None = None) -> list[Learner]:
         """Return this policy with what it learns from and the clock of its schedules, as trainers loop over them."""
         return [Learner(name="", policy=self, buffer=buffer, clock=clock)]
 

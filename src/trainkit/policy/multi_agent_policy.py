@@ -434,8 +434,13 @@ class MultiAgentPolicy:
         """The policies that can learn, trained or not, by name."""
         return {name: policy for name, policy in self._policies.items() if _learns(policy)}
 
-    def learners(self, buffer: MultiAgentStore, clock: StepClock) -> list[Learner]:
+    def learners(self, buffer: MultiAgentStore, clock: StepClock, names: Sequence[str] | None = None) -> list[Learner]:
         """Return the policies that are trained, each with its buffer and its own clock.
+
+        Args:
+            buffer: has the buffer of each.
+            clock: of an only policy, not used.
+            names: of those that were trained when a run was saved; None: those that are trained now.
 
         Raises:
             ConfigError: the buffer has none for one of them.
@@ -446,7 +451,7 @@ class MultiAgentPolicy:
                 "MultiAgentBuffer({name: buffer}))"
             )
         learners = []
-        for name in self.policies_to_train:
+        for name in self.policies_to_train if names is None else filter(self._policies.__contains__, names):
             if name not in buffer.buffers:
                 raise ConfigError(
                     f"MultiAgentPolicy trains {name!r}, and the buffers are of {list(buffer.buffers)}: give "

@@ -174,9 +174,9 @@ class Trainer(Generic[TraineeT]):
             return []
         return [callback for callback in self._callbacks.callbacks if isinstance(callback, OwnsFolder)]
 
-    def _learners(self) -> Sequence[Learner]:
-        """Return the policies that learn now, each with its buffer and clock."""
-        return self.policy.learners(self.buffer, self)
+    def _learners(self, names: Sequence[str] | None = None) -> Sequence[Learner]:
+        """Return the policies of these names, each with its buffer and clock; None: those that are to learn now."""
+        return self.policy.learners(self.buffer, self, names)
 
     def _prepare_parts(self) -> None:
         """Check that the parts fit together, then apply the options that concern them."""
@@ -895,6 +895,7 @@ class Trainer(Generic[TraineeT]):
         """
         return {
             "seed": self.seed,
+            "learners": self._metrics.learners,
             **self._epochs.state_dict(),
             "looks_solved": self.evaluation_schedule.looks_solved,
             "timed_from": self._metrics.timed_from,
@@ -916,7 +917,7 @@ class Trainer(Generic[TraineeT]):
         self._metrics.timed_from = env_step, gradient_step
         self._metrics.stopwatch.resume_from(state["seconds"], state["parts"])
         self.evaluation_schedule.load_state_dict(state["evaluation"])
-        self._metrics.follow(self._learners())
+        self._metrics.follow(self._learners(state["learners"]))
         self._callbacks.load_state_dict(state["callbacks"])
         self._metrics.load_state_dict(state["metrics"])
         self._reports.diagnosis.load_state_dict(state["diagnosis"])

@@ -267,6 +267,11 @@ class Metrics:
             policy.read_metrics()
             self._n_updates[prefix] = policy.n_updates
 
+    @property
+    def learners(self) -> list[str]:
+        """The names of the policies whose updates are reported."""
+        return [prefix.removesuffix("/") for prefix in self._followed]
+
     def follow(self, learners: Iterable[Learner]) -> None:
         """Report the updates of these policies from here on; those of others that were followed are read now."""
         former, self._followed = self._followed, {learner.prefix: learner.policy for learner in learners}

@@ -390,12 +390,13 @@ class OffpolicyTrainer(Trainer[TraineeT]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore saved counters."""
         super().load_state_dict(state)
-        self._replays = [self._replay_of(learner) for learner in self.policy.learners(self.buffer, self._collector)]
+        learners = self.policy.learners(self.buffer, self._collector, state["learners"])
+        self._replays = [self._replay_of(learner) for learner in learners]
         for replay in self._replays:
-            prefix = replay.learner.prefix
-            own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-            if own:  # else the policy is trained from the next epoch on
-                replay.load_state_dict(own)
+            own = replay.learner.prefix
+            replay.load_state_dict(
+                {key.removeprefix(own): value for key, value in state.items() if key.startswith(own)}
+            )
         self._share_left = None
 
 
