@@ -52,10 +52,10 @@ def learn(seed: int, *, has_pool: bool, entropy_weight: float) -> dict[str, Any]
             own.append(probabilities(main))
 
     how: dict[str, Any] = {"step_per_collect": 128, "repeat_per_collect": 4, "verbose": False, "show_progress": False}
-    callbacks = [pool] if has_pool else []
+    callbacks = [*([pool] if has_pool else []), tk.on(collect_end=note)]
     n_rows = STEPS * 2 if has_pool else STEPS  # with a pool, half of them are of its copies
     trainer = tk.OnpolicyTrainer(
-        players, train, max_epoch=1, step_per_epoch=n_rows, callbacks=callbacks, on_collect_end=note, seed=seed, **how
+        players, train, max_epoch=1, step_per_epoch=n_rows, callbacks=callbacks, seed=seed, **how
     )
     trainer.run()
     copies = [probabilities(players[name]) for name in pool.opponents] if has_pool else own

@@ -18,7 +18,7 @@ TOP = """
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
     MaxBackup DoubleBackup MunchausenBackup VDNBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise
     SoftQ Target Adam Clip Linear TorchOptimizer
-    Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback Checkpoint JsonlLogger
+    Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback on Checkpoint JsonlLogger
     compare evaluate run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
     trainer zoo
@@ -31,7 +31,7 @@ NAMESPACES = {
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Histograms History LogEpisodes LogInfo
-        OffPolicyEvaluation OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory TuneReport
+        OffPolicyEvaluation OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory TuneReport on
     """,
     "collector": "Collector Episode EpisodeEvents",
     "datasets": """

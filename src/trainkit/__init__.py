@@ -45,7 +45,7 @@ from trainkit.buffer import (
     Transition,
     TransitionBatch,
 )
-from trainkit.callbacks import Callback, Checkpoint
+from trainkit.callbacks import Callback, Checkpoint, on
 from trainkit.collector import Collector
 from trainkit.core.names import class_hint
 from trainkit.datasets import load_dataset
@@ -169,6 +169,7 @@ __all__ = [
     "loggers",
     "make_envs",
     "nets",
+    "on",
     "plot",
     "policy",
     "presets",

@@ -14,7 +14,6 @@ from trainkit import presets
 from trainkit.core import names
 from trainkit.core.signatures import options_by_owner
 from trainkit.trainer.callbacks.base import EVENTS
-from trainkit.trainer.options import KeywordOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
 TABLES = "Tianshou", "Stable-Baselines3", "RLlib", "CleanRL"
@@ -43,7 +42,7 @@ def our_options() -> set[str]:
     """Return every option of a public call or preset."""
     settings = {name for preset in presets.PRESETS.values() for name in preset.option_types}
     required = {"env", "max_epoch", "step_per_epoch", "batch_size", "train_collector", "update_per_epoch"}
-    return {*options_by_owner(), *settings, "test_collector", *KeywordOptions.__annotations__, *required}
+    return {*options_by_owner(), *settings, *required}
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_a_callback_with_other_arguments_is_rejected_at_construction() -> None:
     ):
         make_trainer(callbacks=[Wrong()])
     with pytest.raises(tk.ConfigError, match=r"<lambda> is called with \(trainer, result\)"):
-        make_trainer(on_epoch_end=lambda trainer: None)
-    make_trainer(on_epoch_end=lambda *news: None)
+        make_trainer(callbacks=tk.on(epoch_end=lambda trainer: None))
+    make_trainer(callbacks=tk.on(epoch_end=lambda *news: None))
 
 
 def test_a_reward_that_is_nan_has_a_remedy() -> None:

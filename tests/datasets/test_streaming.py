@@ -183,7 +183,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(stop: int, t
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        trainer(on_update_end=interrupt).run()
+        trainer(callbacks=tk.on(update_end=interrupt)).run()
     assert sum(file.stat().st_size for file in path.rglob("*")) < 60_000  # no rows
     resumed = trainer(resume_from=path)
     resumed.run()

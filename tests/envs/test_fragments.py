@@ -105,7 +105,7 @@ def test_a_run_that_is_saved_within_a_fragment_continues_with_the_same_bits(
             envs={"fragment": 5, "lag": lag, "stack": 2},
             normalize_obs=True,
             step_per_collect=step_per_collect,
-            on_episode_step=on_step,
+            callbacks=tk.on(episode_step=on_step),
             **options,
         )
 

@@ -746,7 +746,7 @@ def test_what_processors_log_is_summarized_over_the_rows_of_the_epoch(tmp_path: 
     def keep(trainer: Any, stats: Any) -> None:
         rows.append(trainer.buffer.get(trainer.train_collector.collected_slots))
 
-    with trainer(logger=tk.JsonlLogger(tmp_path / "lines"), on_collect_end=keep) as straight:
+    with trainer(logger=tk.JsonlLogger(tmp_path / "lines"), callbacks=tk.on(collect_end=keep)) as straight:
         _, first, _ = next(straight)
         angles = np.concatenate([step.next_obs[:, 2] for step in rows]).astype(np.float64)
         logged = first.train.processors["angle"]

@@ -205,7 +205,8 @@ def spoil(trainer: Any, every: Callable[[int], bool]) -> None:
 
 @pytest.mark.parametrize("make", [make_trainer, make_onpolicy_trainer])
 def test_a_trainer_stops_at_an_update_or_skips_it(make: Any) -> None:
-    stops, skips = make(), make(on_nan="skip")
+    stops, skips = make(), make()
+    skips.policy.on_nan = "skip"
     spoil(stops, lambda number: number == 5)
     spoil(skips, lambda number: number % 5 == 0)
     with pytest.raises(tk.errors.DivergedError, match="update 5 at step"):
@@ -228,6 +229,14 @@ def test_a_trainer_queries_once_per_collect(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_on_nan_is_raise_or_skip() -> None:
-    with pytest.raises(tk.ConfigError, match=r"OffpolicyTrainer.on_nan must be one of .* did you mean 'skip'"):
-        make_trainer(on_nan="skp")
-    assert make_trainer().policy.on_nan == "raise"
+    policy = make_trainer().policy
+    with pytest.raises(tk.ConfigError, match=r"DQNPolicy.on_nan must be one of .* did you mean 'skip'"):
+        policy.on_nan = "skp"
+    assert policy.on_nan == "raise"
+
+
+def test_a_preset_sets_what_its_policy_does_after_an_update_that_is_not_finite() -> None:
+    with tk.presets.dqn("CartPole-v1", on_nan="skip", verbose=False) as trainer:
+        assert trainer.policy.on_nan == "skip"
+    with pytest.raises(tk.ConfigError, match=r"presets\.dqn\.on_nan must be 'raise' or 'skip', got 'skp'"):
+        tk.presets.dqn("CartPole-v1", on_nan="skp")  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ def test_wandb_gets_settings_numbers_histograms_and_videos(wandb: SimpleNamespac
         trainer.log("spread", np.arange(3), reduce="histogram")
         trainer.log_video("film", FRAMES, fps=10)
 
-    with make_trainer(logger=logger, max_epoch=2, on_epoch_end=log) as trainer:
+    with make_trainer(logger=logger, max_epoch=2, callbacks=tk.on(epoch_end=log)) as trainer:
         trainer.run()
     assert run.settings == trainer.describe()
     steps = [row["env_step"] for row in run.rows if "train/n_step" in row]

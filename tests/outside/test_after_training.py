@@ -66,7 +66,7 @@ def test_a_run_that_sigterm_ended_says_so(here: Path, capsys: pytest.CaptureFixt
     former = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         how: dict[str, Any] = {"seed": 1, "show_progress": False, "checkpoint": "saves", **TINY}
-        with tk.presets.dqn("CartPole-v1", on_epoch_end=terminate, **how) as trainer:
+        with tk.presets.dqn("CartPole-v1", callbacks=tk.on(epoch_end=terminate), **how) as trainer:
             assert trainer.run().stop_reason == "SIGTERM"
     finally:
         signal.signal(signal.SIGTERM, former)

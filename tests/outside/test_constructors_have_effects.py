@@ -455,8 +455,8 @@ def in_game(kind: Any, buffer: Callable[[], Any], own: dict[str, Any]) -> Run:
 
 COMMON: list[dict[str, Any]] = [
     {},
-    {"on_epoch_end": failing},
-    {"on_epoch_end": lambda trainer, result: trainer.log("threads", torch.get_num_threads())},
+    {"callbacks": tk.on(epoch_end=failing)},
+    {"callbacks": tk.on(epoch_end=lambda trainer, result: trainer.log("threads", torch.get_num_threads()))},
     {"checkpoint": "checkpoints"},
     {"resumed": True},
     {"of_tests": {"wrappers": (Fails,), "on_error": "restart", "restart_delay_s": 0.0, "max_restarts": 100}},
@@ -794,7 +794,7 @@ def test_every_option_of_a_constructor_has_an_effect_or_is_rejected(
             r"action_scaling has no effect: actions are Discrete",
         ),
         (lambda: nets.Preprocess(BOX, clip=5.0), r"Preprocess\.clip has no effect: normalize is False"),
-        (lambda: from_data(q_learner(), on_policy_added=print), r"on_policy_added is about collecting"),
+        (lambda: from_data(q_learner(), callbacks=tk.on(policy_added=print)), r"on_policy_added is about collecting"),
     ],
 )
 def test_options_of_constructors_without_an_effect_are_named(make: Any, message: str) -> None:

@@ -20,7 +20,7 @@ REPLAY = TINY | {"step_per_collect": 2, "batch_size": 8, "learning_starts": 8, "
 
 @pytest.mark.parametrize("returned", [False, True, np.bool_(False)])
 def test_a_callback_that_returns_a_flag_is_told_how_to_stop(returned: Any) -> None:
-    trainer = tk.presets.dqn("CartPole-v1", on_collect_end=lambda trainer, stats: returned, **REPLAY)
+    trainer = tk.presets.dqn("CartPole-v1", callbacks=tk.on(collect_end=lambda trainer, stats: returned), **REPLAY)
     with pytest.raises(tk.ConfigError, match=rf'returned {returned}.*trainer\.stop\("reason"\) ends the run'), trainer:
         trainer.run()
 
@@ -33,13 +33,13 @@ def test_callbacks_that_have_not_run_are_named() -> None:
         raise AssertionError
 
     for own, remedy in ((yielding, "remove its yield"), (waiting, "without async")):
-        trainer = tk.presets.dqn("CartPole-v1", on_epoch_end=own, **REPLAY)
+        trainer = tk.presets.dqn("CartPole-v1", callbacks=tk.on(epoch_end=own), **REPLAY)
         with pytest.raises(tk.ConfigError, match=rf"on_epoch_end=.*{own.__name__} returned .*{remedy}"), trainer:
             trainer.run()
 
 
 def test_what_a_lambda_happens_to_return_is_ignored() -> None:
-    with tk.presets.dqn("CartPole-v1", on_epoch_end=lambda trainer, result: result, **REPLAY) as trainer:
+    with tk.presets.dqn("CartPole-v1", callbacks=tk.on(epoch_end=lambda trainer, result: result), **REPLAY) as trainer:
         assert trainer.run().epoch == 2
 
 
@@ -98,11 +98,13 @@ def test_a_schedule_that_falls_to_0_ends_after_the_last_updates() -> None:
     def note(trainer: tk.Trainer) -> None:
         rates.append(trainer.policy.lr)
 
-    with tk.presets.ppo("CartPole-v1", step_per_collect=20, lr=tk.Linear(1e-3, 0.0), on_update_end=note, **TINY) as one:
+    with tk.presets.ppo(
+        "CartPole-v1", step_per_collect=20, lr=tk.Linear(1e-3, 0.0), callbacks=tk.on(update_end=note), **TINY
+    ) as one:
         one.run()
     assert rates[-1] == pytest.approx(1e-3 * 20 / 100)
     rates.clear()
-    with tk.presets.dqn("CartPole-v1", lr=tk.Linear(1e-3, 0.0), on_update_end=note, **REPLAY) as other:
+    with tk.presets.dqn("CartPole-v1", lr=tk.Linear(1e-3, 0.0), callbacks=tk.on(update_end=note), **REPLAY) as other:
         other.run()
     assert rates[-1] == pytest.approx(1e-3 * 2 / 82)
 

@@ -81,8 +81,8 @@ Q_RUNS: list[dict[str, Any]] = [
     OF_Q | {"value": "quantile", "quantiles": 5},
 ]
 COMMON: list[dict[str, Any]] = [
-    {"on_epoch_end": failing},
-    {"on_epoch_end": lambda trainer, result: trainer.log("threads", torch.get_num_threads())},
+    {"callbacks": tk.on(epoch_end=failing)},
+    {"callbacks": tk.on(epoch_end=lambda trainer, result: trainer.log("threads", torch.get_num_threads()))},
     {"reward": lambda columns: columns["reward"] * np.nan},
     {"checkpoint": "checkpoints"},
     {"resumed": True},

@@ -12,7 +12,8 @@ import trainkit as tk
     [
         (tk.presets.dqn, {"capacity", "lr", "checkpoint", "seed", "env_options"}),
         (tk.presets.cql, {"penalty_weight", "update_per_epoch", "logger"}),
-        (tk.OffpolicyTrainer, {"batch_size", "max_env_step", "on_episode_end", "callbacks"}),
+        (tk.OffpolicyTrainer, {"batch_size", "max_env_step", "callbacks"}),
+        (tk.on, {"epoch_end", "episode_end"}),
         (tk.OfflineTrainer, {"update_per_epoch", "resume_from"}),
         (tk.SACPolicy.for_envs, {"hidden", "gamma", "target"}),
     ],

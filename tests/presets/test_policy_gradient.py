@@ -141,6 +141,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "device": ("cpu", lambda t: t.policy.device.type),
     "engine": ("torch", lambda t: t.policy.engine.name),
     "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
+    "on_nan": ("skip", lambda t: t.policy.on_nan),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
 }

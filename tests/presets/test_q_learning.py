@@ -370,6 +370,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
     "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
+    "on_nan": ("skip", lambda t: t.policy.on_nan),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
 }

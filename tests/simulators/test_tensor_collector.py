@@ -151,8 +151,10 @@ def test_a_trainer_logs_evaluates_and_saves_as_with_arrays(tmp_path: Path) -> No
         episode_per_test=2,
         logger=tk.JsonlLogger(tmp_path / "log"),
         reward_metric=lambda returns: returns / 10.0,
-        on_collect_end=lambda trainer, stats: seen.append(stats),
-        on_train_batch=lambda trainer, rollout: dataclasses.replace(rollout, reward=rollout.reward * 2.0),
+        callbacks=tk.on(
+            collect_end=lambda trainer, stats: seen.append(stats),
+            train_batch=lambda trainer, rollout: dataclasses.replace(rollout, reward=rollout.reward * 2.0),
+        ),
         seed=1,
         verbose=False,
         show_progress=False,
@@ -167,14 +169,14 @@ def test_a_trainer_logs_evaluates_and_saves_as_with_arrays(tmp_path: Path) -> No
     assert tk.evaluate(policy, CartPole(2), n_episode=4, seed=1).n_episode == 4
 
 
-@pytest.mark.parametrize("event", ["on_epoch_end", "on_collect_end"])
+@pytest.mark.parametrize("event", ["epoch_end", "collect_end"])
 def test_a_resumed_run_equals_one_without_interruption(event: str, tmp_path: Path) -> None:
     def save(trainer: Any, *_: Any) -> None:
         if not saved:
             saved.append(trainer.save(tmp_path / "saved"))
 
     saved: list[Path] = []
-    whole = trainer_of(Pendulum(N, max_episode_steps=7), **{event: save})
+    whole = trainer_of(Pendulum(N, max_episode_steps=7), callbacks=tk.on(**{event: save}))
     whole.run()
     resumed = trainer_of(Pendulum(N, max_episode_steps=7), seed=8, resume_from=saved[0])
     resumed.run()
@@ -300,7 +302,7 @@ WRONG_USES: dict[str, tuple[Callable[[Any], object], str]] = {
         "collects steps, not episodes: give n_step",
     ),
     "events of episodes": (
-        lambda simulator: trainer_of(simulator, on_episode_end=lambda trainer, episode: None),
+        lambda simulator: trainer_of(simulator, callbacks=tk.on(episode_end=lambda trainer, episode: None)),
         "on_episode_end=.*a TensorCollector has no events of single episodes: use on_collect_end",
     ),
     "histograms": (

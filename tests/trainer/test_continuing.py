@@ -159,7 +159,7 @@ def test_a_reset_that_cannot_be_says_why() -> None:
         trainer.reset(reset_buffer=True)
     with pytest.raises(tk.ConfigError, match=r"would discard rows that no collector collects again"):
         make_run("cql").reset(reset_collectors=True, reset_buffer=True)
-    inside = make_trainer(on_collect_end=lambda trainer, stats: trainer.reset(reset_collectors=True))
+    inside = make_trainer(callbacks=tk.on(collect_end=lambda trainer, stats: trainer.reset(reset_collectors=True)))
     with pytest.raises(tk.errors.BusyError, match=r"cannot be called inside next"):
         inside.run()
 

@@ -303,7 +303,7 @@ def test_a_finding_is_printed_in_full_when_it_starts_and_by_name_afterwards(
     loggers = [tk.JsonlLogger(folders[0]), tk.loggers.TensorboardLogger(folders[1])]
     seen: list[list[str]] = []
     options = {"env": Nothing, "max_epoch": 5, "step_per_epoch": 100, "update_per_step": 0.1}
-    end = {"on_epoch_end": lambda trainer, result: seen.append(list(result.stats.warnings))}
+    end = {"callbacks": tk.on(epoch_end=lambda trainer, result: seen.append(list(result.stats.warnings)))}
     with make_trainer(**options, verbose=True, logger=loggers, **end) as trainer:
         results = list(trainer)
     message = "all 24 episodes since epoch 1 returned 0, and none ever less: explore for longer"
@@ -401,8 +401,10 @@ def test_an_exception_of_a_rule_keeps_no_callback_from_the_end_of_the_epoch() ->
     reported: list[int] = []
     trainer = make_trainer(
         diagnosis=[fail_in_epoch_2],
-        on_epoch_end=lambda trainer, result: ended.append(result.epoch),
-        on_epoch_reported=lambda trainer, result: reported.append(result.epoch),
+        callbacks=tk.on(
+            epoch_end=lambda trainer, result: ended.append(result.epoch),
+            epoch_reported=lambda trainer, result: reported.append(result.epoch),
+        ),
     )
     with pytest.raises(ValueError, match="mine"):
         trainer.run()

@@ -206,7 +206,7 @@ def test_a_save_in_the_epoch_in_which_a_policy_is_frozen_resumes_with_the_same_b
                 trainer.save(folder)
 
         options: dict[str, Any] = {} if folder is not None else {"resume_from": tmp_path / "saved"}
-        return two_policies(on_update_end=on_update_end, **options)
+        return two_policies(callbacks=tk.on(update_end=on_update_end), **options)
 
     whole = frozen_at(8, tmp_path / "saved")
     results = [stats.update for _, stats, _ in whole]
@@ -278,7 +278,7 @@ def test_an_exception_before_a_policy_learns_has_no_other_learn_twice_from_its_r
             tk.Collector(policy, envs, buffer),
             max_epoch=2,
             step_per_epoch=96,
-            on_train_batch=fail_once,
+            callbacks=tk.on(train_batch=fail_once),
             **options,
         )
         if fails:
@@ -298,7 +298,7 @@ def test_policies_are_added_and_removed_while_games_in_progress_keep_theirs() ->
     trainer = two_policies(
         max_epoch=4,
         step_per_epoch=66,  # epochs end in the middle of games
-        on_policy_added=lambda trainer, name: added.append((trainer.epoch, name)),
+        callbacks=tk.on(policy_added=lambda trainer, name: added.append((trainer.epoch, name))),
     )
     policy = trainer.policy
     played: list[set[str]] = []
@@ -410,7 +410,7 @@ def test_steps_of_games_count_once_where_the_clock_counts_env_steps() -> None:
     trainer = tk.OffpolicyTrainer(
         policy,
         train,
-        on_collect_end=lambda trainer, stats: seen.append((stats.n_vector_step, stats.n_step)),
+        callbacks=tk.on(collect_end=lambda trainer, stats: seen.append((stats.n_vector_step, stats.n_step))),
         **options,
     )
     trainer.run()

@@ -4,8 +4,8 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Walk, make_policy, make_trainer
-from trainkit.trainer.callbacks.base import EVENTS
-from trainkit.trainer.options import EventOptions, KeywordOptions, Options
+from trainkit.core.signatures import options_of
+from trainkit.trainer.options import KeywordOptions, Options
 
 REFUSED = {
     "max_epoch": (-1, "OffpolicyTrainer.max_epoch must be a whole number >= 0, got -1"),
@@ -87,5 +87,8 @@ def test_two_ways_to_evaluate_and_two_update_rates_are_one_too_many() -> None:
 def test_the_typed_keywords_are_the_options_there_are() -> None:
     fields = {name: one.type for name, one in Options.__dataclass_fields__.items() if name != "test_collector"}
     keywords = KeywordOptions.__annotations__
-    assert {name: kind | None if name in EVENTS else kind for name, kind in keywords.items()} == fields
-    assert list(EventOptions.__dataclass_fields__) == EVENTS
+    assert keywords == fields
+
+
+def test_an_off_policy_trainer_has_at_most_40_options() -> None:
+    assert len(options_of(tk.OffpolicyTrainer)) <= 40

@@ -81,7 +81,7 @@ def test_a_presets_run_is_described_by_the_names_that_the_preset_has() -> None:
 
 
 def test_parts_of_the_users_own_are_described_like_ours() -> None:
-    record = made_by_hand(callbacks=[Patience(4)], on_epoch_end=print).describe()
+    record = made_by_hand(callbacks=[Patience(4), tk.on(epoch_end=print)]).describe()
     expected = {
         "preset": None, "policy/n_step": 3, "policy/gamma": 0.9, "policy/backup": "Soft",
         "policy/backup/temperature": 0.1, "policy/optimizer/weight_decay": 0.5, "policy/lr": 0.25, "buffer/alpha": 0.7,

@@ -1,6 +1,6 @@
 """Callbacks: the base class for custom callbacks, and the ready-made ones."""
 
-from trainkit.trainer.callbacks.base import Callback
+from trainkit.trainer.callbacks.base import Callback, on
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
 from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
@@ -30,4 +30,5 @@ __all__ = [
     "StopAt",
     "TrackMemory",
     "TuneReport",
+    "on",
 ]

@@ -29,6 +29,11 @@ def option_hint(name: str, known: Iterable[str], owners: Mapping[str, Sequence[s
     options, owners = [*known], {} if owners is None else owners
     if "env_options" in options and "make_envs" in owners.get(name, ()):
         return f", did you mean env_options={{{name!r}: ...}}?"
+    event = name.removeprefix("on_")
+    if event in options:
+        return f", did you mean {event!r}?"
+    if "callbacks" in options and "on" in owners.get(event, ()):
+        return f", did you mean callbacks=[tk.on({event}=...)]?"
     if name in _IN_PARTS and _IN_PARTS[name].partition("=")[0] in options:
         return f", did you mean {_IN_PARTS[name]}?"
     if name in owners and "_" in name and nearest_word(name, options) is None:  # one word alone has many meanings

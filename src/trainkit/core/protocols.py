@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import Space
@@ -364,14 +364,6 @@ class Trainee(Policy, Seedable, Protocol):
 
     @n_threads.setter
     def n_threads(self, count: int) -> None: ...
-
-    @property
-    def on_nan(self) -> Literal["raise", "skip"]:
-        """What happens after an update that is not finite; may be set."""
-        ...
-
-    @on_nan.setter
-    def on_nan(self, on_nan: Literal["raise", "skip"]) -> None: ...
 
     def check_divergence(self) -> None:
         """Raise `DivergedError` if an earlier update was not finite whose result the CPU did not wait for."""

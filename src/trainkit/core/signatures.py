@@ -49,7 +49,7 @@ def checked(public: Public) -> Public:
     if not inspect.isclass(public):
         if _Signature.of(public).positional[:1] not in (["self"], ["cls"]):
             list_options(public)
-        same_signature: Public = _checked_function(public)
+        same_signature: Public = _with_known_options(_checked_function(public), None)
         return same_signature
     list_options(public)
     if not any({"__init__", "__new__"} & vars(base).keys() for base in public.__mro__[:-1]):
@@ -72,7 +72,7 @@ def read_only(kind: Kind) -> Kind:
     return kind
 
 
-def _with_known_options(function: Any, owner: type) -> Any:
+def _with_known_options(function: Any, owner: type | None) -> Any:
     """Have `inspect.signature`, and so completion in notebooks, name the options that `**` stands for."""
     own = inspect.signature(function)
     rest = [one for one in own.parameters.values() if one.kind is one.VAR_KEYWORD]
@@ -211,14 +211,13 @@ class _Signature:
         rest = [one for one in own if one.kind is one.VAR_KEYWORD]
         typed = [kind for one in rest for kind in get_args(one.annotation) if is_typeddict(kind)]
         named = {*positional, *(one.name for one in by_name)}
-        annotations = {one.name: one.annotation for one in by_name}
-        for kind in typed:
-            annotations |= kind.__annotations__
+        rest_of = {name: annotation for kind in typed for name, annotation in kind.__annotations__.items()}
+        annotations = {one.name: one.annotation for one in by_name} | rest_of
         return cls(
             positional=positional,
             is_variadic=any(one.kind is one.VAR_POSITIONAL for one in own),
             required=[one.name for one in own if one.name in named and one.default is one.empty],
-            optional=[one.name for one in by_name if one.default is not one.empty],
+            optional=[*(one.name for one in by_name if one.default is not one.empty), *rest_of],
             annotations=annotations,
             checked_first={name for name, annotation in annotations.items() if is_complete(annotation)},
             has_rest=bool(rest),

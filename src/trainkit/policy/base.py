@@ -875,6 +875,8 @@ class Policy(nn.Module):
 
     @on_nan.setter
     def on_nan(self, on_nan: OnNan) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.one_of("on_nan", on_nan, ["raise", "skip"])
         self._learning.divergence.on_nan = on_nan
 
     def check_divergence(self) -> None:

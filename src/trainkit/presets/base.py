@@ -30,6 +30,7 @@ from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.recurrent import Recurrent
 from trainkit.policy import ColoredNoise, MultiAgentPolicy, Noise, RandomPolicy
 from trainkit.policy.auxiliary import Auxiliary
+from trainkit.policy.update_result import OnNan
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
 from trainkit.trainer.callbacks.opponent_pool import OpponentPool
@@ -74,6 +75,8 @@ class Settings(Options):
         lr: learning rate.
         adam_eps: eps of Adam, if `optimizer` is None.
         max_grad_norm: gradients of a larger norm are scaled down to it; None is unlimited.
+        on_nan: what an update does whose loss or gradient is not finite, which never reaches the weights: "raise", or
+            "skip" up to ten in a row.
         max_epoch: epochs of the run.
         schedule_steps: the length that every `Linear` is stretched over, in environment steps (offline in updates);
             None is that of the run. A run that is to be trained on with a larger `max_epoch` gives it from the start,
@@ -98,6 +101,7 @@ class Settings(Options):
     lr: LearningRate | Linear
     adam_eps: float
     max_grad_norm: float | None
+    on_nan: OnNan = "raise"
     max_epoch: int
     schedule_steps: int | None = None
     stop_return: float | None = None
@@ -154,9 +158,9 @@ _HOW_ENVS_ARE_RUN = frozenset(
 ) | {"soft_horizon", "step_timeout_s", "wait_num"}
 
 # Settings of the machine, of evaluation and of the zoo itself, which an entry of the zoo leaves open.
-_NOT_LEARNING = frozenset(("device", "engine", "precision", "act_on", "overlap", "frames_on_device", "zoo")) | {
-    *("episode_per_test", "n_test_envs", "test_env", "stop_return")
-}
+_NOT_LEARNING = frozenset(
+    ("device", "engine", "precision", "on_nan", "act_on", "overlap", "frames_on_device", "zoo")
+) | {*("episode_per_test", "n_test_envs", "test_env", "stop_return")}
 
 _OF_A_MEMORY = "sequence_length", "burn_in", "stored_state"
 
@@ -503,6 +507,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         self._check_effects(options, settings)
         self._check_effects_in(envs, options, table)
         policy = self._policy(envs, settings)
+        policy.on_nan = settings.on_nan
         common = self._trainer_options(options, settings)
         if settings.self_play:
             policy = self._self_play(policy, envs, common, add_every=max(n_steps // N_COPIES, 1))

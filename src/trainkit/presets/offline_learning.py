@@ -8,13 +8,13 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError
-from trainkit.core.protocols import Dataset, EnvSpaces, OffpolicyTrainee
+from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Linear
 from trainkit.core.signatures import checked
 from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs
-from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy
+from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy, Policy
 from trainkit.presets.base import P, Preset, PresetConfig, Settings, memory_options, network_options
 from trainkit.presets.q_learning import ACTION_VALUE_NEEDS, ActionValueSettings, make_target, make_value
 from trainkit.trainer import OfflineTrainer
@@ -165,7 +165,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         with borrowed_envs(source, 1, **replace(self.table(), **options).env_options) as envs:
             return self.settings(self._domain_of(envs))
 
-    def _policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> OffpolicyTrainee:
+    def _policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> Policy:
         """Make the policy."""
         raise NotImplementedError
 
@@ -187,6 +187,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         self._check_effects(options, settings)
         self._check_effects_in(spaces, options, table)
         policy = self._policy(spaces, settings)
+        policy.on_nan = settings.on_nan
         common = self._trainer_options(options, settings)
         if envs is not None:
             common["episode_per_test"] = settings.episode_per_test

@@ -190,8 +190,6 @@ class Trainer(Generic[TraineeT]):
         if options.threads is not None and not hasattr(self.policy, "n_threads"):
             name = type(self.policy).__name__
             raise ConfigError(f"threads={options.threads!r} needs a policy with n_threads, {name} has none")
-        if options.on_nan is not None:
-            self.policy.on_nan = options.on_nan
         if options.reward_metric is not None:
             for collector in self._collectors:
                 collector.use_reward_metric(options.reward_metric)

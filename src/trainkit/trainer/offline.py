@@ -13,7 +13,7 @@ from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain
 from trainkit.trainer.compatibility import check_dataset
 from trainkit.trainer.options import KeywordOptions, Options
 
-_COLLECT_OPTIONS = ("train_fn", "test_in_train", "on_policy_added", "on_collect_start", "on_collect_end")
+_COLLECT_OPTIONS = ("train_fn", "test_in_train")
 
 
 TraineeT = TypeVar("TraineeT", bound=OffpolicyTrainee, default=Any, covariant=True)

@@ -7,18 +7,16 @@ both.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector import Collector, Episode
-from trainkit.core.data import EpochResult
+from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.stats import CollectStats
-from trainkit.envs import Envs
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.stopping import Limits, StopFn
@@ -35,11 +33,6 @@ LONGEST_RUN = 10**15  # epochs, and steps of one: more than a run can make
 
 Callbacks = Callback | type[Callback] | Sequence[Callback | type[Callback]]
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-OnTrainer = Callable[["Trainer"], object]
-OnEpisode = Callable[["Trainer", Episode], object]
-OnStats = Callable[["Trainer", CollectStats], object]
-OnEpoch = Callable[["Trainer", EpochResult], object]
-OnCheckpoint = Callable[["Trainer", Path], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,48 +152,17 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventOptions:
-    """Functions that are called at the event of `Callback` with the same name."""
-
-    on_train_start: OnTrainer | None = None
-    on_env_created: Callable[["Trainer", Envs, int], object] | None = None
-    on_policy_added: Callable[["Trainer", str], object] | None = None
-    on_collect_start: OnTrainer | None = None
-    on_episode_created: OnEpisode | None = None
-    on_episode_start: OnEpisode | None = None
-    on_episode_step: OnEpisode | None = None
-    on_episode_end: OnEpisode | None = None
-    on_episode_failed: Callable[["Trainer", Episode, Exception], object] | None = None
-    on_collect_end: OnStats | None = None
-    on_train_batch: Callable[["Trainer", Any], Any] | None = None
-    on_update_end: OnTrainer | None = None
-    on_evaluate_start: OnTrainer | None = None
-    on_best: OnStats | None = None
-    on_evaluate_end: OnStats | None = None
-    on_epoch_end: OnEpoch | None = None
-    on_epoch_reported: OnEpoch | None = None
-    on_checkpoint_saved: OnCheckpoint | None = None
-    on_checkpoint_loaded: OnCheckpoint | None = None
-    on_train_end: OnTrainer | None = None
-
-    def event_functions(self) -> dict[str, Callable[..., object]]:
-        """Return {event: function} of those given."""
-        return {one.name: fn for one in fields(EventOptions) if (fn := getattr(self, one.name)) is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(EvaluationOptions, LimitOptions, OutputOptions, EventOptions):
+class Options(EvaluationOptions, LimitOptions, OutputOptions):
     """The options every trainer has. Offline, steps are updates.
 
     Args:
         train_fn: called with (epoch, env_step) before every collect.
         reward_metric: maps the returns of finished episodes to those in statistics and scores; where agents share a
             game, they are [episodes, agents], nan of an agent that took no part; default: their mean.
-        callbacks: one or several, objects or classes that are instantiated without arguments; see `Callback`.
+        callbacks: one or several, objects or classes that are instantiated without arguments; see `Callback`. Functions
+            become one by `on(epoch_end=f)`.
         callback_errors: "raise" lets an exception of a callback through; "log" logs it with the callback's name, event,
             epoch and step, and the run continues, unless it is a `Checkpoint`'s.
-        on_nan: what an update does whose loss or gradient is not finite, which never reaches the weights: "raise", or
-            "skip" up to ten in a row; None is the policy's own setting.
         threads: the number torch computes on while `next()` runs; None leaves torch's own setting.
         seed: seeds every part that has no seed, by named independent streams.
     """
@@ -209,7 +171,6 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions, EventOptions):
     reward_metric: RewardMetric | None = None
     callbacks: Callbacks = ()
     callback_errors: Literal["raise", "log"] = "raise"
-    on_nan: Literal["raise", "skip"] | None = None
     threads: int | None = None
     seed: int | None = None
 
@@ -223,8 +184,6 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions, EventOptions):
         self.check_limits(checks)
         self.check_evaluation(checks)
         checks.integer("seed", self.seed, low=0, optional=True)
-        if self.on_nan is not None:
-            checks.one_of("on_nan", self.on_nan, ["raise", "skip"])
         checks.integer("threads", self.threads, low=1, optional=True)
         for name in ("train_fn", "reward_metric"):
             fn = getattr(self, name)
@@ -237,15 +196,19 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions, EventOptions):
             for option, (event, arguments) in _CALLS.items()
             if (fn := getattr(self, option)) is not None
         }
-        made: list[Callback] = [EventFunctions(own)]
+        made: list[Callback] = [OptionFunctions(own)]
         if self.stop_fn is not None:
             made.append(StopFn(self.stop_fn))
         if self.max_env_step is not None or self.max_seconds is not None:
             made.append(Limits(env_step=self.max_env_step, seconds=self.max_seconds))
-        made += [*_as_callbacks(self.callbacks), EventFunctions(self.event_functions())]
+        made += _as_callbacks(self.callbacks)
         if self.checkpoint is not None:
             made.append(self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint))
         return sorted(made, key=lambda own: isinstance(own, Checkpoint))
+
+
+class OptionFunctions(EventFunctions):
+    """Calls of the options that are functions of an event."""
 
 
 _CALLS: dict[str, tuple[str, Callable[["Trainer"], tuple[Any, ...]]]] = {  # {option: (event, arguments of its call)}
@@ -286,7 +249,7 @@ def _as_callbacks(callbacks: object) -> list[Callback]:
         if not isinstance(one, Callback):
             raise ConfigError(
                 f"callbacks must be subclasses of trainkit.Callback or objects of them, got {one!r}: "
-                "give functions by event, on_epoch_end=function"
+                "give functions by event, tk.on(epoch_end=function)"
             )
         made.append(one)
     return made
@@ -326,38 +289,12 @@ class OutputKeywords(TypedDict, total=False):
     diagnosis: Sequence[Rule] | None
 
 
-class EventKeywords(TypedDict, total=False):
-    """The keywords of `EventOptions`."""
-
-    on_train_start: OnTrainer
-    on_env_created: Callable[["Trainer", Envs, int], object]
-    on_policy_added: Callable[["Trainer", str], object]
-    on_collect_start: OnTrainer
-    on_episode_created: OnEpisode
-    on_episode_start: OnEpisode
-    on_episode_step: OnEpisode
-    on_episode_end: OnEpisode
-    on_episode_failed: Callable[["Trainer", Episode, Exception], object]
-    on_collect_end: OnStats
-    on_train_batch: Callable[["Trainer", Any], Any]
-    on_update_end: OnTrainer
-    on_evaluate_start: OnTrainer
-    on_best: OnStats
-    on_evaluate_end: OnStats
-    on_epoch_end: OnEpoch
-    on_epoch_reported: OnEpoch
-    on_checkpoint_saved: OnCheckpoint
-    on_checkpoint_loaded: OnCheckpoint
-    on_train_end: OnTrainer
-
-
-class KeywordOptions(EvaluationKeywords, LimitKeywords, OutputKeywords, EventKeywords, total=False):
+class KeywordOptions(EvaluationKeywords, LimitKeywords, OutputKeywords, total=False):
     """The keywords of `Options`."""
 
     train_fn: Callable[[int, int], None] | None
     reward_metric: RewardMetric | None
     callbacks: Callbacks
     callback_errors: Literal["raise", "log"]
-    on_nan: Literal["raise", "skip"] | None
     threads: int | None
     seed: int | None

@@ -12,14 +12,14 @@ from trainkit.core.described import Plain, described
 from trainkit.core.signatures import options_of
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.history import History
-from trainkit.trainer.options import EventOptions, Options
+from trainkit.trainer.options import OptionFunctions, Options
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
 
 _PARTS = (  # options that are described apart, or have no effect on the run
     *("policy", "train_collector", "buffer", "test_collector", "evaluation", "episode_per_test", "callbacks"),
-    *("checkpoint", "logger", "resume_from", "verbose", "show_progress", "on_nan", "threads", "training_intensity"),
+    *("checkpoint", "logger", "resume_from", "verbose", "show_progress", "threads", "training_intensity"),
     "diagnosis",
 )
 _GIT = ("git", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
@@ -45,20 +45,23 @@ def record_of(trainer: "Trainer[Any]", options: Options, callbacks: Sequence[Cal
         record |= {} if part is None else flat(name, part)
     record |= {} if test is None else {"evaluation/n_envs": test.envs.n}
     for callback in callbacks:
-        if not isinstance(callback, (History, EventFunctions)):
+        if isinstance(callback, (History, OptionFunctions)):
+            continue
+        if isinstance(callback, EventFunctions):
+            record |= described("", callback.functions)
+        else:
             record |= flat(f"callbacks/{type(callback).__name__}", callback)
     record["preset"] = None if trainer.recipe is None else trainer.recipe["preset"]
     return {**trainer.settings(), **record, **trainer.settings(), **_of_machine(trainer)}
 
 
 def _of_trainer(trainer: "Trainer[Any]", options: Options) -> dict[str, Plain]:
-    """Return the options of a trainer, without the parts that are described apart, and events without a function."""
+    """Return the options of a trainer, without the parts that are described apart."""
     own = {**vars(trainer), **{item.name: getattr(options, item.name) for item in fields(Options)}}
-    events = {item.name for item in fields(EventOptions)}
     flat: dict[str, Plain] = {}
     for name in options_of(type(trainer)):
         value = own.get(name, own.get(f"_{name}"))
-        if name not in _PARTS and not (name in events and value is None):
+        if name not in _PARTS:
             flat |= described(name, value)
     return flat
 

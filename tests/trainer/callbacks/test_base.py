@@ -10,7 +10,7 @@ import pytest
 import trainkit as tk
 from tests.trainer.toys import Log, everything, make_trainer, of_watchers, untimed
 from trainkit.trainer.callbacks import base
-from trainkit.trainer.callbacks.base import EVENTS, Dispatcher
+from trainkit.trainer.callbacks.base import EVENTS, Dispatcher, Functions
 
 
 def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_functions_by_event_are_called_after_the_callbacks_with_what_these_recei
         calls.append((trainer, result.epoch, list(log.events)[-1]))
         trainer.log("mine", result.epoch)
 
-    trainer = make_trainer(callbacks=[log], on_epoch_end=on_end, on_train_end=calls.append, max_epoch=2)
+    trainer = make_trainer(callbacks=[log, tk.on(epoch_end=on_end, train_end=calls.append)], max_epoch=2)
     assert [result.stats["custom/mine"] for result in trainer] == [1, 2]
     assert calls == [(trainer, 1, "on_epoch_end"), (trainer, 2, "on_epoch_end"), trainer]
 
@@ -183,7 +183,7 @@ def test_a_function_may_return_another_batch() -> None:
     def halved(trainer: tk.Trainer, batch: Any) -> Any:
         return dataclasses.replace(batch, reward=batch.reward / 2)
 
-    plain, other = make_trainer(max_epoch=1), make_trainer(max_epoch=1, on_train_batch=halved)
+    plain, other = make_trainer(max_epoch=1), make_trainer(max_epoch=1, callbacks=tk.on(train_batch=halved))
     assert next(plain)[1]["update/loss"] != next(other)[1]["update/loss"]
 
 
@@ -196,15 +196,44 @@ def test_presets_take_functions_by_event() -> None:
         "batch_size": 4,
         "verbose": False,
     }
-    tk.presets.dqn("CartPole-v1", on_epoch_end=lambda trainer, result: epochs.append(result.epoch), **own).run()
+    tk.presets.dqn(
+        "CartPole-v1", callbacks=tk.on(epoch_end=lambda trainer, result: epochs.append(result.epoch)), **own
+    ).run()
     assert epochs == [1]
 
 
 def test_a_misspelt_function_is_refused_with_the_nearest_event() -> None:
-    with pytest.raises(tk.ConfigError, match="unknown option 'on_epoch_ends', did you mean 'on_epoch_end'"):
-        make_trainer(on_epoch_ends=print)
+    with pytest.raises(tk.ConfigError, match="on: unknown option 'epoch_ends', did you mean 'epoch_end'"):
+        tk.on(epoch_ends=print)  # type: ignore[call-arg]
+    with pytest.raises(tk.ConfigError, match="on: unknown option 'on_epoch_end', did you mean 'epoch_end'"):
+        tk.on(on_epoch_end=print)  # type: ignore[call-arg]
     with pytest.raises(tk.ConfigError, match="on_best must be a function, got 3"):
-        make_trainer(on_best=3)
+        tk.on(best=3)  # type: ignore[arg-type]
+
+
+def test_a_function_given_as_an_option_is_refused_with_the_callback_to_give() -> None:
+    own: dict[str, Any] = {"on_epoch_end": print}
+    remedy = r"unknown option 'on_epoch_end', did you mean callbacks=\[tk\.on\(epoch_end=\.\.\.\)\]\?"
+    with pytest.raises(tk.ConfigError, match=f"OffpolicyTrainer: {remedy}"):
+        make_trainer(**own)
+    with pytest.raises(tk.ConfigError, match=rf"presets\.dqn: {remedy}"):
+        tk.presets.dqn("CartPole-v1", **own)
+
+
+def test_functions_may_be_given_for_every_event() -> None:
+    assert [f"on_{event}" for event in Functions.__annotations__] == EVENTS
+
+
+def test_functions_are_called_in_the_order_of_the_callbacks() -> None:
+    called: list[str] = []
+
+    class Mine(tk.Callback):
+        def on_train_start(self, trainer: tk.Trainer) -> None:
+            called.append("mine")
+
+    first, last = (tk.on(train_start=lambda trainer, name=name: called.append(name)) for name in ("first", "last"))
+    next(make_trainer(callbacks=[first, Mine(), last]))
+    assert called == ["first", "mine", "last"]
 
 
 def test_an_exception_of_a_function_names_it() -> None:
@@ -212,7 +241,7 @@ def test_an_exception_of_a_function_names_it() -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError) as caught:
-        next(make_trainer(on_train_start=fails))
+        next(make_trainer(callbacks=tk.on(train_start=fails)))
     assert caught.value.__notes__[0].startswith("raised in on_train_start=test_an_exception_of_a_function_names_it.")
 
 
@@ -258,7 +287,7 @@ def test_ctrl_c_is_never_logged_away() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        next(make_trainer(on_epoch_end=interrupted, callback_errors="log"))
+        next(make_trainer(callbacks=tk.on(epoch_end=interrupted), callback_errors="log"))
 
 
 def test_a_checkpoint_that_cannot_be_written_is_an_error_even_where_errors_are_logged(

@@ -62,14 +62,14 @@ def test_parts_of_the_reward_are_added_up_over_an_episode(of: str) -> None:
 
 
 def test_every_episode_is_a_row_of_the_epoch_and_of_files_and_once_after_a_resume(tmp_path: Path) -> None:
-    def trainer(folder: str, *, resume: bool = False, **more: Any) -> tk.OffpolicyTrainer:
+    def trainer(folder: str, *callbacks: Any, resume: bool = False, **more: Any) -> tk.OffpolicyTrainer:
         lines, table = tmp_path / folder / "lines", tmp_path / folder / "table"
         logger = [tk.JsonlLogger(lines, resume=resume), tk.loggers.CsvLogger(table, resume=resume)]
         rows = tk.callbacks.LogEpisodes("reward/move", "success", "double", "nowhere")
         mid = tk.Checkpoint(tmp_path / folder / "run", every=24, unit="env_steps")
         return make_trainer(
-            env=Teller, callbacks=[Double(), rows], logger=logger, step_per_epoch=80, max_epoch=2, log_every=16,
-            checkpoint=mid, **more,
+            env=Teller, callbacks=[Double(), rows, *callbacks], logger=logger, step_per_epoch=80, max_epoch=2,
+            log_every=16, checkpoint=mid, **more,
         )  # fmt: skip
 
     class Double(tk.Callback):
@@ -97,7 +97,7 @@ def test_every_episode_is_a_row_of_the_epoch_and_of_files_and_once_after_a_resum
         if trainer.clock > 50:  # in the middle of an epoch, after reports and before the next
             raise TimeoutError
 
-    with pytest.raises(TimeoutError), trainer("resumed", on_checkpoint_saved=kill) as killed:
+    with pytest.raises(TimeoutError), trainer("resumed", tk.on(checkpoint_saved=kill)) as killed:
         killed.run()
     resumed = trainer("resumed", resume_from="auto", resume=True)
     assert [dict(row) for stats in [result.stats for result in resumed] for row in stats.episodes] == rows

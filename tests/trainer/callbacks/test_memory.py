@@ -21,7 +21,7 @@ def test_the_line_that_leaks_is_first_and_tracing_is_left_as_it_was(is_tracing: 
         tracemalloc.start()
     try:
         callback = tk.callbacks.TrackMemory(top=2)
-        trainer = make_trainer(max_epoch=3, callbacks=callback, on_epoch_reported=leak, verbose=True)
+        trainer = make_trainer(max_epoch=3, callbacks=[callback, tk.on(epoch_reported=leak)], verbose=True)
         results = list(trainer)
         assert tracemalloc.is_tracing() is is_tracing
     finally:

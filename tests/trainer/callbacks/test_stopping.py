@@ -71,7 +71,7 @@ def test_training_returns_alone_stop_a_run_once_the_window_is_full() -> None:
         returns.append(episode.total_reward)
 
     stop = tk.callbacks.StopAt(train_return_mean=-0.5, train_episodes=4)
-    trainer = make_trainer(policy=RAINBOW, callbacks=[stop], on_episode_end=note, max_epoch=20, step_per_collect=2)
+    trainer = make_trainer(policy=RAINBOW, callbacks=[stop, tk.on(episode_end=note)], max_epoch=20, step_per_collect=2)
     assert trainer.run().stop_reason == "train_return_mean"
     assert trainer.test_collector is None
     means = [sum(returns[n - 4 : n]) / 4 for n in range(4, len(returns) + 1)]
@@ -119,7 +119,9 @@ def test_an_epoch_ends_by_time_and_the_next_has_all_its_steps(monkeypatch: pytes
     def slow_at_first(trainer: tk.Trainer, stats: tk.CollectStats) -> None:
         clock.now += 1.0 if trainer.epoch == 1 else 0.01
 
-    trainer = make_trainer(max_epoch=3, step_per_epoch=24, max_epoch_seconds=4.5, on_collect_end=slow_at_first)
+    trainer = make_trainer(
+        max_epoch=3, step_per_epoch=24, max_epoch_seconds=4.5, callbacks=tk.on(collect_end=slow_at_first)
+    )
     steps = [result.info.env_step for result in trainer]
     assert steps == [10, 34, 58]  # five collects of two steps, then whole epochs
     assert trainer.stop_reason == "max_epoch"
@@ -127,7 +129,7 @@ def test_an_epoch_ends_by_time_and_the_next_has_all_its_steps(monkeypatch: pytes
 
 def test_an_epoch_by_time_has_a_step_at_least_and_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    trainer = make_trainer(test=True, max_epoch=2, max_epoch_seconds=1e-9, on_collect_end=clock.tick)
+    trainer = make_trainer(test=True, max_epoch=2, max_epoch_seconds=1e-9, callbacks=tk.on(collect_end=clock.tick))
     results = list(trainer)
     assert [result.info.env_step for result in results] == [2, 4]
     assert all(result.stats["test/returns/mean"] is not None for result in results)
@@ -141,7 +143,7 @@ def test_the_time_of_an_epoch_goes_on_after_a_resume(tmp_path: Path, monkeypatch
         if trainer.env_step == 6:
             trainer.save(tmp_path)
 
-    one: dict[str, Any] = {"max_epoch": 2, "max_epoch_seconds": 4.5, "on_collect_end": tick}
+    one: dict[str, Any] = {"max_epoch": 2, "max_epoch_seconds": 4.5, "callbacks": tk.on(collect_end=tick)}
     straight = [result.info.env_step for result in make_trainer(**one)]
     resumed = [result.info.env_step for result in make_trainer(resume_from=tmp_path, **one)]
     assert straight == resumed == [10, 20]

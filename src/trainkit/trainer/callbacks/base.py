@@ -24,10 +24,11 @@ The order within an epoch, once each unless said otherwise:
     on_train_end            after the last epoch
 
 Episodes of an evaluation fire the same events; `episode.in_evaluation` distinguishes them. An episode that a reset
-cuts has no end. Several callbacks receive one event in the order they were given, the trainer's own `*_fn` first,
-functions given as `on_...=` last. An exception goes through; the callbacks after the one that raised it receive the
-event when the trainer continues. Two events are fired again, for all callbacks: `on_train_batch` instead, and
-`on_collect_start` in addition. With `callback_errors="log"` the exception is logged instead.
+cuts has no end. Several callbacks receive one event in the order they were given, the trainer's own `*_fn` first, its
+checkpoints last; `on(epoch_end=f)` makes a callback from functions. An exception goes through; the callbacks after the
+one that raised it receive the event when the trainer continues. Two events are fired again, for all callbacks:
+`on_train_batch` instead, and `on_collect_start` in addition. With `callback_errors="log"` the exception is logged
+instead.
 """
 
 import inspect
@@ -35,7 +36,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -57,6 +58,11 @@ _log = logging.getLogger(__name__)
 
 TrainBatch = TransitionBatch | SequenceBatch | Rollout | TensorRollout
 BatchT = TypeVar("BatchT", TransitionBatch | SequenceBatch, Rollout | TensorRollout)
+OnTrainer = Callable[["Trainer"], object]
+OnEpisode = Callable[["Trainer", Episode], object]
+OnStats = Callable[["Trainer", CollectStats], object]
+OnEpoch = Callable[["Trainer", EpochResult], object]
+OnCheckpoint = Callable[["Trainer", Path], object]
 Occurrences = Iterable[tuple[Any, ...]]  # arguments of an event in addition to the trainer, one tuple per occurrence
 
 
@@ -184,10 +190,8 @@ class EventFunctions(Callback):
         functions: {event: function}; each is called with the arguments of the method of `Callback`.
     """
 
-    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, functions: Mapping[str, Callable[..., object]]) -> None:
         for event, function in functions.items():
-            if event not in EVENTS:
-                raise ConfigError(f"{event} is no event of trainkit.Callback{nearest_event(event)}")
             if not callable(function):
                 raise ConfigError(f"{event} must be a function, got {function!r}")
             setattr(self, event, function)
@@ -197,7 +201,54 @@ class EventFunctions(Callback):
         """Return whether a function was given for an event."""
         return event in self.functions
 
+    def check(self, trainer: "Trainer") -> None:
+        """Raise a `ConfigError` for events of collecting in a run that collects nothing."""
+        with Checks(type(trainer).__name__) as checks:
+            for event in self.functions:
+                never = trainer.train_collector is None and event in _COLLECTING_EVENTS
+                checks.require(not never, f": {event} is about collecting, and nothing is collected: leave it out")
 
+    def __repr__(self) -> str:
+        named = (f"{event.removeprefix('on_')}={_name_of(fn)}" for event, fn in self.functions.items())
+        return f"on({', '.join(named)})"
+
+
+class Functions(TypedDict, total=False):
+    """The functions of `on`: the events of `Callback`, without "on_"."""
+
+    train_start: OnTrainer
+    env_created: Callable[["Trainer", Envs, int], object]
+    policy_added: Callable[["Trainer", str], object]
+    collect_start: OnTrainer
+    episode_created: OnEpisode
+    episode_start: OnEpisode
+    episode_step: OnEpisode
+    episode_end: OnEpisode
+    episode_failed: Callable[["Trainer", Episode, Exception], object]
+    collect_end: OnStats
+    train_batch: Callable[["Trainer", Any], Any]
+    update_end: OnTrainer
+    evaluate_start: OnTrainer
+    best: OnStats
+    evaluate_end: OnStats
+    epoch_end: OnEpoch
+    epoch_reported: OnEpoch
+    checkpoint_saved: OnCheckpoint
+    checkpoint_loaded: OnCheckpoint
+    train_end: OnTrainer
+
+
+@checked
+def on(**functions: Unpack[Functions]) -> EventFunctions:
+    """Make a callback from functions: `callbacks=[tk.on(epoch_end=lambda trainer, result: print(result.epoch))]`.
+
+    Args:
+        functions: by event; each is called with the arguments of the method of `Callback`.
+    """
+    return EventFunctions({f"on_{event}": fn for event, fn in functions.items()})  # type: ignore[misc]
+
+
+_COLLECTING_EVENTS = ("on_policy_added", "on_collect_start", "on_collect_end")
 _COLLECTOR_EVENTS = ["on_env_created", *(name for name in EVENTS if name.startswith("on_episode_"))]
 
 
@@ -435,11 +486,14 @@ def _columns(rows: TrainBatch) -> dict[str, Any]:
     return {path: leaf if hasattr(leaf, "ndim") else np.asarray(leaf) for path, leaf in leaves.items()}
 
 
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__qualname__", repr(function)))
+
+
 def _label(callback: Callback, event: str) -> str:
     """Return the name of a callback's method, or of the function given for an event."""
     if isinstance(callback, EventFunctions):
-        function = callback.functions[event]
-        return f"{event}={getattr(function, '__qualname__', repr(function))}"
+        return f"{event}={_name_of(callback.functions[event])}"
     return f"{type(callback).__name__}.{event}"
 
 
