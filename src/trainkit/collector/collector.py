@@ -19,7 +19,7 @@ from trainkit.collector.events import EpisodeEvents
 from trainkit.collector.fragment_actor import FragmentActor
 from trainkit.collector.kept_rows import CollectedRows, OpenRows
 from trainkit.collector.policy_actor import PolicyActor
-from trainkit.core import seeding, tree
+from trainkit.core import seeding, tree, user_code
 from trainkit.core.assignments import fixed_options
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
@@ -58,7 +58,8 @@ class Overlap:
         started = time.perf_counter()
         self.is_running = True
         try:
-            self._work()
+            with user_code.running():
+                self._work()
         except BaseException as error:  # noqa: BLE001  # raised on leaving
             self.error = error
         self.is_running = False
@@ -107,6 +108,7 @@ class Collector:
     Attributes:
         between_steps: called before every vector step when set; after an exception of it everything is whole, and
             `resume` continues.
+        interrupt: as `between_steps`, before it, for what only ever raises, such as a trainer's check for Ctrl-C.
         overlap: called once in every vector step when set, where possible (processes, ale-py) while environments
             step, and so without calling them. Its exceptions are raised when they have stepped; the step is stored
             when `resume` has called it again, for the rest.
@@ -151,6 +153,7 @@ class Collector:
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self._env_step = 0
         self.between_steps: Callable[[], None] | None = None
+        self.interrupt: Callable[[], None] | None = None
         self.overlap: Callable[[], None] | None = None
         self._current_overlap: Overlap | None = None
         self.recorders: list[Recorder] = []
@@ -456,7 +459,7 @@ class Collector:
         """Return the result of work that uses the environments and the policy."""
 
         def with_policy() -> CollectStats:
-            with self._policy_use.by_this_thread():
+            with self._policy_use.by_this_thread(), user_code.known():
                 return work()
 
         return self._envs.ownership.during(self, with_policy)
@@ -520,8 +523,11 @@ class Collector:
             self._begin_episodes()
             shown = started
             while self._quota.n_left > 0:
+                if self.interrupt is not None:
+                    self.interrupt()
                 if self.between_steps is not None:
-                    self.between_steps()
+                    with user_code.running():
+                        self.between_steps()
                 if self.overlap is None:
                     self._vector_step(None)
                 else:
@@ -631,7 +637,8 @@ class Collector:
         self._count(acted, output, outcome)
         if transition is not None:
             for recorder in self.recorders:  # when all is counted, and before the arrays are another step's
-                recorder.add(transition)
+                with user_code.running():
+                    recorder.add(transition)
             if self.events is not None:
                 self.events.stepped(transition, outcome.infos, slots, outcome.late_rewards)
         if any_true(outcome.over):
@@ -770,6 +777,7 @@ class Collector:
 
     def _report_starts(self, env_ids: Ids) -> None:
         """Count the environments that were rebuilt, and deliver the events of the episodes that have started."""
+        user_code.has_run()  # in `reset`
         rebuilt = self._envs.restarts.take_remade()
         self._tally.n_env_restarts += len(rebuilt)
         self._tally.n_faulty_episodes += self._envs.restarts.take_failed_resets()

@@ -47,7 +47,7 @@ def leaves(tree: Any) -> list[Any]:
 
 def first_leaf(tree: Any) -> Any:
     """Return any one leaf, to read a length or a device from."""
-    return leaves(tree)[0]
+    return leaves(tree)[0] if isinstance(tree, (dict, tuple)) else tree
 
 
 def to_plain(tree: Any) -> list[Any]:

@@ -1,5 +1,8 @@
 """Detect changes after a recording: modules, tensors, attributes, methods and modes that were replaced.
 
+Within a trainer or a collector, which know when users' code runs, nobody else changes a policy of trainkit's own class:
+what was found unchanged is not looked at again before.
+
 What a loss reads from anywhere else, a global variable, a closure, a counter in a list, is not watched; the engine
 finds it by comparison, at updates 4, 8, 16 ... 1,024 and then at every 1,024th.
 """
@@ -12,6 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+
+from trainkit.core import user_code
 
 _OF_TORCH = frozenset(vars(nn.Module()))  # the attributes that every module has
 _TABLES = "_parameters", "_buffers", "_modules"
@@ -49,6 +54,8 @@ class Changes:
 
     def __init__(self, owner: nn.Module, ignored: frozenset[str] = frozenset(), *, for_gradients: bool = True) -> None:
         self._owner, self._ignored, self._for_gradients = owner, ignored | _OF_TORCH, for_gradients
+        self._is_own = type(owner).__module__.startswith("trainkit.")  # else its methods are users' code
+        self._unchanged_at: int | None = None  # see `user_code.moment`
         self._read: set[int] = set()  # parameters and buffers that were read, by their ids
         self.look()
 
@@ -81,13 +88,16 @@ class Changes:
         lists = [vars(module)["_modules"] for module in everything if type(module) in _LISTS]
         tables += [*lists, *(part.__dict__ for part in parts)]
         self._tables = [table for table in tables if table]
+        is_called = {id(table["_modules"]) for table in own} | set(map(id, lists))  # in an order that may matter
+        self._ordered = [table for table in self._tables if id(table) in is_called and len(table) > 1]
         self._kinds = {id(vars(part)): type(part).__name__ for part in parts}  # by their tables
         plain = [table for module, table in zip(modules, own, strict=True) if type(module) in _PLAIN]
         in_plain = {id(table[name]) for table in plain for name in _TABLES}
         self._own = own
         self._empty = [table for table in tables if not table and id(table) not in in_plain]
         self._classes = list(dict.fromkeys(map(type, modules)))
-        self._methods = [vars(kind) for kind in dict.fromkeys(map(type, parts))]
+        methods: list[Any] = [vars(kind) for kind in dict.fromkeys(map(type, parts))]
+        self._contents = self._tables + methods
         found = chain(values, chain.from_iterable(map(_values, self._tables)))
         watched = list({id(x): x for x in found if isinstance(x, Tensor)}.values())
         others = chain.from_iterable(chain(_values(m._parameters), _values(m._buffers)) for m in everything)
@@ -101,7 +111,7 @@ class Changes:
         items = [(table, name, x) for table in self._tables for name, x in table.items()]
         self._single = [item for item in items if isinstance(item[2], Tensor) and item[2].numel() == 1]
         self._kept = [x.detach() for x in watched]  # so that no other tensor is stored there
-        self._state = self._now()
+        self._copies, self._state = list(map(dict, self._contents)), self._now()
         self.is_observed = self.has_hooks()
 
     def has_hooks(self) -> bool:
@@ -113,8 +123,17 @@ class Changes:
 
     def has_changed(self) -> bool:
         """Return whether anything has changed since the last `look`."""
+        moment = user_code.moment() if self._is_own else None
+        if moment is not None and moment == self._unchanged_at:
+            return False
+        has_changed = self._differs()
+        self._unchanged_at = None if has_changed else moment
+        return has_changed
+
+    def _differs(self) -> bool:
+        """Return whether the current state is not that of the last `look`."""
         try:
-            if self._now() != self._state:
+            if self._contents != self._copies or self._now() != self._state:
                 return True
         except (RuntimeError, ValueError, KeyError):  # two tensors or arrays are compared, or an attribute is gone
             return True
@@ -122,33 +141,30 @@ class Changes:
 
     def first(self) -> str | None:
         """Name one change since the last `look`, None where there is none."""
-        if not self.has_changed():
+        if not self._differs():
             return None
-        names = self._names + [
-            f"{self._kinds[id(table)]}.{name}" if id(table) in self._kinds else name
-            for table in self._tables
-            for name in table
-        ]
         try:
-            now, before = self._now()[4], self._state[4]
+            now, before = (chain.from_iterable(state[0]) for state in (self._now(), self._state))
         except KeyError as error:
             return str(error)
-        return next((name for name, x, y in zip(names, now, before, strict=False) if x is not y), "a module or a hook")
+        for name, x, y in zip(self._names, now, before, strict=True):
+            if x is not y:
+                return name
+        for table, copy in zip(self._tables, self._copies, strict=False):  # behind which are those of methods
+            for name in table:
+                if table[name] is not copy.get(name):
+                    return f"{self._kinds[id(table)]}.{name}" if id(table) in self._kinds else name
+        return "a module or a hook"
 
     def _now(self) -> tuple[Any, ...]:
-        """Return everything that is watched, as a list to compare: equal objects compare fast."""
-        seen: list[Any] = []
-        for get, table in self._extras:
-            seen += get(table)
-        seen += chain.from_iterable(map(_values, self._tables))
-        for methods in self._methods:
-            seen += methods.values()
+        """Return what is watched besides the contents of tables, to compare: equal objects compare fast."""
         return (
+            [get(table) for get, table in self._extras],
             list(map(len, self._own)),
+            list(chain.from_iterable(self._ordered)),
             list(map(Tensor.data_ptr, self._watched)),
             list(map(_of_parameter, self._learning)),
             list(map(_forward, self._classes)),
-            seen,
             any(self._hooks),
             any(self._empty),
         )

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainkit.core import tree
+from trainkit.core import tree, user_code
 from trainkit.core.errors import ConfigError, DeviceError, TrainkitError
 from trainkit.engine.changes import Changes
 from trainkit.engine.device import BatchMemory, PinnedBatch, as_array, convolutions_timed, to_device
@@ -197,7 +197,8 @@ class CudaGraph:
                 reason = f"{changed or 'the memory that it uses'} changes between all calls of {self._name}"
                 raise GaveUpError(reason, function(to_device(inputs, self._policy.device), fixed))
         if self._changes.is_observed:
-            return function(to_device(inputs, self._policy.device), fixed)
+            with user_code.running():
+                return function(to_device(inputs, self._policy.device), fixed)
         self._slot = (self._slot + 1) % _N_KEPT
         given = _Inputs(inputs, self._slot if self._keeps else None, memory)
         key = variant, given.layout
@@ -225,6 +226,7 @@ class CudaGraph:
             warm_up.kept = tree.map_tree(lambda one: one.new_empty((_N_KEPT, *one.shape)), results[0])
         warm_up.n_calls += 1
         self._changes.look()  # a first call makes what later ones read
+        user_code.has_run()
         if line is not None:
             reason = f"{self._name} waits for the device, or makes a tensor from Python numbers, at {line}"
             raise GaveUpError(reason, results)
@@ -259,6 +261,7 @@ class CudaGraph:
             raise self._failure(error) from error
         finally:
             self.is_recording = False
+            user_code.has_run()
         self._generator = self._policy.generator
         self._fixed = [None if leaf is None else weakref.ref(leaf) for leaf in tree.leaves(fixed)]
         kept = [tree.map_tree(lambda one, i=i: one[i], warm_up.kept) for i in range(_N_KEPT)]

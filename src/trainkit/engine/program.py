@@ -321,10 +321,17 @@ class Program:
         """Compute on one thread, for inputs of the recorded shapes, and return outputs; scalars are Python floats."""
         for own, array in zip(self._inputs, inputs, strict=True):
             own[...] = array
-        with kernels.one_thread() if self.is_threaded else _NOTHING, np.errstate(all="ignore"):
-            for function, arguments in self.calls:
-                function(*arguments)
+        with np.errstate(all="ignore"):
+            if self.is_threaded:
+                with kernels.one_thread():
+                    self._compute()
+            else:
+                self._compute()
         return _read(self._readers)
+
+    def _compute(self) -> None:
+        for function, arguments in self.calls:
+            function(*arguments)
 
     def __str__(self) -> str:
         lines = []

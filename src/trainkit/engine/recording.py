@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainkit.core import tree
+from trainkit.core import tree, user_code
 
 Results = dict[str, Any]  # tensors or arrays by name, or such dicts; in numpy, scalars are Python floats
 _NUMPY_DTYPES: Mapping[torch.dtype, Any] = {
@@ -274,7 +274,8 @@ def torch_pass(
     """
     recorder = None if record is None else Recorder(inputs, record, movable)
     before = {name: buffer.clone() for name, buffer in movable.items()}
-    with torch.set_grad_enabled(bool(parameters)), contextlib.nullcontext() if recorder is None else recorder:
+    record_it = contextlib.nullcontext() if recorder is None else recorder
+    with user_code.running(), torch.set_grad_enabled(bool(parameters)), record_it:
         outputs = dict(function(inputs))
         gradients: Sequence[Tensor | None] = [None] * len(parameters)
         if parameters and outputs["loss"].requires_grad:

@@ -17,7 +17,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core import seeding, tree
+from trainkit.core import seeding, tree, user_code
 from trainkit.core.checkpoint import save_checkpoint
 from trainkit.core.data import (
     ACTION_PROB,
@@ -809,6 +809,7 @@ class Policy(nn.Module):
         """
         for part in self._parts:
             part.before_updates(self, buffer)
+            user_code.has_run()  # as a part may be a user's, and changes what it likes
 
     def extremes(self, bounds: tuple[float, float]) -> tuple[float, float]:
         """Return the smallest and the largest number of all processes that learn together."""
@@ -828,6 +829,7 @@ class Policy(nn.Module):
             batch, frames = gathered(batch), None
         for part in self._parts:
             part.before_update(self, batch)
+            user_code.has_run()
         columns = self._columns(batch)
         if self._engine.is_graph:
             self._check_recordable()
@@ -837,6 +839,7 @@ class Policy(nn.Module):
         result, _ = self._learning.update(columns, len(batch), frames, step=step)
         for part in self._parts:
             part.after_update(self, batch)
+            user_code.has_run()
         return result
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:

@@ -43,6 +43,7 @@ class TensorCollector:
 
     Attributes:
         between_steps: called before every vector step when set; after an exception of it `resume` continues.
+        interrupt: as `between_steps`, before it, for what only ever raises, such as a trainer's check for Ctrl-C.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class TensorCollector:
         self._buffer = TensorRolloutBuffer(envs, policy.extras_spec)
         self._env_step = self._n_episode = 0
         self.between_steps: Callable[[], None] | None = None
+        self.interrupt: Callable[[], None] | None = None
         self._is_interrupted = False
         self._root, self._is_seeded = (seeding.fresh_root(), False) if seed is None else (seed, True)
         self._n_resets = 0
@@ -202,6 +204,8 @@ class TensorCollector:
         """Make the steps that are left, and return the statistics of the whole collect."""
         try:
             while self._n_left > 0:
+                if self.interrupt is not None:
+                    self.interrupt()
                 if self.between_steps is not None:
                     self.between_steps()
                 if self._needs_reset:

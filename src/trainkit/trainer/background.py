@@ -181,7 +181,7 @@ class _Server:
             evaluation = Evaluation(collector, **self._parts["options"])
             evaluation.is_over = lambda: self._is_finishing
             evaluation.load_state_dict(request.state)
-            collector.between_steps = self._look
+            collector.interrupt = self._look
             stats = evaluation.run(request.step, fresh=request.fresh)
             return Played(stats, evaluation.numbers, evaluation.state_dict())
         finally:

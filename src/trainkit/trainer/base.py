@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
 from trainkit.core import checkpoint as checkpoints
-from trainkit.core import seeding
+from trainkit.core import seeding, user_code
 from trainkit.core.assignments import Elsewhere, fixed_options
 from trainkit.core.data import EpochResult
 from trainkit.core.described import Plain
@@ -639,6 +639,12 @@ class Trainer(Generic[TraineeT]):
     def _train_epoch(self) -> None:
         """Train one epoch, or the rest of one."""
         self._start_epoch()
+        with user_code.known():
+            self._train_steps()
+        self._end_epoch()
+
+    def _train_steps(self) -> None:
+        """Train until the epoch is over or the run is stopped; report and evaluate in between where it is due."""
         if not self._is_whole:
             self._train_step()
         while (self.stop_reason is None or not self._processes.stops_alone) and not self._epochs.is_over(
@@ -647,14 +653,15 @@ class Trainer(Generic[TraineeT]):
             if self._reports.progress.is_shown:
                 self._reports.progress.advance_to(self._epochs.n_done(self.clock))
             if self.clock - self._metrics.recent.start >= self._options.log_every:
-                self._report()
+                with user_code.running():
+                    self._report()
             if self.evaluation_schedule.is_due(self):
-                self._evaluate_early()
+                with user_code.running():
+                    self._evaluate_early()
             else:
                 self._train_step()
                 for checkpoint in self._checkpoints:
                     checkpoint.tick(self)
-        self._end_epoch()
 
     def _start_run(self) -> None:
         if self._phase == "new":
@@ -676,18 +683,6 @@ class Trainer(Generic[TraineeT]):
         """Return the steps of the clock, environment steps and updates since these counts."""
         return self.clock - clock, self.env_step - env_step, self.gradient_step - gradient_step
 
-    def _between_steps(self, own: Callable[[], None] | None) -> Callable[[], None]:
-        """Return what a collector calls between steps: the check for signals, and the user's own function."""
-        if own is None:
-            return self._interrupt.check
-        function = own
-
-        def check() -> None:
-            self._interrupt.check()
-            function()
-
-        return check
-
     def _fire_collect_start(self) -> None:
         """Fire the events before a collect: of policies that were added since the last one, and of its start."""
         self._callbacks.fire_added(self, self.policy.policy_numbers)
@@ -699,8 +694,9 @@ class Trainer(Generic[TraineeT]):
         self._processes.check_collect(type(self).__name__, self._train_collector, stats.n_step)
         self._metrics.recent.add_collect(stats)
         if self._options.test_in_train and stats.n_episode:  # else there is nothing to compute a score of
-            score = self.evaluation_schedule.score(stats)
-            self.evaluation_schedule.looks_solved = is_solved(self._options.stop_fn, score)
+            with user_code.running():
+                score = self.evaluation_schedule.score(stats)
+                self.evaluation_schedule.looks_solved = is_solved(self._options.stop_fn, score)
         self._callbacks.fire("on_collect_end", self, stats)
 
     def _evaluate_early(self) -> None:

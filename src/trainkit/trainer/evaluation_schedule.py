@@ -51,7 +51,7 @@ class EvaluationSchedule:
         score_fn: from an evaluation to its score, None for none; default: its mean return.
         callbacks: receive its events.
         stopwatch: times it.
-        between_steps: called before every vector step; may interrupt.
+        interrupt: called before every vector step; raises to interrupt.
         note: prints a line about the run.
     """
 
@@ -61,14 +61,14 @@ class EvaluationSchedule:
         score_fn: Callable[[CollectStats], float | None] | None,
         callbacks: Dispatcher,
         stopwatch: Stopwatch,
-        between_steps: Callable[[], None],
+        interrupt: Callable[[], None],
         note: Callable[[str], None],
     ) -> None:
         self.evaluation = evaluation
         self._note = note
         self._has_warned = False  # of episodes that do not end
         self._score_fn = score_fn
-        self._callbacks, self._stopwatch, self._between_steps = callbacks, stopwatch, between_steps
+        self._callbacks, self._stopwatch, self._interrupt = callbacks, stopwatch, interrupt
         self._worker: EvaluationWorker | None = None
         if evaluation is not None and evaluation.background:
             self._worker = EvaluationWorker(evaluation)
@@ -208,7 +208,7 @@ class EvaluationSchedule:
             if not pending.is_requested:
                 self._play(pending, fresh=fresh)
             try:
-                played = self._worker.receive(self._between_steps)
+                played = self._worker.receive(self._interrupt)
             except Exception as error:
                 pending.is_requested = False
                 error.add_note(f"in the evaluation of epoch {pending.epoch}; the next next() repeats it")
@@ -228,7 +228,7 @@ class EvaluationSchedule:
         """Evaluate without firing callbacks or updating the best score; `changes` are options of `Evaluation`."""
         evaluation = self._required()
         evaluation.discard_interrupted()  # it is played again when the run continues
-        evaluation.collector.between_steps = None
+        evaluation.collector.interrupt = None
         if changes:
             evaluation = evaluation.changed(evaluation.collector, **{"background": False} | changes)
         with self._without_episode_events(evaluation):
@@ -294,7 +294,7 @@ class EvaluationSchedule:
 
     def _run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         evaluation = self._required()
-        evaluation.collector.between_steps = self._with_notes(evaluation.collector)
+        evaluation.collector.interrupt = self._with_notes(evaluation.collector)
         with self._stopwatch.measure("evaluate"):
             self.last_test = evaluation.run(step, fresh=fresh)
         return self.last_test
@@ -303,15 +303,15 @@ class EvaluationSchedule:
         """Return what is called before every vector step, which also says how far a long evaluation is."""
         n_episode, env_step, noted_at = collector.n_episode, collector.env_step, time.monotonic()
 
-        def between_steps() -> None:
+        def interrupt() -> None:
             nonlocal noted_at
-            self._between_steps()
+            self._interrupt()
             if time.monotonic() - noted_at > _NOTE_EVERY_S:
                 noted_at = time.monotonic()
                 done = f"{collector.n_episode - n_episode:,} episodes, {collector.env_step - env_step:,} steps"
                 self._note(f"evaluating: {done} so far")
 
-        return between_steps
+        return interrupt
 
     @staticmethod
     @contextmanager

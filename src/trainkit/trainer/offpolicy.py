@@ -242,8 +242,8 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         """Collect unless earlier updates are pending; then perform all pending updates."""
         collector, stopwatch = self._collector, self._metrics.stopwatch
         if self._overlap or not self._has_ready:
-            own = collector.between_steps, collector.overlap  # of the user
-            collector.between_steps = self._between_steps(own[0])
+            own = collector.overlap  # of the user
+            collector.interrupt = self._interrupt.check
             collector.allow_lag(self._replays[0].pending.count_after if self._replays else None)
             if self._overlap:
                 collector.overlap = self._perform_share
@@ -263,7 +263,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
                             random=self._warmup == "random" and self._is_warming_up,
                         )
             finally:
-                collector.between_steps, collector.overlap = own
+                collector.interrupt, collector.overlap = None, own
                 collector.allow_lag(None)
             for replay in self._replays:
                 replay.count()

@@ -231,12 +231,11 @@ class OnpolicyTrainer(Trainer[TraineeT]):
     def _collect(self) -> CollectStats:
         """Collect, or resume a collect that was interrupted."""
         collector = self._collector
-        own = collector.between_steps  # of the user
-        collector.between_steps = self._between_steps(own)
+        collector.interrupt = self._interrupt.check
         try:
             if collector.is_interrupted:
                 return collector.resume()
             self._fire_collect_start()
             return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect)
         finally:
-            collector.between_steps = own
+            collector.interrupt = None

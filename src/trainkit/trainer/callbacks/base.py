@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar, Un
 import numpy as np
 
 from trainkit.collector import Collector, Episode, EpisodeEvents
-from trainkit.core import tree
+from trainkit.core import tree, user_code
 from trainkit.core.data import EpochResult, Rollout, SequenceBatch, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
@@ -370,7 +370,8 @@ class Dispatcher:
         """Fire `on_train_batch` and return the batch to learn from; each callback receives the previous one's batch."""
         for callback in self.receivers["on_train_batch"]:
             try:
-                returned = callback.on_train_batch(trainer, batch)
+                with user_code.running():
+                    returned = callback.on_train_batch(trainer, batch)
                 if returned is None:
                     continue
                 name = _label(callback, "on_train_batch")
@@ -418,7 +419,8 @@ class Dispatcher:
         for arguments in occurrences:
             for position, method in enumerate(methods):
                 try:
-                    returned = method(trainer, *arguments)
+                    with user_code.running():
+                        returned = method(trainer, *arguments)
                     if returned is not None:
                         _check_returned(_label(receivers[position], event), returned)
                 except BaseException as error:
