@@ -148,7 +148,7 @@ class GradientStep:
         With a learning rate `lr` on the device no number is read on the CPU, so that the step can be recorded.
         """
         groups, clip = self.groups, self.clip
-        self.process_group.average([group.gradient for group in groups], loss)
+        self.process_group.average(groups, loss)
         limit = clip.limit if clip is not None and clip.by == "global_norm" else math.inf
         scale: Tensor | None = None  # what gradients are divided by
         skipped: Tensor | None = None

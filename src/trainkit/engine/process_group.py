@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from trainkit.engine.flat_storage import FlatGroup
+
 
 class ObservesRows(Protocol):
     """Running statistics of observations."""
@@ -32,8 +34,8 @@ class ProcessGroup:
         """Return where this process's part of a checkpoint is."""
         return folder
 
-    def average(self, gradients: Sequence[Tensor], loss: Tensor | float) -> None:
-        """Average flat gradients in place; without a finite loss everywhere they are not finite anywhere."""
+    def average(self, groups: Sequence[FlatGroup], loss: Tensor | float) -> None:
+        """Average the gradients of groups in place; without a finite loss everywhere they are not finite anywhere."""
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes in their order; values can be pickled."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.errors import RankError
 from trainkit.engine.device import to_device
+from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.process_group import ObservesRows, ProcessGroup
 
 _LONGEST = timedelta(hours=12)  # that ranks wait for rank 0, which evaluates
@@ -60,12 +61,13 @@ class Ranks(ProcessGroup):
 
     # ---- gradient steps ----
 
-    def average(self, gradients: Sequence[Tensor], loss: Tensor | float) -> None:
-        """Average flat gradients in place, one all-reduce each, usually one in all.
+    def average(self, groups: Sequence[FlatGroup], loss: Tensor | float) -> None:
+        """Average the gradients of groups in place, one all-reduce each, usually one in all.
 
         Where the loss of a rank is not finite, the averaged gradient of all is not, and no rank takes the step.
         """
-        for gradient in gradients:
+        for group in groups:
+            gradient = group.gradient
             gradient[:1].add_(loss * 0.0)  # nan and infinity times 0 are nan
             with self._together():
                 torch.distributed.all_reduce(gradient)

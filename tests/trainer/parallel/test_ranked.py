@@ -15,6 +15,7 @@ import trainkit as tk
 from tests.trainer.toys import everything
 from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
 from trainkit.core.worker_process import ONE_THREAD
+from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.process_group import ProcessGroup
 from trainkit.engine.ranks import Ranks
 
@@ -66,11 +67,16 @@ def test_a_group_of_one_rank_has_the_bits_of_one_process(
 
 
 def test_a_loss_that_is_not_finite_stops_the_step_of_every_rank(single_rank: Ranks) -> None:
-    gradients = [torch.ones(3), torch.ones(2)]
-    single_rank.average(gradients, float("inf"))
-    assert [bool(gradient.isfinite().all()) for gradient in gradients] == [False, False]
-    single_rank.average(gradients := [torch.ones(3)], 1e30)
-    assert gradients[0].tolist() == [1, 1, 1]
+    def group(n: int) -> FlatGroup:
+        made = FlatGroup([("weight", torch.nn.Parameter(torch.zeros(n)))], [0])
+        made.gradient.fill_(1)
+        return made
+
+    groups = [group(3), group(2)]
+    single_rank.average(groups, float("inf"))
+    assert [bool(one.gradient.isfinite().all()) for one in groups] == [False, False]
+    single_rank.average(groups := [group(3)], 1e30)
+    assert groups[0].gradient.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
