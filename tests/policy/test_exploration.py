@@ -494,6 +494,27 @@ def test_an_exploration_hears_whose_episode_begins(way: str) -> None:
     assert {action for actions in held for action in actions} == {0, 1, 2}
 
 
+class Reversed(tk.Greedy):
+    """Choose among the policy's values with the opposite sign."""
+
+    def own_values(self, policy: Any, obs: Any, q: Any, *, step: int, env_ids: Any, starts: Any) -> Any:
+        return -policy.action_values(obs)
+
+
+def test_an_exploration_may_choose_among_values_of_its_own() -> None:
+    policy = DQNPolicy.for_envs(Spaces(), hidden=(4,), exploration=Reversed(), store_q_values=True, seed=1)
+    obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    values = policy.action_values(obs)
+    output = policy.act(obs, explore=True)
+    assert output.action.tolist() == values.argmin(axis=1).tolist()
+    np.testing.assert_array_equal(output.extras["q_values"], -values)
+    assert policy.act(obs).action.tolist() == values.argmax(axis=1).tolist()
+    policy.exploration = tk.Greedy()
+    assert policy.act(obs, explore=True).action.tolist() == values.argmax(axis=1).tolist()
+    policy.exploration = Reversed()
+    assert policy.act(obs, explore=True).action.tolist() == values.argmin(axis=1).tolist()
+
+
 BOX_SPACES = Spaces(action_space=spaces.Box(-1.0, 1.0, (2,), np.float32))
 
 

@@ -51,11 +51,11 @@ from trainkit.policy.exploration import (
     EpsilonGreedy,
     Exploration,
     Greedy,
+    HasOwnValues,
     HasState,
     non_finite_values,
     require_probability,
 )
-from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.recurrence import memory_for
 from trainkit.policy.support import AutomaticSupport
@@ -101,7 +101,7 @@ class DQNPolicy(Policy):
     part's own.
     """
 
-    unwatched: ClassVar[frozenset[str]] = frozenset({"_exploration", "_joint", "_cpu_copy"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_exploration", "_own_values", "_joint", "_cpu_copy"})
     epsilon = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
@@ -137,7 +137,7 @@ class DQNPolicy(Policy):
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))
         self.penalty = penalty
-        self._exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
+        self.exploration = EpsilonGreedy.linear(1.0, 0.05, 10_000) if exploration is None else exploration
         if store_action_prob:
             require_probability(name, self.exploration, self.network.noise_size)
             self._extras_spec = ACTION_PROB_SPEC
@@ -240,6 +240,7 @@ class DQNPolicy(Policy):
         if problem := mismatch(exploration, Exploration):
             raise ConfigError(f"{type(self).__name__}.exploration {problem}")
         self._exploration = exploration
+        self._own_values = exploration if isinstance(exploration, HasOwnValues) else None
 
     # ---- acting ----
 
@@ -263,10 +264,9 @@ class DQNPolicy(Policy):
         carried = self._memory.carry(state, len(tree.first_leaf(obs)), starts, env_ids)
         values, after = self._values_to_act_by(obs, carried.rows, explore=explore)  # [K, A]
         q = self._legal_values(values, legal, step, env_ids)
-        if isinstance(exploration, ParameterNoise):
-            greedy_q, values = q, self._perturbed_values(exploration, obs, env_ids, starts)
-            q = self._legal_values(values, legal, step, env_ids, " with ParameterNoise")
-            exploration.adapt_std(greedy_q, q, step)
+        if explore and self._own_values is not None:
+            values = self._own_values.own_values(self, obs, q, step=step, env_ids=env_ids, starts=starts)
+            q = self._legal_values(values, legal, step, env_ids)
         action = exploration.choose(q, legal, step=step, env_ids=env_ids, starts=starts, rng=self.rng)  # [K]
         stored: dict[str, NDArray[Any]] = {**carried.columns}
         if ACTION_PROB in self._extras_spec:
@@ -276,11 +276,11 @@ class DQNPolicy(Policy):
         return ActOutput(action if self._joint is None else self._joint.actions(action), stored, carried.after(after))
 
     def _legal_values(
-        self, values: NDArray[np.float32], legal: Any, step: int, env_ids: NDArray[np.intp] | None, by: str = ""
+        self, values: NDArray[np.float32], legal: Any, step: int, env_ids: NDArray[np.intp] | None
     ) -> NDArray[np.float32]:
         """Return values [K, A], -inf where an action is illegal; raise `DivergedError` unless all are finite."""
         if not is_finite(values):
-            raise non_finite_values(type(self).__name__ + by, values, step, env_ids)
+            raise non_finite_values(type(self).__name__, values, step, env_ids)
         return values if legal is None else np.where(legal, values, -np.inf)
 
     def _probability_of(
@@ -291,20 +291,6 @@ class DQNPolicy(Policy):
         probability = explained.probability(q, legal, step=step, env_ids=env_ids)
         taken: NDArray[np.float64] = probability[np.arange(len(action)), action]
         return taken
-
-    def _perturbed_values(
-        self, exploration: ParameterNoise, obs: Obs, env_ids: NDArray[np.intp] | None, starts: NDArray[np.bool_] | None
-    ) -> NDArray[np.float32]:
-        """Return the values [K, A] by the perturbed network; they are computed on the policy's device, by torch."""
-        if self.network.noise_size:
-            raise ConfigError(f"{type(self).__name__}: ParameterNoise and noisy layers both perturb weights: use one")
-        if self.sequences is not None:
-            raise ConfigError(f"{type(self).__name__}: ParameterNoise has no recurrent state: use another exploration")
-        n_rows, on_device = len(tree.first_leaf(obs)), to_device(obs, self.device)
-        how: dict[str, Any] = {"n_rows": n_rows, "env_ids": env_ids, "starts": starts, "rng": self.rng}
-        return exploration.perturbed_values(
-            self.network, lambda given: self._q_values((given, (), None))["q_values"], on_device, **how
-        )
 
     def action_values(
         self, obs: Obs, *, explore: bool = False, state: NDArray[np.float32] | None = None

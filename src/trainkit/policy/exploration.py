@@ -1,22 +1,26 @@
 """Exploration of Q-learners: the choice among action values, in numpy, row by row.
 
 An exploration with known probabilities has `probability` too, which datasets store and off-policy evaluation needs. One
-with a state per environment has `reset`, `state_dict` and `load_state_dict` too: a resumed run continues exactly.
+with a state per environment has `reset`, `state_dict` and `load_state_dict` too: a resumed run continues exactly. One
+that chooses among values of its own has `own_values` too.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from trainkit.core.assignments import Elsewhere
-from trainkit.core.data import ACTION_PROB, ArraySpec
+from trainkit.core.data import ACTION_PROB, ArraySpec, Obs
 from trainkit.core.errors import Checks, ConfigError, DivergedError
 from trainkit.core.schedules import Adjustable, Scheduled
 from trainkit.core.signatures import Part, checked
 from trainkit.core.spaces import random_legal
+
+if TYPE_CHECKING:
+    from trainkit.policy.dqn import DQNPolicy
 
 Values = NDArray[np.float32]  # [K, A]
 Mask = NDArray[np.bool_] | None
@@ -62,6 +66,20 @@ class HasState(Exploration, Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
+        ...
+
+
+@runtime_checkable
+class HasOwnValues(Exploration, Protocol):
+    """An exploration that chooses among values of its own, such as those of perturbed weights."""
+
+    def own_values(
+        self, policy: "DQNPolicy", obs: Obs, q: Values, *, step: int, env_ids: EnvIds, starts: Mask
+    ) -> Values:
+        """Return the values [K, A] to choose among, also of illegal actions, for raw observations [K, ...].
+
+        `q` [K, A] are the policy's values, -inf where illegal.
+        """
         ...
 
 

@@ -1,7 +1,7 @@
 """Parameter-space noise for exploration: the best action for perturbed weights, which stay for an episode."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,10 +10,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from trainkit.core import tree
+from trainkit.core.data import Obs, is_finite
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.schedules import Adjustable, Scheduled
 from trainkit.core.signatures import Part, checked
-from trainkit.policy.exploration import Actions, EnvIds, Mask, Values
+from trainkit.engine.device import to_device
+from trainkit.policy.exploration import Actions, EnvIds, Mask, Values, non_finite_values
+
+if TYPE_CHECKING:
+    from trainkit.policy.dqn import DQNPolicy
 
 _LARGEST_SEED = 2**63 - 1
 _STD_RANGE = 1e-6, 1e3  # whatever the distance is
@@ -70,6 +75,28 @@ class ParameterNoise(Part):
         """Return the best action of every row [K], by perturbed values."""
         best: Actions = q.argmax(axis=1)
         return best
+
+    def own_values(
+        self, policy: "DQNPolicy", obs: Obs, q: Values, *, step: int, env_ids: EnvIds, starts: Mask
+    ) -> Values:
+        """Return the values [K, A] by perturbed weights, computed on the policy's device by torch; adapt `std` to them.
+
+        Raises:
+            ConfigError: the policy's network has noisy layers or a memory, or nothing to perturb.
+            DivergedError: the values are not all finite.
+        """
+        name = type(policy).__name__
+        if policy.network.noise_size:
+            raise ConfigError(f"{name}: ParameterNoise and noisy layers both perturb weights: use one")
+        if policy.sequences is not None:
+            raise ConfigError(f"{name}: ParameterNoise has no recurrent state: use another exploration")
+        how: dict[str, Any] = {"n_rows": len(q), "env_ids": env_ids, "starts": starts, "rng": policy.rng}
+        on_device = to_device(obs, policy.device)
+        values = self.perturbed_values(policy.network, lambda given: policy.greedy(given)["q_values"], on_device, **how)
+        if not is_finite(values):
+            raise non_finite_values(f"{name} with ParameterNoise", values, step, env_ids)
+        self.adapt_std(q, np.where(np.isfinite(q), values, -np.inf), step)
+        return values
 
     def perturbed_values(
         self,
