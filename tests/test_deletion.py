@@ -38,7 +38,7 @@ STAND_IN = {
     "export": "policy/export.py",
     "games": """
         envs/agents.py envs/agent_groups.py envs/games.py envs/game_state.py envs/check_game.py core/joint_spaces.py
-        buffer/multi_agent_buffer.py buffer/lockstep.py policy/multi_agent_policy.py policy/game_actor.py
+        buffer/multi_agent_buffer.py buffer/lockstep.py policy/multi_agent_policy.py policy/game_behavior.py
         trainer/callbacks/opponent_pool.py trainer/tournament.py
     """,
     "memory": "policy/recurrence.py nets/recurrent.py buffer/sequences.py",
@@ -54,8 +54,8 @@ STAND_IN = {
     "processors": "envs/processors.py",
     "recovery": "envs/recovery.py",
     "scale": """
-        envs/actors.py envs/fragments.py collector/fragment_actor.py trainer/parallel trainer/callbacks/tune_report.py
-        engine/ranks.py
+        envs/actors.py envs/fragments.py collector/fragment_behavior.py trainer/parallel
+        trainer/callbacks/tune_report.py engine/ranks.py
     """,
     "simulators": "simulators",
 }

@@ -40,7 +40,7 @@ class Player:
     def check_spaces(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
         """Take any."""
 
-    def actor_for(self, games: Any, **how: Any) -> None:
+    def behavior_for(self, games: Any, **how: Any) -> None:
         """Act in all rows."""
 
     def act(

@@ -16,15 +16,15 @@ from trainkit.collector.collect_request import CollectOptions, EpisodeQuota, Quo
 from trainkit.collector.columns import ExtraColumns
 from trainkit.collector.episodes import Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
-from trainkit.collector.fragment_actor import FragmentActor
+from trainkit.collector.fragment_behavior import FragmentBehavior
 from trainkit.collector.kept_rows import CollectedRows, OpenRows
-from trainkit.collector.policy_actor import PolicyActor
+from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import seeding, tree, user_code
 from trainkit.core.assignments import fixed_options
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.policy_use import PolicyUse
-from trainkit.core.protocols import Actor, Policy, Recorder, RowStore
+from trainkit.core.protocols import BehaviorPolicy, Policy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
@@ -143,12 +143,12 @@ class Collector:
         self._policy = policy
         self._policy_use = PolicyUse(policy)
         self._rows_per_step = envs.n_agents if count_steps_by == "env_steps" else 1  # at most; of one environment
-        self._actor = _actor_of(policy, envs, in_evaluation=buffer is None, rows_per_step=self._rows_per_step)
+        self._behavior = _behavior_of(policy, envs, in_evaluation=buffer is None, rows_per_step=self._rows_per_step)
         self._envs = envs
         envs.ownership.claim(self)
         if buffer is not None:
             self._bind(buffer)
-        envs.use_players(self._actor.players)
+        envs.use_players(self._behavior.players)
         self._buffer = buffer
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self._env_step = 0
@@ -171,9 +171,9 @@ class Collector:
         self._options = CollectOptions()
         self._tally = Tally()
         self._is_interrupted = False
-        if isinstance(self._actor, FragmentActor):
+        if isinstance(self._behavior, FragmentBehavior):
             own = weakref.proxy(self)
-            self._actor.n_left = lambda: own.n_vector_steps_left
+            self._behavior.n_left = lambda: own.n_vector_steps_left
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
 
@@ -183,7 +183,7 @@ class Collector:
         obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
         spec = RowSpec(n_envs=envs.n, obs=obs_specs, action=action_specs, extras=self.extras_spec)
         try:
-            buffer.bind(self._actor.row_spec(spec))
+            buffer.bind(self._behavior.row_spec(spec))
         except BaseException:
             envs.ownership.release(self)
             raise
@@ -199,11 +199,11 @@ class Collector:
         return html_table(type(self).__name__, rows.items())
 
     def _new_episodes(self, metric: RewardMetric | None) -> Episodes:
-        return Episodes(self._envs.n, metric, self._envs.agents, self._envs.soft_horizon, self._actor.last_players)
+        return Episodes(self._envs.n, metric, self._envs.agents, self._envs.soft_horizon, self._behavior.last_players)
 
     def player(self, env_id: int) -> str:
         """Return the name of the policy that controls a row of a game; "" of an only policy."""
-        return self._actor.players(np.array([env_id]))[0]
+        return self._behavior.players(np.array([env_id]))[0]
 
     @property
     def policy(self) -> Policy:
@@ -249,7 +249,7 @@ class Collector:
     def extras_spec(self) -> dict[str, ArraySpec]:
         """Columns stored with every row in addition to the usual ones: the policy's, and `extra_columns`."""
         own = {} if self._extra_columns is None else self._extra_columns.spec
-        return {**self._actor.extras_spec, **own}
+        return {**self._behavior.extras_spec, **own}
 
     @property
     def collected_slots(self) -> NDArray[np.int64]:
@@ -275,7 +275,7 @@ class Collector:
     @property
     def plays_fragments(self) -> bool:
         """Whether actors choose the actions, by copies of the policy: `make_envs(fragment=, lag=)`."""
-        return isinstance(self._actor, FragmentActor)
+        return isinstance(self._behavior, FragmentBehavior)
 
     def allow_lag(self, max_updates: Callable[[int], int] | None) -> None:
         """Let actors play ahead over the ends of collects, as `make_envs(lag=)` allows.
@@ -284,11 +284,11 @@ class Collector:
             max_updates: returns the most updates that collects may call for up to the one that reaches this number of
                 rows, counted from the start of the current one; None: unknown, so that none plays further than it.
         """
-        if isinstance(self._actor, FragmentActor):
-            self._actor.max_updates = None
-        if isinstance(self._actor, FragmentActor) and max_updates is not None:
+        if isinstance(self._behavior, FragmentBehavior):
+            self._behavior.max_updates = None
+        if isinstance(self._behavior, FragmentBehavior) and max_updates is not None:
             own, rows = weakref.proxy(self), self._envs.n
-            self._actor.max_updates = lambda n_steps: max_updates(own._tally.n_step + (n_steps - 1) * rows)
+            self._behavior.max_updates = lambda n_steps: max_updates(own._tally.n_step + (n_steps - 1) * rows)
 
     @property
     def is_mid_step(self) -> bool:
@@ -482,8 +482,8 @@ class Collector:
             self._check_render_mode()
         self._options = options
         self._tally = Tally(agent_steps=self._episodes.agent_steps, policy_steps=self._episodes.policy_steps)
-        if self._actor.normal is not None:
-            self._actor.normal.read_action_std()  # of actions outside of a collect
+        if self._behavior.normal is not None:
+            self._behavior.normal.read_action_std()  # of actions outside of a collect
         self._envs.take_metrics()  # as above
         if n_episode is not None or (isinstance(self._quota, EpisodeQuota) and self._is_interrupted):
             self._needs_reset = True  # an interrupted quota leaves environments at an episode's end
@@ -545,7 +545,7 @@ class Collector:
                 self._tally.processors = merge_groups([self._tally.processors, logged])
         self._is_interrupted = False
         self._needs_reset |= isinstance(self._quota, EpisodeQuota)
-        std = NO_VALUES if self._actor.normal is None else self._actor.normal.read_action_std()
+        std = NO_VALUES if self._behavior.normal is None else self._behavior.normal.read_action_std()
         return self._tally.stats(self._episodes.recent_returns, std, self._episodes.players(self._tally))
 
     def _show(self, due: float) -> float:
@@ -595,7 +595,7 @@ class Collector:
             if options.random or len(env_ids) == 0:  # 0 where every environment is being reset by its next step
                 output = self._act_at_random(obs, env_ids)
             else:
-                output = self._actor.acts.act(
+                output = self._behavior.acts.act(
                     obs,
                     step=self._env_step if options.step is None else options.step,
                     explore=options.explore,
@@ -619,7 +619,7 @@ class Collector:
         """Return uniformly random legal actions, with the columns that the policy would return."""
         space, n_rows = self._envs.action_space, len(env_ids)
         action = random_actions(space, obs, n_rows, self._rng, env_ids)
-        extras = dict(self._actor.row_extras(env_ids))
+        extras = dict(self._behavior.row_extras(env_ids))
         if self._options.random:
             for name, spec in self._policy.extras_spec.items():
                 is_state = name == STATE  # 0: nothing is remembered
@@ -821,7 +821,7 @@ class Collector:
             "state": self._state if _is_saved(self._state) else None,
             "has_state": self._state is not None and not _is_saved(self._state),
             "events": {} if self.events is None else self.events.state_dict(),
-            "actor": self._actor.state_dict(),
+            "actor": self._behavior.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -838,7 +838,7 @@ class Collector:
         self._tally = Tally.from_state(state["tally"])
         self._episodes.load_state_dict(state["episodes"])
         self._envs.load_state_dict(state["envs"])
-        self._actor.load_state_dict(state["actor"], with_running=not state["needs_reset"])
+        self._behavior.load_state_dict(state["actor"], with_running=not state["needs_reset"])
         self._rng.bit_generator.state = state["rng"]
         self._open_rows.load_state_dict(state["open_rows"])
         self._needs_reset = True
@@ -864,13 +864,13 @@ class Collector:
             self.events.load_state_dict(state["events"], self._envs.obs)
 
 
-def _actor_of(policy: Policy, envs: Envs, *, in_evaluation: bool, rows_per_step: int) -> Actor:
+def _behavior_of(policy: Policy, envs: Envs, *, in_evaluation: bool, rows_per_step: int) -> BehaviorPolicy:
     """Return what acts for a policy in a collector's environments."""
-    actor = policy.actor_for(envs, in_evaluation=in_evaluation, rows_per_step=rows_per_step)
-    if actor is not None:
-        return actor
+    behavior = policy.behavior_for(envs, in_evaluation=in_evaluation, rows_per_step=rows_per_step)
+    if behavior is not None:
+        return behavior
     play_alone = envs.recipe is not None and envs.recipe.processes.play_alone
-    return FragmentActor(policy, envs) if play_alone and not in_evaluation else PolicyActor(policy, envs.n)
+    return FragmentBehavior(policy, envs) if play_alone and not in_evaluation else SingleBehavior(policy, envs.n)
 
 
 def _is_saved(state: Any) -> bool:

@@ -107,8 +107,10 @@ class Policy(Protocol):
         """The policies that it consists of by name; empty for an only one."""
         ...
 
-    def actor_for(self, games: "Games", *, in_evaluation: bool = False, rows_per_step: int = 1) -> "Actor | None":
-        """Return what says which policy acts in each row of a collector; None where this one acts in all.
+    def behavior_for(
+        self, games: "Games", *, in_evaluation: bool = False, rows_per_step: int = 1
+    ) -> "BehaviorPolicy | None":
+        """Return the behavior policy of a collector; None where this policy controls all of its rows.
 
         Args:
             games: the collector's environments.
@@ -188,8 +190,8 @@ class Games(EnvSpaces, Protocol):
         ...
 
 
-class Actor(Protocol):
-    """What acts in the environments of one collector, and which policy acts in each row."""
+class BehaviorPolicy(Protocol):
+    """The behavior policy of one collector: what acts in its environments, and which policy controls each row."""
 
     @property
     def acts(self) -> Any:
@@ -197,7 +199,7 @@ class Actor(Protocol):
         ...
 
     @property
-    def normal(self) -> "NormalActor | None":
+    def normal(self) -> "HasActionStd | None":
         """The policy, where it is one and may draw actions from normal distributions."""
         ...
 
@@ -639,7 +641,7 @@ class PurgingLogger(Protocol):
 
 
 @runtime_checkable
-class NormalActor(Protocol):
+class HasActionStd(Protocol):
     """A policy that may draw actions from normal distributions."""
 
     def read_action_std(self) -> Summary:

@@ -17,7 +17,7 @@ from trainkit.policy.bc import BCPolicy
 from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
-from trainkit.policy.game_actor import GameEpisode
+from trainkit.policy.game_behavior import GameEpisode
 from trainkit.policy.multi_agent_policy import MultiAgentPolicy
 from trainkit.policy.noise import ColoredNoise, Noise
 from trainkit.policy.parameter_noise import ParameterNoise

@@ -35,7 +35,7 @@ from trainkit.core.data import (
 from trainkit.core.described import Plain
 from trainkit.core.errors import Checks, ConfigError, all_made
 from trainkit.core.observations import ObservationReader
-from trainkit.core.protocols import Actor, Component, Dataset, EnvSpaces, Games, Learner, StepClock
+from trainkit.core.protocols import BehaviorPolicy, Component, Dataset, EnvSpaces, Games, Learner, StepClock
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import UNSCALED_REMEDY, flat_actions, leaf_spaces, structure_of
@@ -263,7 +263,9 @@ class Policy(nn.Module):
         """How each of its policies was made, by name: none."""
         return {}
 
-    def actor_for(self, games: Games, *, in_evaluation: bool = False, rows_per_step: int = 1) -> Actor | None:
+    def behavior_for(
+        self, games: Games, *, in_evaluation: bool = False, rows_per_step: int = 1
+    ) -> BehaviorPolicy | None:
         """Return None: this policy acts in all rows of a collector."""
         return None
 

@@ -22,7 +22,7 @@ from trainkit.core.protocols import Component, Games, Learner, MultiAgentStore, 
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
 from trainkit.policy.export import Exportable, export_policy
-from trainkit.policy.game_actor import GameActor, GameEpisode, PolicyClock, state_of_copy
+from trainkit.policy.game_behavior import GameBehavior, GameEpisode, PolicyClock, state_of_copy
 from trainkit.policy.persistence import acting_state, current_recipe, describe
 
 PolicyMapping = Callable[[str, GameEpisode], str]
@@ -266,8 +266,8 @@ class MultiAgentPolicy:
         """Return the number of a policy in the column `played_by`; no other policy ever has it."""
         return self._numbers[name]
 
-    def actor_for(self, games: Games, *, in_evaluation: bool = False, rows_per_step: int = 1) -> GameActor:
-        """Return the actor of a collector with these environments.
+    def behavior_for(self, games: Games, *, in_evaluation: bool = False, rows_per_step: int = 1) -> GameBehavior:
+        """Return the behavior policy of a collector with these environments.
 
         Args:
             games: the environments.
@@ -277,10 +277,10 @@ class MultiAgentPolicy:
         Raises:
             ConfigError: they have one agent each, or the mapping gives no name of a policy.
         """
-        actor = GameActor(self, games, in_evaluation=in_evaluation)
+        behavior = GameBehavior(self, games, in_evaluation=in_evaluation)
         if not in_evaluation:
             self._rows_per_step = rows_per_step
-        return actor
+        return behavior
 
     # ---- as one policy ----
 
@@ -383,7 +383,7 @@ class MultiAgentPolicy:
         return merged
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Store the spaces; those of the policies are checked by `actor_for`, which knows their agents."""
+        """Store the spaces; those of the policies are checked by `behavior_for`, which knows their agents."""
         if self.observation_space is not None and (self.observation_space, self.action_space) != (
             observation_space,
             action_space,

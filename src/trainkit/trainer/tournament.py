@@ -169,7 +169,7 @@ def tournament(
                     pair.policy_mapping = {name: one if name == agent else other for name in envs.agents}
                     leads[agent] = _leads(pair, envs, side, count, explore, root)
             if not leads:
-                pair.actor_for(envs)  # raises: these are no games
+                pair.behavior_for(envs)  # raises: these are no games
             results[one, other] = WinRate.of([lead for own in leads.values() for lead in own])
             sides[one, other] = {agent: WinRate.of(own) for agent, own in leads.items()}
     return Tournament(results=results, elo=elo_ratings(list(policies), results), sides=sides)

@@ -1,4 +1,4 @@
-"""The actor of a collector whose environments play fragments by themselves; see `trainkit.envs.fragments`.
+"""The behavior policy of a collector whose environments play fragments by themselves; see `trainkit.envs.fragments`.
 
 It requests fragments, and returns the actions that were played vector step by vector step, as if the policy had been
 called here.
@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.collector.policy_actor import PolicyActor
+from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import tree
 from trainkit.core.data import ActOutput, ArraySpec, Obs
 from trainkit.core.errors import Checks
@@ -88,8 +88,8 @@ class _Group:
                 self.requested.popleft()
 
 
-class FragmentActor(PolicyActor):
-    """Acts by what actors have played by themselves; see `Actor` in `core.protocols`.
+class FragmentBehavior(SingleBehavior):
+    """Acts by what actors have played by themselves; see `BehaviorPolicy`.
 
     Where that is not possible, as in collects of episodes, the policy here acts.
 

@@ -1,4 +1,4 @@
-"""The actor of a `MultiAgentPolicy`: which policy controls each agent of a collector's games, and one `act` for all."""
+"""The behavior policy of a `MultiAgentPolicy`: which policy controls each agent of games, and one `act` for all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -70,7 +70,7 @@ class Player(NamedTuple):
     copy_of: str | None  # the name of the policy that it is a frozen copy of
 
 
-class GameActor:
+class GameBehavior:
     """The policies of all rows of one collector: assigned by the mapping when an agent first acts in an episode.
 
     An agent keeps its policy to the end of the game, also if it leaves and returns, or if the policy is removed.

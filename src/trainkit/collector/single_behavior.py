@@ -1,4 +1,4 @@
-"""The actor of a collector whose rows all have the same policy."""
+"""The behavior policy of a collector whose rows all have the same policy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.data import ArraySpec, RowSpec
-from trainkit.core.protocols import NormalActor, Policy
+from trainkit.core.protocols import HasActionStd, Policy
 
 
-class PolicyActor:
-    """One policy for every row; see `Actor`.
+class SingleBehavior:
+    """One policy for every row; see `BehaviorPolicy`.
 
     Attributes:
         acts: the policy.
@@ -20,7 +20,7 @@ class PolicyActor:
 
     def __init__(self, policy: Policy, n_envs: int) -> None:
         self.acts: Any = policy
-        self.normal = policy if isinstance(policy, NormalActor) else None
+        self.normal = policy if isinstance(policy, HasActionStd) else None
         self._policy = policy
         self._no_numbers = np.full(n_envs, -1)
 
