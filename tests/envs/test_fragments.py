@@ -12,6 +12,7 @@ import pytest
 
 import trainkit as tk
 from tests.envs.test_actors import Counting, Here, check_rows, is_alive
+from tests.helpers.doubles import Still
 from tests.trainer.toys import everything
 
 ACTORS: dict[str, Any] = {"backend": "process", "actors": 2}
@@ -243,9 +244,8 @@ def test_what_cannot_work_is_rejected(here: list[Here]) -> None:
     assert "OffpolicyTrainer.overlap needs a policy that acts here" in rejected(envs={"lag": 2}, overlap=True)
     envs = tk.make_envs("CartPole-v1", 4, fragment=2, **ACTORS)
 
-    class Own:
-        def check_spaces(self, *spaces: Any) -> None:
-            """Accept all."""
+    class Own(Still):
+        """A policy that cannot be copied."""
 
     with pytest.raises(tk.ConfigError, match=r"Own cannot be copied to actors, without get_weights and on_cpu"):
         tk.Collector(Own(), envs, tk.ReplayBuffer(10))  # type: ignore[arg-type]
