@@ -36,7 +36,7 @@ from tests.outside.test_options_have_effects import (
 )
 from trainkit import nets
 from trainkit.core.signatures import Part, matches, options_of
-from trainkit.policy.actor import ActorPolicy
+from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.values import ReturnValue, SupportValue
 
 
@@ -469,7 +469,7 @@ RUNS: dict[Any, list[Run]] = {
     # policies
     tk.DQNPolicy: [policy_in(replayed), policy_in(replayed, recurrent="gru"), policy_in(replayed, tiny=True)],
     tk.DiscreteBCQPolicy: [policy_in(from_data), policy_in(replayed), policy_in(from_data, tiny=True)],
-    ActorPolicy: [policy_in(on_rollouts, env, tiny, recurrent=memory) for env, tiny, memory in DRAWN],
+    StochasticPolicy: [policy_in(on_rollouts, env, tiny, recurrent=memory) for env, tiny, memory in DRAWN],
     tk.BCPolicy: [
         policy_in(lambda *made: from_data(*made, callbacks=tk.callbacks.OffPolicyEvaluation(logged()))),
         policy_in(from_data, recurrent="gru", sequences=tk.Sequences(4, stored_state=False)),
@@ -599,7 +599,11 @@ def for_envs(learn: Callable[..., tk.Trainer], env: str = "CartPole-v1", **optio
 FOR_ENVS: dict[Any, list[Run]] = {
     tk.DQNPolicy: [for_envs(replayed), for_envs(replayed, recurrent="gru"), for_envs(replayed, noisy=True)],
     tk.DiscreteBCQPolicy: [for_envs(from_data, target=tk.Target(5)), for_envs(from_data, noisy=True)],
-    ActorPolicy: [for_envs(on_rollouts), for_envs(on_rollouts, "Pendulum-v1"), for_envs(on_rollouts, recurrent="gru")],
+    StochasticPolicy: [
+        for_envs(on_rollouts),
+        for_envs(on_rollouts, "Pendulum-v1"),
+        for_envs(on_rollouts, recurrent="gru"),
+    ],
     tk.BCPolicy: [
         for_envs(lambda *made: from_data(*made, callbacks=tk.callbacks.OffPolicyEvaluation(logged()))),
         for_envs(from_data, recurrent="gru", sequences=tk.Sequences(4, stored_state=False)),

@@ -24,16 +24,16 @@ from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, PlainModule, Prediction, QNetwork
 from trainkit.nets.preprocess import Preprocess
 from trainkit.nets.recurrent import Recurrent
-from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import non_integer_actions
 from trainkit.policy.persistence import recorded
 from trainkit.policy.recurrence import memory_for
+from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.update_result import UpdateResult
 
 
 @checked
-class BCPolicy(ActorPolicy):
+class BCPolicy(StochasticPolicy):
     """Behavior cloning: maximize the likelihood of the data's actions (Pomerleau, 1989); rewards have no effect.
 
     loss = mean over rows of -log p(action | obs): the cross-entropy for Discrete actions, summed over the dimensions of
@@ -144,7 +144,7 @@ class BCPolicy(ActorPolicy):
         defaults = parts_for(envs, preprocess, max_grad_norm=max_grad_norm, optimizer=spec)
         return cls(network, **defaults | {"distribution": distribution} | parts)
 
-    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def _actor_outputs(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         return _outputs(self.network(features)), {}
 
     # ---- learning ----

@@ -35,13 +35,13 @@ from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
 from trainkit.nets.recurrent import Recurrent
-from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.advantages import RolloutRows, TensorRollout, gae
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.recurrence import memory_for
 from trainkit.policy.statistics import ActionStd
+from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.update_result import UpdateResult
 
 _FLOAT32 = np.dtype(np.float32)
@@ -50,7 +50,7 @@ _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "v
 
 @read_only
 @fixed_options("action_bound_method", "action_scaling", "adam_eps", "log_std")
-class OnpolicyPolicy(ActorPolicy):
+class OnpolicyPolicy(StochasticPolicy):
     """Base class of on-policy learners: a subclass defines `loss`, and names its schedules.
 
     Networks are in evaluation mode also while they learn: with dropout the first ratio would not be 1.
@@ -197,7 +197,7 @@ class OnpolicyPolicy(ActorPolicy):
 
     # ---- acting ----
 
-    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def _actor_outputs(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         outputs, value = self.network(features)
         return outputs, {"value": value}
 

@@ -29,19 +29,19 @@ from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
 from trainkit.nets.recurrent import Recurrent, lay_out_states
-from trainkit.policy.actor import ActorPolicy
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.recurrence import memory_for
 from trainkit.policy.statistics import ActionStd
+from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.target import Target
 
 
 @checked
 @fixed_options("critic_optimizer", "initial_temperature", "target", "tau", "temperature", "temperature_optimizer")
-class SACPolicy(ActorPolicy):
+class SACPolicy(StochasticPolicy):
     """Soft actor-critic (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").
 
     The gradient steps, in order: the critics towards reward + discount * (minimum of the target critics - temperature *
@@ -182,7 +182,7 @@ class SACPolicy(ActorPolicy):
         critics = CriticNetwork(preprocess.shapes, n_dimensions, **how)
         return cls(actor, critics, **defaults | parts)
 
-    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def _actor_outputs(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         return self.actor(features), {}
 
     def greedy_values(

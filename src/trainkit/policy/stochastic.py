@@ -1,4 +1,4 @@
-"""`ActorPolicy`, the base class of policies that act by a distribution of actions: PPO, A2C, REINFORCE, SAC and BC."""
+"""`StochasticPolicy`, the base of policies that act by a distribution of actions: PPO, A2C, REINFORCE, SAC and BC."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -30,10 +30,10 @@ from trainkit.policy.statistics import ActionStd
 
 @read_only
 @fixed_options("clip", "flush_denormals", "max_grad_norm", "normalize_obs", "optimizer", "reward")
-class ActorPolicy(Policy):
+class StochasticPolicy(Policy):
     """Base class of policies whose actor's outputs are the parameters of a distribution of actions.
 
-    A subclass sets `distribution` and `action_scale`, and defines `_actor`.
+    A subclass sets `distribution` and `action_scale`, and defines `_actor_outputs`.
 
     Attributes:
         distribution: of actions, those of a Box in policy units.
@@ -45,7 +45,7 @@ class ActorPolicy(Policy):
     _action_std: ActionStd | None = None  # of sampled actions, where they are reported
     _noise_sequences: NoiseSequences | None = None
 
-    def _actor(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def _actor_outputs(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the parameters [B, width] of the distribution, and further outputs by name."""
         raise NotImplementedError
 
@@ -122,7 +122,7 @@ class ActorPolicy(Policy):
             noise = torch.cat([noise[:, : -correlated.shape[1]], correlated], dim=1)
         legal, family = legal_mask(obs), self.distribution
         x = self._memory.join(self.preprocess(obs), state)
-        outputs, others = self._actor(x)
+        outputs, others = self._actor_outputs(x)
         action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
         return {"action": action, "outputs": outputs, **others, **self._memory.after(x)}
 
@@ -176,7 +176,7 @@ class ActorPolicy(Policy):
         subject = f"{type(self).__name__}'s network"
         self.enter(training=False)
         with forward_on(subject, observation_space):
-            outputs, others = self._actor(self.features(zeros_of(observation_space)))
+            outputs, others = self._actor_outputs(self.features(zeros_of(observation_space)))
         shapes = {name: tuple(tensor.shape) for name, tensor in {"outputs": outputs, **others}.items()}
         expected = {"outputs": (1, self.distribution.width), **dict.fromkeys(others, (1,))}
         if shapes != expected:
@@ -201,7 +201,7 @@ class ActorPolicy(Policy):
         self.enter(training=False)
         with torch.no_grad():
             on_device = to_device(rows, self.device)
-            outputs, _ = self._actor(self.preprocess(on_device))
+            outputs, _ = self._actor_outputs(self.preprocess(on_device))
             probability = self.distribution.probability(outputs.double(), legal_mask(on_device)).cpu().numpy()
         if not explore:
             probability = one_hot(probability.argmax(axis=1), probability.shape[1])
@@ -215,7 +215,7 @@ class ActorPolicy(Policy):
         """
         legal = legal_mask(obs)
         x = self._memory.join(self.preprocess(obs), state)
-        outputs, others = self._actor(x)
+        outputs, others = self._actor_outputs(x)
         others |= self._memory.after(x)
         chosen_by = {"numbers": outputs}
         if isinstance(self.distribution, Categorical):
