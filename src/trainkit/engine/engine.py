@@ -176,7 +176,7 @@ class Engine:
             else:
                 moved = results.pop("buffers", {})
                 taken = gradient_step.apply(results.pop("loss"), results, step=step)
-                if not taken.skipped:
+                if moved and not taken.skipped:
                     move(self._movable, moved)
             if gradient_step.after is not None:
                 self._follow_step(gradient_step, objective.name, taken.skipped)

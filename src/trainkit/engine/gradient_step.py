@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -380,18 +381,24 @@ def check_parameters(module: nn.Module) -> None:
             )
 
 
-@contextlib.contextmanager
-def denormals_flushed(is_wanted: bool) -> Iterator[None]:
-    """Treat denormal numbers as 0 on this thread, if enabled."""
-    if not is_wanted:
-        yield
-        return
-    was_flushed = _DENORMAL * 1.0 == 0.0  # torch has no function that reads the processor's mode
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(was_flushed)
+class denormals_flushed:  # noqa: N801 - a context manager, as `contextlib.suppress`
+    """Treat denormal numbers as 0 on this thread in the block, if that is wanted."""
+
+    __slots__ = ("_is_wanted", "_was_flushed")
+
+    def __init__(self, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
+
+    def __enter__(self) -> None:
+        if self._is_wanted:
+            self._was_flushed = _DENORMAL * 1.0 == 0.0  # torch has no function that reads the processor's mode
+            torch.set_flush_denormal(True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_wanted:
+            torch.set_flush_denormal(self._was_flushed)
 
 
 _DENORMAL = 5e-324  # any product with it is 0 where denormals are flushed

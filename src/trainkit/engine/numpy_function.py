@@ -300,21 +300,23 @@ def derive_program(
 def flatten(nodes: Iterable[Any], arrays: list[NDArray[Any]], structure: list[Any]) -> None:
     """Append the leaves of trees to `arrays`, and their shapes and dtypes, keys, lengths and None to `structure`."""
     for node in nodes:
-        if isinstance(node, tuple):
+        if isinstance(node, np.ndarray):
+            array = node
+        elif node is None:
+            structure.append(None)
+            continue
+        elif isinstance(node, tuple):
             structure.append(len(node))
             flatten(node, arrays, structure)
+            continue
         elif isinstance(node, dict):
             structure.append(tuple(node))
             flatten(node.values(), arrays, structure)
-        elif node is None:
-            structure.append(None)
+            continue
         else:
-            if isinstance(node, Tensor):
-                array = node.numpy()
-            else:
-                array = node if isinstance(node, np.ndarray) else np.array(node, np.float32)
-            arrays.append(array)
-            structure += (array.shape, array.dtype)
+            array = node.numpy() if isinstance(node, Tensor) else np.array(node, np.float32)
+        arrays.append(array)
+        structure += (array.shape, array.dtype)
 
 
 def with_leaves(inputs: Any, leaves: Sequence[Tensor]) -> Any:

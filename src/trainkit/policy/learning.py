@@ -237,8 +237,8 @@ class Learning:
     def _count(self, taken: tuple[str, ...], sums: Sums, step: int) -> None:
         """Count an update, move the target networks, and add the metrics that are known without the device."""
         policy, steps = self._policy, self.steps
-        policy.n_updates += 1
-        policy.last_step = step
+        # Past `nn.Module.__setattr__`, which takes as long as a layer of a small network.
+        vars(policy).update(n_updates=policy.n_updates + 1, last_step=step)
         self._taken.clear()
         plain = {f"{name}_lr" if len(steps) > 1 else "lr": steps[name].lr(step) for name in taken}
         for name in taken:

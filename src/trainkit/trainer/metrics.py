@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -178,21 +179,36 @@ class Stopwatch:
             self.lap()
             self._started = None
 
-    @contextmanager
-    def measure(self, part: str, *, within: str | None = None) -> Iterator[None]:
+    def measure(self, part: str, *, within: str | None = None) -> "Measured":
         """Measure the time of the block as `part`; inside another part, `within`, subtract it from that part."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - started
-            for name, share in ((part, seconds), (within, -seconds)):
-                if name is None:
-                    continue
-                if (total := f"{name}_seconds") in self.parts:
-                    self.parts[total] += share
-                for interval in self.intervals:
-                    interval.seconds[name] = interval.seconds.get(name, 0.0) + share
+        return Measured(self, part, within)
+
+    def add(self, part: str, seconds: float) -> None:
+        """Add the time of a block to a part."""
+        if (total := f"{part}_seconds") in self.parts:
+            self.parts[total] += seconds
+        for interval in self.intervals:
+            interval.seconds[part] = interval.seconds.get(part, 0.0) + seconds
+
+
+class Measured:
+    """A block whose time is added to a stopwatch; a generator as a context takes twice as long."""
+
+    __slots__ = ("_part", "_started", "_stopwatch", "_within")
+
+    def __init__(self, stopwatch: Stopwatch, part: str, within: str | None) -> None:
+        self._stopwatch, self._part, self._within = stopwatch, part, within
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.perf_counter() - self._started
+        self._stopwatch.add(self._part, seconds)
+        if self._within is not None:
+            self._stopwatch.add(self._within, -seconds)
 
 
 class SmoothedLosses:
