@@ -182,7 +182,7 @@ def learn(policy: Any, draw: Draw, n_updates: int = 3) -> None:
         policy.preprocess.observe(to_device(observations(observation_space, 50, seed), policy.device))
         policy.preprocess.fold()
     n_rows = draw.number(1, 1024)
-    if "learn" in policy.learns_by:
+    if "learn" in policy.learning_methods:
         sizes = (n_rows, max(n_rows // 2, 1))
         rollout = played(policy, observation_space, sizes, seed=seed)
         for name, spread in (("log_prob", 0.3), ("value", 1.0)):  # as if the policy had changed since

@@ -68,7 +68,7 @@ def learned(name: str, space: Any = FOUR_NUMBERS, n_updates: int = 1, **options:
     at = Spaces(space, action_space)
     policy = kind.for_envs(at, **{"hidden": (8,), "device": "cpu", "seed": 3} | own | options)
     for seed in range(n_updates):
-        if "learn" in policy.learns_by:
+        if "learn" in policy.learning_methods:
             list(policy.learn(played(policy, space, (6, 6), seed=seed), step=seed))
         else:
             rng = np.random.default_rng(seed)

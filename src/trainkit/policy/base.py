@@ -746,7 +746,7 @@ class Policy(nn.Module):
         return MappingProxyType(self._learning.steps)
 
     @property
-    def learns_by(self) -> set[str]:
+    def learning_methods(self) -> set[str]:
         """The methods by which the policy learns: "update" from batches, "learn" from rollouts; may be empty."""
         has = {
             "update": self._learning.has_loss or type(self).update is not Policy.update,

@@ -667,4 +667,4 @@ def _is_saved(policy: Any) -> bool:
 
 def _learns(policy: Any) -> bool:
     """Return whether a policy has a way to learn."""
-    return bool(getattr(policy, "learns_by", hasattr(policy, "update") or hasattr(policy, "learn")))
+    return bool(getattr(policy, "learning_methods", hasattr(policy, "update") or hasattr(policy, "learn")))

@@ -209,7 +209,7 @@ class OnpolicyPolicy(StochasticPolicy):
     # ---- learning ----
 
     @property
-    def learns_by(self) -> set[str]:
+    def learning_methods(self) -> set[str]:
         """The method by which the policy learns, "learn"."""
         return {"learn"}
 

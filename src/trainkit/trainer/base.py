@@ -102,7 +102,7 @@ class Trainer(Generic[TraineeT]):
     total_timesteps = Elsewhere("max_epoch = 40 is the length of the run, in epochs of step_per_epoch")
 
     _unit: ClassVar[str] = "step"  # of the clock
-    _learns_by: ClassVar[str] = "update"  # the method a policy must have
+    _learning_method: ClassVar[str] = "update"  # the method a policy must have
     _learning: str = ""
     _stop_reason: str | None
     _buffer: Store
@@ -182,7 +182,7 @@ class Trainer(Generic[TraineeT]):
         """Check that the parts fit together, then apply the options that concern them."""
         collectors = {"train_collector": self._train_collector, "test_collector": self.test_collector}
         learners = self._learners()
-        check_parts(type(self).__name__, self.policy, self._learns_by, collectors, learners)
+        check_parts(type(self).__name__, self.policy, self._learning_method, collectors, learners)
         for learner in learners:
             if isinstance(learner.policy, HasBatchMemory) and isinstance(learner.buffer, UsesBatchMemory):
                 learner.buffer.use_batch_memory(learner.policy.batch_memory)

@@ -48,17 +48,17 @@ _TRAINEE_MEMBERS = (
 def check_parts(
     trainer: str,
     policy: Trainee,
-    learns_by: str,
+    learning_method: str,
     collectors: Mapping[str, Collector | TensorCollector | None],
     learners: Sequence[Learner],
 ) -> None:
     """Raise a `ConfigError` unless the policies can learn from their buffers, and all collectors have the policy."""
     for learner in learners:
         subject = f"{trainer}.policy" + (f"[{learner.name!r}]" if learner.name else "")
-        methods = getattr(learner.policy, "learns_by", {learns_by})
-        missing = [name for name in (learns_by, *_TRAINEE_MEMBERS) if not hasattr(learner.policy, name)]
-        if learns_by not in methods and learns_by not in missing:
-            missing.insert(0, learns_by)
+        methods = getattr(learner.policy, "learning_methods", {learning_method})
+        missing = [name for name in (learning_method, *_TRAINEE_MEMBERS) if not hasattr(learner.policy, name)]
+        if learning_method not in methods and learning_method not in missing:
+            missing.insert(0, learning_method)
         if missing:
             raise ConfigError(f"{subject} must learn, but {type(learner.policy).__name__} has no {', '.join(missing)}")
     given = {name: collector for name, collector in collectors.items() if collector is not None}

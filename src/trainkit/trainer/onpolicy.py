@@ -43,7 +43,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
         common: see `Options`.
     """
 
-    _learns_by: ClassVar[str] = "learn"
+    _learning_method: ClassVar[str] = "learn"
 
     _buffer: RolloutBuffer | TensorRolloutBuffer | MultiAgentBuffer
 
