@@ -64,8 +64,8 @@ class PendingUpdates:
         self.use_ratio(own)
 
 
-class Replay:
-    """The updates of one policy from its buffer: how many are pending, their batches, and priorities to be written.
+class UpdateQueue:
+    """The updates of one learner: how many are pending, their batches, and priorities to be written.
 
     Args:
         learner: the policy, its buffer and its clock.

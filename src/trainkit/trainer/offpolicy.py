@@ -15,7 +15,7 @@ from trainkit.core.protocols import (
 )
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.batches import Replay
+from trainkit.trainer.batches import UpdateQueue
 from trainkit.trainer.compatibility import check_length, check_replay, check_warmup
 from trainkit.trainer.options import KeywordOptions, Options
 
@@ -118,7 +118,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         )
         self._warmup: Literal["policy", "random"] = warmup
         self._collector = train_collector
-        self._replays = [self._replay_of(learner) for learner in learners]
+        self._queues = [self._queue_of(learner) for learner in learners]
         self._share_left: int | None = None  # updates left of a vector step's share, where one raised; else None
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
@@ -146,8 +146,8 @@ class OffpolicyTrainer(Trainer[TraineeT]):
     @batch_size.setter
     def batch_size(self, batch_size: int | None) -> None:
         with Checks(type(self).__name__) as checks:
-            for replay in self._replays:
-                learner = replay.learner
+            for queue in self._queues:
+                learner = queue.learner
                 check_replay(checks, learner.buffer, batch_size, self.refresh_priorities, self.updates_per_round)
                 learner.policy.check_draw(checks, learner.buffer, batch_size, self.updates_per_round)
         self._batch_size = batch_size
@@ -177,8 +177,8 @@ class OffpolicyTrainer(Trainer[TraineeT]):
 
     def _use_ratio(self, ratio: Fraction) -> None:
         self._ratio = ratio
-        for replay in self._replays:
-            replay.pending.use_ratio(ratio)
+        for queue in self._queues:
+            queue.pending.use_ratio(ratio)
 
     @property
     def step_per_collect(self) -> int | None:
@@ -212,8 +212,8 @@ class OffpolicyTrainer(Trainer[TraineeT]):
                 rule = f".learning_starts {self.learning_starts} are over, and updates are taken: give it before them"
                 checks.require(self._is_warming_up, rule)
         learning_starts = max(learning_starts, self.batch_size or 1)
-        for replay in self._replays:
-            replay.start_at(learning_starts)
+        for queue in self._queues:
+            queue.start_at(learning_starts)
         self._learning_starts = learning_starts
 
     @property
@@ -244,7 +244,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         if self._overlap or not self._has_ready:
             own = collector.overlap  # of the user
             collector.interrupt = self._interrupt.check
-            collector.allow_lag(self._replays[0].pending.count_after if self._replays else None)
+            collector.allow_lag(self._queues[0].pending.count_after if self._queues else None)
             if self._overlap:
                 collector.overlap = self._perform_share
                 if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
@@ -255,8 +255,8 @@ class OffpolicyTrainer(Trainer[TraineeT]):
                         stats = collector.resume()
                     else:
                         self._fire_collect_start()
-                        for replay in self._replays:
-                            replay.start_collect()
+                        for queue in self._queues:
+                            queue.start_collect()
                         stats = collector.collect(
                             n_step=self.step_per_collect,
                             n_episode=self.episode_per_collect,
@@ -265,63 +265,63 @@ class OffpolicyTrainer(Trainer[TraineeT]):
             finally:
                 collector.interrupt, collector.overlap = None, own
                 collector.allow_lag(None)
-            for replay in self._replays:
-                replay.count()
+            for queue in self._queues:
+                queue.count()
             self._after_collect(stats)
         if not self._overlap:
             with stopwatch.measure("update"):
-                for replay in self._replays:
-                    while replay.n_ready:
+                for queue in self._queues:
+                    while queue.n_ready:
                         self._interrupt.check()
-                        self._update(replay)
+                        self._update(queue)
 
     @property
     def _has_ready(self) -> bool:
         """Whether an update is ready."""
-        return any(replay.n_ready for replay in self._replays)
+        return any(queue.n_ready for queue in self._queues)
 
     @property
     def _is_warming_up(self) -> bool:
         """Whether no policy learns yet."""
-        return all(replay.learner.clock.env_step < replay.learns_from for replay in self._replays)
+        return all(queue.learner.clock.env_step < queue.learns_from for queue in self._queues)
 
-    def _replay_of(self, learner: Learner) -> Replay:
-        return Replay(learner, self._ratio, self.learning_starts, self.updates_per_round)
+    def _queue_of(self, learner: Learner) -> UpdateQueue:
+        return UpdateQueue(learner, self._ratio, self.learning_starts, self.updates_per_round)
 
-    def _update(self, replay: Replay) -> None:
+    def _update(self, queue: UpdateQueue) -> None:
         """Sample a batch, or a round of them; update the policy; write the new priorities."""
-        policy, buffer = replay.learner.policy, replay.learner.buffer
+        policy, buffer = queue.learner.policy, queue.learner.buffer
         if policy.n_updates == 0:
             policy.before_updates(buffer)
-        if not replay.batches:
+        if not queue.batches:
             with self._metrics.stopwatch.measure("sample"):
-                replay.draw(self.batch_size)
-        self._learning = replay.learner.name
-        batch = self._callbacks.transform(self, replay.batches[0])
-        replay.batches.popleft()  # only now: an exception in a callback must not lose it
-        result = policy.update(batch, step=replay.learner.clock.env_step)
+                queue.draw(self.batch_size)
+        self._learning = queue.learner.name
+        batch = self._callbacks.transform(self, queue.batches[0])
+        queue.batches.popleft()  # only now: an exception in a callback must not lose it
+        result = policy.update(batch, step=queue.learner.clock.env_step)
         if buffer.prioritized:
             if self.refresh_priorities == "update":
                 read_priority = result.read_priority
             else:
                 read_priority = result.copy_priority(in_order=self.refresh_priorities == "round")
-            replay.unwritten.append((batch.slots, read_priority))
+            queue.unwritten.append((batch.slots, read_priority))
         if self.refresh_priorities == "late":
-            self._write_priorities(replay, n_kept=1)
-        elif not replay.batches:
-            self._write_priorities(replay)
-        self._metrics.recent.count_replayed(replay.learner.name, batch.n_rows)
-        replay.pending.n_updates += 1
+            self._write_priorities(queue, n_kept=1)
+        elif not queue.batches:
+            self._write_priorities(queue)
+        self._metrics.recent.count_replayed(queue.learner.name, batch.n_rows)
+        queue.pending.n_updates += 1
         if self._share_left is not None:
             self._share_left -= 1
         self._callbacks.fire("on_update_end", self)
 
-    def _write_priorities(self, replay: Replay, *, n_kept: int = 0) -> None:
+    def _write_priorities(self, queue: UpdateQueue, *, n_kept: int = 0) -> None:
         """Write the new priorities of all but the last `n_kept` updates."""
-        n_written = len(replay.unwritten) - n_kept
+        n_written = len(queue.unwritten) - n_kept
         if n_written > 0:
             with self._metrics.stopwatch.measure("priorities"):
-                replay.write_priorities(n_written)
+                queue.write_priorities(n_written)
 
     # ---- updates overlapped with the environments' steps ----
 
@@ -334,10 +334,10 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         with self._metrics.stopwatch.measure("update", within=within):
             if self._share_left is None:
                 n_left = self._collector.n_vector_steps_left  # 0 in episodes that the user collects
-                n_ready = sum(replay.n_ready for replay in self._replays)
+                n_ready = sum(queue.n_ready for queue in self._queues)
                 self._share_left = -(-n_ready // n_left) if n_left else 0
             while self._share_left > 0:
-                self._update(next(replay for replay in self._replays if replay.n_ready))
+                self._update(next(queue for queue in self._queues if queue.n_ready))
             self._share_left = None
 
     # ---- interrupting, saving and resuming ----
@@ -351,19 +351,19 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         """Follow the policies that are trained from this epoch on."""
         if not self._epochs.is_running:
             learners = self.policy.learners(self.buffer, self._collector)
-            known = {(replay.learner.policy, replay.learner.buffer): replay for replay in self._replays}
-            self._replays = [
-                known.get((learner.policy, learner.buffer)) or self._replay_of(learner) for learner in learners
+            known = {(queue.learner.policy, queue.learner.buffer): queue for queue in self._queues}
+            self._queues = [
+                known.get((learner.policy, learner.buffer)) or self._queue_of(learner) for learner in learners
             ]
         super()._start_epoch()
 
     def _end_epoch(self) -> None:
         """Perform the updates of an incomplete round before the epoch is evaluated."""
         with self._metrics.stopwatch.measure("update"):
-            for replay in self._replays:
-                while replay.has_rest:
+            for queue in self._queues:
+                while queue.has_rest:
                     self._interrupt.check()
-                    self._update(replay)
+                    self._update(queue)
         super()._end_epoch()
 
     def _complete(self) -> None:
@@ -376,13 +376,13 @@ class OffpolicyTrainer(Trainer[TraineeT]):
 
     def _continue_without_rows(self) -> None:
         """Collect `learning_starts` new rows before updates continue."""
-        for replay in self._replays:
-            replay.discard(self.learning_starts)
+        for queue in self._queues:
+            queue.discard(self.learning_starts)
         self._share_left = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the states of the policies' updates."""
-        states = {replay.learner.prefix: replay.state_dict() for replay in self._replays}
+        states = {queue.learner.prefix: queue.state_dict() for queue in self._queues}
         return super().state_dict() | {
             f"{own}{key}": value for own, state in states.items() for key, value in state.items()
         }
@@ -391,12 +391,10 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         """Restore saved counters."""
         super().load_state_dict(state)
         learners = self.policy.learners(self.buffer, self._collector, state["learners"])
-        self._replays = [self._replay_of(learner) for learner in learners]
-        for replay in self._replays:
-            own = replay.learner.prefix
-            replay.load_state_dict(
-                {key.removeprefix(own): value for key, value in state.items() if key.startswith(own)}
-            )
+        self._queues = [self._queue_of(learner) for learner in learners]
+        for queue in self._queues:
+            own = queue.learner.prefix
+            queue.load_state_dict({key.removeprefix(own): value for key, value in state.items() if key.startswith(own)})
         self._share_left = None
 
 
