@@ -6,12 +6,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 import trainkit as tk
 from benchmarks.gpu.record import Piece, Row, Setup, Unit
 from benchmarks.gpu.timing import rates, table
 from benchmarks.gpu.workloads import FRAMES, SIX, WORKLOADS
 
+IMAGE = spaces.Box(0, 255, (FRAMES.shape or ())[1:], np.uint8)
 STORED = 20_000  # frames
 N_ENVS = 32
 PLACES = {"ordinary memory": False, "the device": True}
@@ -21,7 +23,7 @@ def buffer_of(setup: Setup, is_on_device: bool) -> tk.ReplayBuffer:
     """Make a full buffer of single frames, of which four make an observation."""
     n_rows, rng = 200 if setup.is_rehearsal else STORED, np.random.default_rng(0)
     return tk.ReplayBuffer.from_arrays(
-        obs=rng.integers(0, 255, (n_rows, *(FRAMES.shape or ())[1:]), np.uint8),
+        obs=rng.integers(0, 255, (n_rows, *IMAGE.shape), np.uint8),
         action=rng.integers(int(SIX.n), size=n_rows),
         reward=rng.choice([-1.0, 0.0, 1.0], n_rows),
         terminated=np.arange(n_rows, 0, -1) % 100 == 1,  # the last row, too
@@ -45,11 +47,11 @@ def updating(setup: Setup, n_rows: int, is_on_device: bool, engine: str, left_s:
 
 def writing(setup: Setup, is_on_device: bool, left_s: float) -> Row:
     """Measure vector steps of 32 environments that are stored, of which each sends 32 images to the device."""
-    box = tk.testing.FakeVectorEnv(FRAMES, SIX, n=4 if setup.is_rehearsal else N_ENVS, episode_length=500)
-    envs = tk.make_envs(box)
+    box = tk.testing.FakeVectorEnv(IMAGE, SIX, n=4 if setup.is_rehearsal else N_ENVS, episode_length=500)
+    envs = tk.make_envs(box, stack=4)
     frames = tk.engine.DeviceFrames(setup.device) if is_on_device else None
     policy = tk.RandomPolicy(envs.action_space, seed=1)
-    collector = tk.Collector(policy, envs, tk.ReplayBuffer(2_000, stack=4, frames=frames))
+    collector = tk.Collector(policy, envs, tk.ReplayBuffer(2_000, frames=frames))
     return {"rates": rates(lambda: collector.collect(n_step=box.num_envs), setup)}
 
 

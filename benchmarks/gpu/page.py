@@ -1,4 +1,4 @@
-"""The page of results: what was measured, section by section, and what has not run, a line each."""
+"""The page of results: what was measured, section by section, and what has not run, with the reason."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,12 +48,15 @@ def provenance(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def not_run(setup: Setup, pieces: Sequence[Piece], record: Record) -> Iterator[str]:
-    """Yield a line for each unit without a row."""
+    """Yield the units without a row, those of a piece with the same reason together."""
     for piece in pieces:
+        units: dict[str, list[str]] = {}
         for unit in piece.units(setup):
             reason = record.why_not(piece.name, unit.name)
             if reason is not None:
-                yield f"- {piece.title}: {unit.name} ({reason})"
+                units.setdefault(reason, []).append(unit.name)
+        for reason, names in units.items():
+            yield f"- {piece.title}, {reason}: {'; '.join(names)}"
 
 
 def write(setup: Setup, pieces: Sequence[Piece], record: Record) -> Path:
