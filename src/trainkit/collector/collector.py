@@ -24,7 +24,7 @@ from trainkit.core.assignments import fixed_options
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.policy_use import PolicyUse
-from trainkit.core.protocols import BehaviorPolicy, Policy, Recorder, RowStore
+from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
@@ -119,7 +119,7 @@ class Collector:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: ActingPolicy,
         envs: Envs,
         buffer: RowStore | None = None,
         *,
@@ -206,7 +206,7 @@ class Collector:
         return self._behavior.players(np.array([env_id]))[0]
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> ActingPolicy:
         """What chooses the actions; another one needs another collector."""
         return self._policy
 
@@ -864,7 +864,7 @@ class Collector:
             self.events.load_state_dict(state["events"], self._envs.obs)
 
 
-def _behavior_of(policy: Policy, envs: Envs, *, in_evaluation: bool, rows_per_step: int) -> BehaviorPolicy:
+def _behavior_of(policy: ActingPolicy, envs: Envs, *, in_evaluation: bool, rows_per_step: int) -> BehaviorPolicy:
     """Return what acts for a policy in a collector's environments."""
     behavior = policy.behavior_for(envs, in_evaluation=in_evaluation, rows_per_step=rows_per_step)
     if behavior is not None:

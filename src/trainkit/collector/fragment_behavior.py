@@ -16,7 +16,7 @@ from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import tree
 from trainkit.core.data import ActOutput, ArraySpec, Obs
 from trainkit.core.errors import Checks
-from trainkit.core.protocols import Policy
+from trainkit.core.protocols import ActingPolicy
 from trainkit.core.worker_process import packed
 from trainkit.envs.actors import Actor
 from trainkit.envs.envs import Envs, rows_of
@@ -106,7 +106,7 @@ class FragmentBehavior(SingleBehavior):
         ConfigError: the policy cannot be copied, or has a state from step to step.
     """
 
-    def __init__(self, policy: Policy, envs: Envs) -> None:
+    def __init__(self, policy: ActingPolicy, envs: Envs) -> None:
         super().__init__(policy, envs.n)
         self.acts: Any = self
         self._policy: Any = policy

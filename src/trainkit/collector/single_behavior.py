@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.data import ArraySpec, RowSpec
-from trainkit.core.protocols import HasActionStd, Policy
+from trainkit.core.protocols import ActingPolicy, HasActionStd
 
 
 class SingleBehavior:
@@ -18,7 +18,7 @@ class SingleBehavior:
         normal: the policy, where it may draw actions from normal distributions.
     """
 
-    def __init__(self, policy: Policy, n_envs: int) -> None:
+    def __init__(self, policy: ActingPolicy, n_envs: int) -> None:
         self.acts: Any = policy
         self.normal = policy if isinstance(policy, HasActionStd) else None
         self._policy = policy

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainkit.core.errors import BusyError
-from trainkit.core.protocols import Policy
+from trainkit.core.protocols import ActingPolicy
 
 _registering = threading.Lock()
 _locks: "weakref.WeakKeyDictionary[object, threading.RLock]" = weakref.WeakKeyDictionary()
@@ -19,7 +19,7 @@ class PolicyUse:
         policy: of a trainer or a collector.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: ActingPolicy) -> None:
         self._policy, self._lock = policy, _lock_of(policy)
 
     @contextmanager

@@ -99,7 +99,7 @@ class Seedable(Protocol):
     def seed(self, root: int) -> None: ...
 
 
-class Policy(Protocol):
+class ActingPolicy(Protocol):
     """A policy as a collector uses it."""
 
     @property
@@ -195,7 +195,7 @@ class BehaviorPolicy(Protocol):
 
     @property
     def acts(self) -> Any:
-        """What has `act`, as in `Policy`."""
+        """What has `act`, as in `ActingPolicy`."""
         ...
 
     @property
@@ -246,8 +246,8 @@ class PredictsReturns(Protocol):
         ...
 
 
-class UpdateResult(Protocol):
-    """The result of an update, still on its device."""
+class HasPriority(Protocol):
+    """The result of an update, whose priorities are still on its device."""
 
     @property
     def priority(self) -> object:
@@ -295,7 +295,7 @@ class Learner:
 Component = tuple[Callable[[], Any], Callable[[Any], object]]  # of a checkpoint: how it is read and restored
 
 
-class Trainee(Policy, Seedable, Protocol):
+class Trainee(ActingPolicy, Seedable, Protocol):
     """A policy as every trainer uses it."""
 
     def learners(self, buffer: Any, clock: StepClock, names: Sequence[str] | None = None) -> Sequence[Learner]:
@@ -405,7 +405,7 @@ class OffpolicyTrainee(Trainee, Protocol):
         """Adapt to the rows in a buffer before the first update."""
         ...
 
-    def update(self, batch: Any, *, step: int) -> UpdateResult:
+    def update(self, batch: Any, *, step: int) -> HasPriority:
         """Learn from a batch that `draw` returned; `step` is the clock."""
         ...
 
@@ -436,7 +436,7 @@ class OnpolicyTrainee(Trainee, Protocol):
         """The names of the columns that its updates read in `extras`; empty for most policies."""
         ...
 
-    def learn(self, rollout: Any, *, step: int, batch_size: int | None, repeat: int) -> Iterator[UpdateResult]:
+    def learn(self, rollout: Any, *, step: int, batch_size: int | None, repeat: int) -> Iterator[object]:
         """Learn from all rows `repeat` times, in batches; one item per update, taken when the iterator advances.
 
         `rollout` is a `Rollout`, or a `TensorRollout` of a simulator.

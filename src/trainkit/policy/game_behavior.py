@@ -14,7 +14,7 @@ from trainkit.core.data import PLAYED_BY, STATE, ActOutput, ArraySpec, Obs, RowP
 from trainkit.core.errors import CheckpointError, ConfigError
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import Games, Policy
+from trainkit.core.protocols import ActingPolicy, Games
 from trainkit.core.spaces import array_specs
 from trainkit.policy.persistence import acting_state
 
@@ -64,7 +64,7 @@ class Player(NamedTuple):
     """A policy in play, which may have been removed since."""
 
     name: str
-    policy: Policy
+    policy: ActingPolicy
     clock: PolicyClock
     view: AgentView | None  # None where it sees rows as they are
     copy_of: str | None  # the name of the policy that it is a frozen copy of

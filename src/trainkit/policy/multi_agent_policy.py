@@ -18,7 +18,7 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMism
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
 from trainkit.core.observations import ObservationReader
-from trainkit.core.protocols import Component, Games, Learner, MultiAgentStore, Policy, Seedable, StepClock
+from trainkit.core.protocols import ActingPolicy, Component, Games, Learner, MultiAgentStore, Seedable, StepClock
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
 from trainkit.policy.export import Exportable, export_policy
@@ -63,7 +63,7 @@ class MultiAgentPolicy:
             is_given = isinstance(policies, Mapping) and len(policies) > 0
             checks.require(is_given, f".policies must be a dict {{name: policy}}, got {policies!r}")
             checks.integer("seed", seed, low=0, optional=True)
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str, ActingPolicy] = {}
         self._numbers: dict[str, int] = {}
         self._n_added = self._n_removed_updates = 0
         self.clocks: dict[str, PolicyClock] = {}
@@ -248,7 +248,7 @@ class MultiAgentPolicy:
         self._views[name] = self.view_by(self[name], games, agents)
         return self._views[name]
 
-    def view_by(self, policy: Policy, games: Games, agents: Iterable[str]) -> AgentView | None:
+    def view_by(self, policy: ActingPolicy, games: Games, agents: Iterable[str]) -> AgentView | None:
         """Check the spaces of any policy, and return its view of these agents; see `view_of`."""
         kinds = {one.part: one for agent, one in games.agent_views.items() if agent in agents}
         is_own = getattr(policy, "observation_space", None) != games.observation_space

@@ -14,7 +14,7 @@ from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import Policy, Simulator
+from trainkit.core.protocols import ActingPolicy, Simulator
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import make_envs
@@ -310,7 +310,7 @@ def _check_acting(checks: Checks, explore: object, exploration: object, override
 
 @checked
 def evaluate(
-    policy: Policy,
+    policy: ActingPolicy,
     env: EnvSpec | Simulator,
     *,
     n_episode: int = 10,

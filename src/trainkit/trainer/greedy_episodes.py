@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trainkit.buffer.nstep import shape_reward
 from trainkit.core import tree
 from trainkit.core.data import Horizon, Obs, ReturnScale, Transition, any_true
-from trainkit.core.protocols import Policy, PredictsReturns
+from trainkit.core.protocols import ActingPolicy, PredictsReturns
 from trainkit.core.stats import Summary
 
 _N_ROWS = 512  # of one forward pass
@@ -28,7 +28,9 @@ class GreedyEpisodes:
         states: returns the recurrent states of all environments after a step, [N, S]; None without a memory.
     """
 
-    def __init__(self, policy: Policy, n_envs: int, states: Callable[[], NDArray[np.float32]] | None = None) -> None:
+    def __init__(
+        self, policy: ActingPolicy, n_envs: int, states: Callable[[], NDArray[np.float32]] | None = None
+    ) -> None:
         horizon = getattr(policy, "horizon", Horizon())
         is_custom = callable(horizon.reward) and not isinstance(horizon.reward, ReturnScale)
         self._predictor = policy if isinstance(policy, PredictsReturns) and not is_custom else None

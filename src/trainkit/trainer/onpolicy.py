@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 from trainkit.buffer import MultiAgentBuffer, RolloutBuffer
 from trainkit.collector import Collector
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
-from trainkit.core.protocols import Trainee, UpdateResult
+from trainkit.core.protocols import Trainee
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.simulators import TensorCollector, TensorRolloutBuffer
@@ -98,7 +98,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
         self._repeat_per_collect, self._batch_size = repeat_per_collect, batch_size
         self._collector = train_collector
         self._has_rollout = False  # whether one is collected and not fully learned from
-        self._updates: Iterator[UpdateResult] | None = None  # the rest of the updates from the rollout
+        self._updates: Iterator[object] | None = None  # the rest of the updates from the rollout
         super().__init__(
             policy, train_collector, buffer, max_epoch=max_epoch, step_per_epoch=step_per_epoch, options=options
         )
@@ -188,7 +188,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
         self._updates, self._has_rollout = None, False
         self.buffer.clear()
 
-    def _all_updates(self) -> Iterator[UpdateResult]:
+    def _all_updates(self) -> Iterator[object]:
         """Let every policy that is trained learn from its rows and discard them, one after the other."""
         learners = self.policy.learners(self.buffer, self._collector)
         self._metrics.follow(learners)

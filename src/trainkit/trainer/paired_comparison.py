@@ -7,7 +7,7 @@ from typing import Any
 
 from trainkit.core import seeding
 from trainkit.core.errors import Checks
-from trainkit.core.protocols import Policy
+from trainkit.core.protocols import ActingPolicy
 from trainkit.core.signatures import checked
 from trainkit.core.stats import format_number
 from trainkit.envs.make import EnvSpec
@@ -65,8 +65,8 @@ class PairedComparison:
 
 @checked
 def compare(
-    policy: Policy,
-    baseline: Policy,
+    policy: ActingPolicy,
+    baseline: ActingPolicy,
     env: EnvSpec,
     *,
     n_episode: int = 100,
