@@ -326,7 +326,7 @@ def test_engines_agree_whatever_the_optimizer(optimizer: Any) -> None:
 def test_a_policy_is_loaded_with_its_optimizer_and_scheduler(optimizer: Any, tmp_path: Path) -> None:
     policy = made(optimizer=optimizer, lr=COSINE)
     loaded = tk.load_policy(policy.save(tmp_path / "saved"), device="cpu")
-    steps = [one._learning.steps["network"] for one in (policy, loaded)]
+    steps = [one.gradient_steps["network"] for one in (policy, loaded)]
     assert steps[1].state_dict()["param_groups"] == steps[0].state_dict()["param_groups"]
     assert updated(loaded, range(5)) == updated(policy, range(5))
 
@@ -335,9 +335,9 @@ def test_what_a_file_cannot_hold_is_named_in_the_log(tmp_path: Path, caplog: pyt
     folder = made(optimizer=lambda params: Signs(params)).save(tmp_path / "saved")
     loaded = tk.load_policy(folder, device="cpu")
     assert "cannot say what optimizer of its policy was: made without" in caplog.text
-    assert loaded._learning.steps["network"].optimizer == Adam(5e-4)
+    assert loaded.gradient_steps["network"].optimizer == Adam(5e-4)
     given = tk.load_policy(folder, device="cpu", optimizer=Signs)
-    assert given._learning.steps["network"].optimizer == TorchOptimizer(Signs, 5e-4)
+    assert given.gradient_steps["network"].optimizer == TorchOptimizer(Signs, 5e-4)
 
 
 def test_a_class_that_is_not_imported_is_named_in_the_log(
@@ -347,7 +347,7 @@ def test_a_class_that_is_not_imported_is_named_in_the_log(
     monkeypatch.delattr(f"{__name__}.Signs")
     loaded = tk.load_policy(folder, device="cpu")
     assert f"optimizer was of {__name__}.Signs, which is not imported: made without" in caplog.text
-    assert loaded._learning.steps["network"].optimizer == Adam(5e-4)
+    assert loaded.gradient_steps["network"].optimizer == Adam(5e-4)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_network_is_as_before_after_a_step_and_after_an_error_in_one() -> None
         policy.student(rows.obs)
         raise RuntimeError("within the loss")
 
-    policy._learning.steps["student"].loss = interrupted
+    policy.gradient_steps["student"].loss = interrupted
     with pytest.raises(RuntimeError, match="within the loss"):
         policy.update(batch_of(16), step=2)
     assert_same(parameters_of(policy), weights)
@@ -269,7 +269,7 @@ def test_tf32_is_switched_on_for_the_loss_and_its_backward_pass_alone(precision:
 
 def test_tf32_on_the_cpu_is_float32() -> None:
     policy, exact = Own(precision="tf32"), Own()
-    step = policy._learning.steps["student"]
+    step = policy.gradient_steps["student"]
     before, seen = switches(), []
     step(lambda: seen.append(switches()) or policy.student(torch.ones(2, 4))["raw"].sum(), step=0)
     assert seen == [before]

@@ -82,7 +82,7 @@ class Agreement:
             lr: Tensor | None = None,
         ) -> Taken:
             def evaluate(policy: Any, given: Any) -> Numbers:
-                own_step = policy._learning.steps[objective.name]
+                own_step = policy.gradient_steps[objective.name]
                 own_objective = replace(objective, loss=own_step.loss, to_rows=policy.rows, module=own_step.module)
                 return _differentiated(own_step, own_objective, given)
 

@@ -227,7 +227,7 @@ def losses_of_an_update() -> tuple[SACPolicy, dict[str, Callable[[], Tensor]]]:
 def test_gradients_are_the_slopes_of_the_loss(name: str) -> None:
     policy, losses = losses_of_an_update()
     loss, gap, largest = losses[name], 1e-6, 0.0
-    parameters = list(policy._learning.steps[name].module.parameters())
+    parameters = list(policy.gradient_steps[name].module.parameters())
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss(), parameters), strict=True):
         flat, slopes = parameter.detach().view(-1), torch.zeros(parameter.numel(), dtype=torch.float64)
         for place in range(len(flat)):
@@ -442,7 +442,7 @@ def test_for_envs_passes_every_word_on() -> None:
     policy = made(hidden=(5, 6), n_step=3, gamma=0.9, reward="sign", lr=0.125, tau=0.5, max_grad_norm=2.0)
     assert (policy.horizon.n_step, policy.horizon.gamma, policy.horizon.reward) == (3, 0.9, "sign")
     assert policy._learning.targets["critic"].spec == Target(every=1, unit="updates", tau=0.5)
-    steps = policy._learning.steps
+    steps = policy.gradient_steps
     assert {name: (step.optimizer.lr, step.clip) for name, step in steps.items()} == {
         "critic": (0.125, Clip(2.0)),
         "actor": (0.125, Clip(2.0)),

@@ -114,7 +114,7 @@ def test_another_domain_is_refused() -> None:
 
 
 def adam(trainer: Any) -> Any:
-    return trainer.policy._learning.steps["actor"].optimizer
+    return trainer.policy.gradient_steps["actor"].optimizer
 
 
 PINK = tk.ColoredNoise()
@@ -133,7 +133,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
-    "max_grad_norm": (3.0, lambda t: t.policy._learning.steps["critic"].clip.limit),
+    "max_grad_norm": (3.0, lambda t: t.policy.gradient_steps["critic"].clip.limit),
     "tau": (0.5, lambda t: t.policy._learning.targets["critic"].spec.tau),
     "temperature": (0.5, lambda t: t.policy._schedule(0)),
     "initial_temperature": (0.5, lambda t: pytest.approx(t.policy.learned_temperature.log.exp().item())),

@@ -81,7 +81,7 @@ def test_images_take_the_other_table(preset: Any) -> None:
 
 
 def adam(trainer: Any) -> Any:
-    return next(iter(trainer.policy._learning.steps.values())).optimizer
+    return next(iter(trainer.policy.gradient_steps.values())).optimizer
 
 
 # Each setting, another value of it, and what has that value then.
@@ -111,7 +111,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
-    "max_grad_norm": (3.0, lambda t: next(iter(t.policy._learning.steps.values())).clip.limit),
+    "max_grad_norm": (3.0, lambda t: next(iter(t.policy.gradient_steps.values())).clip.limit),
     "batch_size": (9, lambda t: t.batch_size),
     "schedule_steps": (999, lambda t: adam(t).lr.knots[-1][0]),
     "max_epoch": (6, lambda t: t.max_epoch),

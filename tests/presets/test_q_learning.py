@@ -268,7 +268,7 @@ def test_an_unknown_domain_is_refused() -> None:
 
 # ---- settings ----
 
-adam: Callable[[Any], Any] = lambda trainer: trainer.policy._learning.steps["network"].optimizer  # noqa: E731 - a short word
+adam: Callable[[Any], Any] = lambda trainer: trainer.policy.gradient_steps["network"].optimizer  # noqa: E731 - a short word
 
 
 class Lives(Walk):
@@ -344,7 +344,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "adam_eps": (0.25, lambda t: adam(t).eps),
-    "max_grad_norm": (3.0, lambda t: t.policy._learning.steps["network"].clip.limit),
+    "max_grad_norm": (3.0, lambda t: t.policy.gradient_steps["network"].clip.limit),
     "epsilon": (0.75, lambda t: t.policy.exploration.epsilon(0)),
     "target_every": (77, lambda t: t.policy._learning.targets["network"].spec.every),
     "target_tau": (0.5, lambda t: t.policy._learning.targets["network"].spec.tau),

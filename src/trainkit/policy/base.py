@@ -363,11 +363,11 @@ class Policy(nn.Module):
         A number, knots or a schedule of the environment step takes the place of the former one, also of a torch
         scheduler. The moments of the optimizers stay.
         """
-        return next((one.lr(self.last_step) for one in self._learning.steps.values()), math.nan)
+        return next((one.lr(self.last_step) for one in self._learning.gradient_steps.values()), math.nan)
 
     @lr.setter
     def lr(self, lr: Scheduled) -> None:
-        name, steps = type(self).__name__, self._learning.steps.values()
+        name, steps = type(self).__name__, self._learning.gradient_steps.values()
         schedule = as_schedule(name, "lr", lr, low=0)
         with Checks(name) as checks:
             rule = ".lr has no gradient step to set it of: give add_gradient_step an optimizer with it, Adam(lr)"
@@ -512,7 +512,7 @@ class Policy(nn.Module):
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that differ from the policy's or do not fit its networks, else store them."""
         if self.auxiliary is not None and not any(
-            isinstance(one.loss, AuxiliaryLoss) for one in self._learning.steps.values()
+            isinstance(one.loss, AuxiliaryLoss) for one in self._learning.gradient_steps.values()
         ):
             raise ConfigError(
                 f"{type(self).__name__}.auxiliary has no effect: name the network that has the encoder, "
@@ -540,7 +540,7 @@ class Policy(nn.Module):
 
     def _check_recordable(self) -> None:
         """Give up CUDA graphs if one cannot record a gradient step."""
-        for gradient_step in self._learning.steps.values():
+        for gradient_step in self._learning.gradient_steps.values():
             if self._engine.is_graph and gradient_step.not_recordable is not None:
                 self._engine.give_up(gradient_step.not_recordable)
 
@@ -677,7 +677,7 @@ class Policy(nn.Module):
         Raises:
             ConfigError: there is a gradient step of this name, or `reads` names none, or one with another `every`.
         """
-        self._check_new("gradient_step", name, self._learning.steps)
+        self._check_new("gradient_step", name, self._learning.gradient_steps)
         if reads is not None:
             self._check_reads(name, reads, every)
         module.to(self.device)
@@ -690,7 +690,7 @@ class Policy(nn.Module):
                 trained = nn.ModuleList([module, self.auxiliary])
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "every": every, "after": after}
         how |= {"reads": reads, "training": training}
-        self._learning.steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
+        self._learning.gradient_steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
         self._check_recordable()
         if self._seed is not None:
             for own_name in {name, "auxiliary"} & self._drawn.keys():
@@ -708,7 +708,10 @@ class Policy(nn.Module):
 
     def _check_reads(self, name: str, reads: str, every: int) -> None:
         """Raise unless an earlier gradient step of this name is taken in the same updates."""
-        subject, known = f"{type(self).__name__}.add_gradient_step({name!r}, reads={reads!r})", self._learning.steps
+        subject, known = (
+            f"{type(self).__name__}.add_gradient_step({name!r}, reads={reads!r})",
+            self._learning.gradient_steps,
+        )
         if reads not in known:
             raise ConfigError(f"{subject} must name an earlier gradient step, got {reads!r}: there are {list(known)}")
         if known[reads].every != every:
@@ -731,7 +734,9 @@ class Policy(nn.Module):
         Trainers call this where an epoch starts.
         """
         parameters, modules = set(self.parameters()), set(self.modules())
-        moved = {name: set(one.module.parameters()) <= parameters for name, one in self._learning.steps.items()}
+        moved = {
+            name: set(one.module.parameters()) <= parameters for name, one in self._learning.gradient_steps.items()
+        }
         moved |= {f"target {name}": one.network in modules for name, one in self._learning.targets.items()}
         lost = [name for name, is_there in moved.items() if not is_there]
         if lost:
@@ -743,7 +748,7 @@ class Policy(nn.Module):
     @property
     def gradient_steps(self) -> Mapping[str, GradientStep]:
         """The gradient steps of an update by name, in their order."""
-        return MappingProxyType(self._learning.steps)
+        return MappingProxyType(self._learning.gradient_steps)
 
     @property
     def learning_methods(self) -> set[str]:
@@ -902,7 +907,7 @@ class Policy(nn.Module):
                 process_group.copy(tensor)
         self.statistics.join(process_group)
         self._learning.process_group = process_group
-        for gradient_step in self._learning.steps.values():
+        for gradient_step in self._learning.gradient_steps.values():
             gradient_step.process_group = process_group
         self._check_recordable()
 

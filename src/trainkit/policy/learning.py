@@ -83,7 +83,7 @@ class Learning:
         policy: has the device, the engine, the schedules and noise of losses, and counts its updates.
 
     Attributes:
-        steps: the gradient steps by name, in their order.
+        gradient_steps: by name, in their order.
         targets: the target networks by name.
         metrics: of the updates since the last report.
         watched: those that the policy decides by; None where there are none.
@@ -95,7 +95,7 @@ class Learning:
     def __init__(self, policy: "Policy") -> None:
         self._policy = policy
         self._subject = type(policy).__name__
-        self.steps: dict[str, GradientStep] = {}
+        self.gradient_steps: dict[str, GradientStep] = {}
         self.targets: dict[str, TargetNetwork] = {}
         self._taken: set[str] = set()  # gradient steps of the update in progress
         self.metrics = MeanMetrics()
@@ -107,7 +107,7 @@ class Learning:
     @property
     def has_loss(self) -> bool:
         """Whether an update can be taken by the gradient steps' own losses."""
-        return any(gradient_step.loss is not None for gradient_step in self.steps.values())
+        return any(gradient_step.loss is not None for gradient_step in self.gradient_steps.values())
 
     def update(
         self, columns: Any, n_rows: int, frames: Any = None, *, step: int
@@ -115,15 +115,15 @@ class Learning:
         """Take one update on the columns of B rows; return its result and its metrics."""
         policy, engine = self._policy, self._policy.engine
         number = policy.n_updates + 1
-        due = tuple([name for name, one in self.steps.items() if number % one.every == 0])
+        due = tuple([name for name, one in self.gradient_steps.items() if number % one.every == 0])
         inputs = policy.loss_inputs(n_rows, step=step)
         take = partial(self.take_steps, due=due, n_rows=n_rows, step=step)
         with policy.layers_draw():
             if engine.is_graph:
-                rates = {name: self.steps[name].lr(step) for name in due}
+                rates = {name: self.gradient_steps[name].lr(step) for name in due}
                 watched = () if self.watched is None else self.watched.sums.on_device(due)
                 fixed = frames, self.metrics.on_device(due), watched, *self.divergence.memory
-                kind = "" if len(due) == len(self.steps) else "+".join(due)
+                kind = "" if len(due) == len(self.gradient_steps) else "+".join(due)
                 how: dict[str, Any] = {"name": kind, "variant": self.divergence.on_nan, "memory": self.memory}
                 kept, (metrics, sums) = engine.update(take, (columns, inputs, rates), fixed, **how)
             else:
@@ -151,7 +151,7 @@ class Learning:
         inputs = {**inputs, **policy.loss_noise(n_rows)}
         results = StepResults(self._subject)
         for name in due:
-            gradient_step = self.steps[name]
+            gradient_step = self.gradient_steps[name]
             if gradient_step.loss is None:
                 continue
             policy.enter_step(gradient_step)
@@ -173,7 +173,7 @@ class Learning:
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on a loss by torch; return what else the loss returned."""
-        policy, gradient_step = self._policy, self.steps[name]
+        policy, gradient_step = self._policy, self.gradient_steps[name]
         policy.enter_step(gradient_step)
         minimize = partial(policy.engine.minimize, gradient_step, OwnObjective(loss), (), step=step)
         with policy.layers_draw():
@@ -185,7 +185,7 @@ class Learning:
         self, priority: Tensor | NDArray[np.float32] | None, metrics: Mapping[str, Scalar], *, step: int
     ) -> UpdateResult:
         """Count an update whose gradient steps were taken by `minimize`."""
-        taken = tuple(name for name in self.steps if name in self._taken)
+        taken = tuple(name for name in self.gradient_steps if name in self._taken)
         is_lost, sums = self._sum_up(metrics, taken)
         self._count(taken, sums, step)
         return UpdateResult(priority, is_lost)
@@ -204,9 +204,9 @@ class Learning:
         if is_known and taken.skipped and self.divergence.on_nan == "raise":
             pending.clear()
             self._taken.clear()
-            lr = self.steps[name].lr(step)
+            lr = self.gradient_steps[name].lr(step)
             raise self.divergence.error(taken, update=self._policy.n_updates + 1, step=step, lr=lr)
-        prefix = f"{name}_" if len(self.steps) > 1 else ""
+        prefix = f"{name}_" if len(self.gradient_steps) > 1 else ""
         self._taken.add(name)
         pending[f"{prefix}loss"] = taken.loss
         pending[f"{prefix}grad_norm"] = taken.norm
@@ -236,7 +236,7 @@ class Learning:
 
     def _count(self, taken: tuple[str, ...], sums: Sums, step: int) -> None:
         """Count an update, move the target networks, and add the metrics that are known without the device."""
-        policy, steps = self._policy, self.steps
+        policy, steps = self._policy, self.gradient_steps
         # Past `nn.Module.__setattr__`, which takes as long as a layer of a small network.
         vars(policy).update(n_updates=policy.n_updates + 1, last_step=step)
         self._taken.clear()
@@ -276,7 +276,7 @@ class Learning:
     def state_dict(self) -> dict[str, Any]:
         """Return the states of optimizers, target networks and metrics."""
         return {
-            "optimizers": {name: one.state_dict() for name, one in self.steps.items()},
+            "optimizers": {name: one.state_dict() for name, one in self.gradient_steps.items()},
             "targets": {name: one.state_dict() for name, one in self.targets.items()},
             "metrics": self.metrics.state_dict(),
             **({} if self.watched is None else {"watched": self.watched.sums.state_dict()}),
@@ -284,7 +284,7 @@ class Learning:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the states of the same gradient steps and target networks."""
-        for name, gradient_step in self.steps.items():
+        for name, gradient_step in self.gradient_steps.items():
             gradient_step.load_state_dict(state["optimizers"][name])
         for name, target in self.targets.items():
             target.load_state_dict(state["targets"][name])

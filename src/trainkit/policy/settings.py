@@ -55,11 +55,11 @@ def _of_learning(learning: "Learning") -> dict[str, Plain]:
     "lr" is the learning rate of all optimizers, where it is the same.
     """
     flat: dict[str, Plain] = {}
-    rates = [described("lr", getattr(step.optimizer, "lr", None)) for step in learning.steps.values()]
+    rates = [described("lr", getattr(step.optimizer, "lr", None)) for step in learning.gradient_steps.values()]
     if rates and all(rate == rates[0] for rate in rates):
         flat |= rates[0]
-    for name, step in learning.steps.items():
-        prefix = "" if len(learning.steps) == 1 else f"{name}/"
+    for name, step in learning.gradient_steps.items():
+        prefix = "" if len(learning.gradient_steps) == 1 else f"{name}/"
         parts = {**described("optimizer", step.optimizer), **described("clip", step.clip)}
         flat |= {f"{prefix}{path}": own for path, own in parts.items()}
         flat[f"{prefix}layers"] = ", ".join(_layers(step.module))
