@@ -78,7 +78,7 @@ def is_judged(name: str) -> bool:
     """Return whether a preset learns in environments of one agent; those with a memory have a page of their own."""
     preset = tk.presets.PRESETS[name]
     is_offline = isinstance(preset, tk.presets.OfflinePreset)
-    return not is_offline and name not in ("ippo", "mappo") and preset.table().recurrent is None
+    return not is_offline and name not in ("ippo", "mappo") and preset.table()["recurrent"] is None
 
 
 def accepts(name: str, task: Task) -> bool:
@@ -109,7 +109,7 @@ def _domain(preset: Any, task: Task) -> str:
 
 
 def _n_epochs(table: Any, task: Task) -> int:
-    return int(table.max_epoch if task.steps is None else task.steps // table.step_per_epoch)
+    return int(table["max_epoch"] if task.steps is None else task.steps // table["step_per_epoch"])
 
 
 def learn(name: str, preset: str, seed: int) -> dict[str, Any]:

@@ -71,8 +71,8 @@ def test_the_page_has_all_warnings_of_a_seed_that_is_no_better_than_random() -> 
 def test_a_run_depends_on_the_table_and_its_steps() -> None:
     name, preset, seed, n_epochs, settings = key_of("breakout", "ppo", 201)
     table = tk.presets.ppo.table("grid")
-    assert (name, preset, seed, n_epochs) == ("breakout", "ppo", 201, 200_000 // table.step_per_epoch)
-    assert settings["hidden"] == str(table.hidden)
+    assert (name, preset, seed, n_epochs) == ("breakout", "ppo", 201, 200_000 // table["step_per_epoch"])
+    assert settings["hidden"] == str(table["hidden"])
     assert key_of("cartpole", "dqn", 201)[-1] != key_of("breakout", "dqn", 201)[-1]  # another table
     assert key_of("cartpole", "dqn", 201)[-1] == key_of("acrobot", "dqn", 201)[-1]  # general: the same
 
@@ -113,7 +113,7 @@ def test_finished_runs_are_kept_and_those_of_other_settings_run_again(
 
 
 def test_a_run_is_of_the_general_table_and_ends_with_unseen_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    step_per_epoch = tk.presets.reinforce.table().step_per_epoch
+    step_per_epoch = tk.presets.reinforce.table()["step_per_epoch"]
     short = general_tables.Task(env="CartPole-v1", episodes=3, steps=step_per_epoch)  # one epoch
     monkeypatch.setitem(TASKS, "cartpole", short)
     result = general_tables.learn("cartpole", "reinforce", 201)

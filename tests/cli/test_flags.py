@@ -84,7 +84,7 @@ def test_the_help_of_a_preset_has_each_setting_with_its_meaning_and_default(
         main(["train", name, "--help"])
     assert caught.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
-    lr = format_for_shell(PRESETS[name].table().lr)
+    lr = format_for_shell(PRESETS[name].table()["lr"])
     assert re.search(rf"--lr SCHEDULE learning rate \[{re.escape(lr)}[\],]", shown)
     assert re.search(r"--hidden LIST widths of the hidden layers \[", shown)
     assert "--n-test-envs N environments that evaluations step together [10" in shown

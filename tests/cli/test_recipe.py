@@ -3,7 +3,6 @@
 import json
 import platform
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,7 @@ def test_a_run_is_repeated_whatever_the_defaults_are_now_with_other_settings_on_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     run = train(tmp_path / "first", "dqn", "CartPole-v1", settings=f"{TINY} max_epoch=1 episode_per_test=1")
-    table = {domain: replace(own, gamma=0.5, double=True) for domain, own in tk.presets.dqn._tables.items()}
+    table = {domain: {**own, "gamma": 0.5, "double": True} for domain, own in tk.presets.dqn._tables.items()}
     monkeypatch.setattr(tk.presets.dqn, "_tables", table)
     words = ["--config", str(run / "config.json"), "--seed", "4"]
     again = RunFolder.read(train(tmp_path / "again", *words, settings="lr=1e-3"))

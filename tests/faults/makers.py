@@ -218,6 +218,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "LockstepReplayBuffer": Call(tk.buffer.LockstepReplayBuffer, {"capacity": 10, "n_agents": 2}),
         "group_agents": Call(tk.envs.group_agents, {"groups": {"team": ["a", "b"]}}),
         "SquashedGaussian": Call(tk.nets.SquashedGaussian, {"space": BOX}),
+        "on": Call(tk.on, {"epoch_end": print}),
         "StopAt": Call(tk.callbacks.StopAt, {"seconds": 1.0}),
         "SumTree": Call(tk.buffer.SumTree, {"size": 3}),
         "Target": Call(tk.Target, {}),

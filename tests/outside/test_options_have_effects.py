@@ -246,9 +246,7 @@ def has_effect(name: str, option: str, capsys: Any, folder: Path, known: dict[An
         key = name, position, option in HOW_A_RUN_IS_EXECUTED
         if key not in known:
             known[key] = outcome(functools.partial(made, preset, base), capsys, folder, option)
-        current = (
-            base[option] if option in base else preset.settings().get(option, getattr(preset.table(), option, None))
-        )
+        current = base[option] if option in base else preset.settings().get(option, preset.table().get(option))
         for value in others(option, preset.option_types[option], current):
             changed = outcome(functools.partial(made, preset, base | {option: value}), capsys, folder, option)
             if changed != known[key]:

@@ -12,7 +12,8 @@ import trainkit as tk
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
-from trainkit.trainer.options import KeywordOptions
+from trainkit.core.signatures import mismatch
+from trainkit.trainer.options import TrainerOptions
 
 EVERY = pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=repr)
 TINY: dict[str, Any] = {"max_epoch": 1, "device": "cpu", "verbose": False, "hidden": (8,)}
@@ -22,8 +23,17 @@ TINY: dict[str, Any] = {"max_epoch": 1, "device": "cpu", "verbose": False, "hidd
 def test_the_signature_of_a_preset_has_every_option_by_name(preset: Any) -> None:
     named = inspect.signature(preset).parameters
     options = {name for name, one in named.items() if one.kind is one.KEYWORD_ONLY}
-    assert options == {*preset.settings(), "test_collector", *KeywordOptions.__annotations__}
+    assert options == {*preset.settings(), *TrainerOptions.__annotations__}
     assert [name for name in named if name not in options][-1] == "env"
+
+
+@EVERY
+def test_every_setting_of_a_table_has_a_value_of_its_type(preset: Any) -> None:
+    types = preset.option_types
+    for domain in preset.domains:
+        table = preset.table(domain)
+        assert table.keys() == types.keys()
+        assert [name for name, value in table.items() if mismatch(value, types[name])] == []
 
 
 def test_options_by_position_are_rejected() -> None:
@@ -127,7 +137,8 @@ def test_where_spaces_choose_the_table_the_run_records_how_its_environments_were
     assert arguments["env_options"] == {"mapping": {}}
     assert (arguments["n_envs"], arguments["n_test_envs"]) == (envs.n, 10)
     table = presets.dqn.general_table(f"{__name__}.Pictures", {})
-    assert (table.env_options, table.encoder, table.capacity) == ({}, None, presets.dqn.table("atari").capacity)
+    assert (table["env_options"], table["encoder"]) == ({}, None)
+    assert table["capacity"] == presets.dqn.table("atari")["capacity"]
 
 
 @pytest.mark.parametrize(

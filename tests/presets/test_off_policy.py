@@ -152,7 +152,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "schedule_steps": (999, lambda t: adam(t).lr.knots[-1][0]),
     "max_epoch": (6, lambda t: t.max_epoch),
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
-    "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options.stop_fn(x))),
+    "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options["stop_fn"](x))),
     "device": ("cpu", lambda t: t.policy.device.type),
     "buffer": ({"capacity": 77}, lambda t: {"capacity": t.buffer.capacity}),
     "frames_on_device": (True, lambda t: t.buffer.frames is not None),

@@ -4,8 +4,9 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.toys import Walk, make_policy, make_trainer
-from trainkit.core.signatures import options_of
-from trainkit.trainer.options import KeywordOptions, Options
+from trainkit.core.signatures import mismatch, options_of
+from trainkit.core.typed_options import defaults_of, types_of
+from trainkit.trainer.options import TrainerOptions
 
 REFUSED = {
     "max_epoch": (-1, "OffpolicyTrainer.max_epoch must be a whole number >= 0, got -1"),
@@ -84,10 +85,10 @@ def test_two_ways_to_evaluate_and_two_update_rates_are_one_too_many() -> None:
         make_trainer(update_per_step=1, training_intensity=32)
 
 
-def test_the_typed_keywords_are_the_options_there_are() -> None:
-    fields = {name: one.type for name, one in Options.__dataclass_fields__.items() if name != "test_collector"}
-    keywords = KeywordOptions.__annotations__
-    assert keywords == fields
+def test_every_option_of_a_trainer_has_a_default_of_its_type() -> None:
+    types, defaults = types_of(TrainerOptions), defaults_of(TrainerOptions)
+    assert types.keys() == defaults.keys()
+    assert [name for name, default in defaults.items() if mismatch(default, types[name])] == []
 
 
 def test_an_off_policy_trainer_has_at_most_40_options() -> None:

@@ -14,6 +14,7 @@ from trainkit.core.names import did_you_mean
 from trainkit.core.schedules import Linear
 from trainkit.core.setting_texts import format_for_shell, parse_value
 from trainkit.core.signatures import mismatch, union_members
+from trainkit.core.typed_options import documents_of
 from trainkit.presets import PRESETS, Preset
 from trainkit.presets.base import EnvPreset
 
@@ -34,16 +35,16 @@ def add_settings(parser: Parser, preset: Preset[..., Any, Any], words: Iterable[
     Help shows the defaults of the environment that is among the words, else those of each domain.
     """
     tables = _tables(preset, words)
-    kind, types = type(preset.table()), preset.option_types
+    kind, types = preset.kind, preset.option_types
     missing = {name for name, annotation in types.items() if name not in _NOT_FLAGS and _metavar(annotation)}
-    for owner in kind.__mro__:
+    for owner in documents_of(kind):
         helps = {name: text for name, text in documented(owner).items() if name in missing}
         missing -= helps.keys()
         if helps:
             title = re.split("[.:;]", inspect.cleandoc(owner.__doc__ or ""))[0]
             group = parser.add_argument_group(title[0].lower() + title[1:])
             for name, text in helps.items():
-                default = _defaults({own: getattr(table, name) for own, table in tables.items()})
+                default = _defaults({own: table[name] for own, table in tables.items()})
                 _add_flag(group, name, types[name], f"{text.rstrip('.')} [{default}]")
     if missing:
         raise AssertionError(f"{kind.__name__} has settings without a line in a docstring: {sorted(missing)}")

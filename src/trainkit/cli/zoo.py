@@ -2,7 +2,6 @@
 
 import argparse
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
@@ -11,7 +10,7 @@ from trainkit.core import files
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.setting_texts import from_toml, to_toml
 from trainkit.presets import PRESETS
-from trainkit.presets.base import EnvPreset
+from trainkit.presets.base import EnvPreset, with_changes
 from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry, folder_flag
 from trainkit.zoo.report import page, report_command, rows
 from trainkit.zoo.results import train
@@ -129,7 +128,7 @@ def run_add(options: argparse.Namespace) -> int:
     given = {name: from_toml(text) for name, text in read_settings(options.config, options.set).items()}
     preset.check_options(given)
     table = preset.general_table(options.env, given.get("env_options", {}))
-    settings = {**preset.complete_settings(replace(table, **given)), **given}
+    settings = {**preset.complete_settings(with_changes(table, given)), **given}
     head = {
         "source": options.source,
         "source_result": options.source_result,

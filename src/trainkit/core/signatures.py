@@ -24,14 +24,15 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, is_typeddict
+from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
 
 import numpy as np
-from typing_extensions import get_protocol_members, is_protocol
+from typing_extensions import get_protocol_members, is_protocol, is_typeddict
 
 from trainkit.core.assignments import ReadOnly
 from trainkit.core.errors import ConfigError, TrainkitError
 from trainkit.core.names import OTHER_LIBRARIES, option_hint, schedule_hint
+from trainkit.core.typed_options import types_of
 
 Function = Callable[..., Any]
 Public = TypeVar("Public", bound=Function)
@@ -211,7 +212,7 @@ class _Signature:
         rest = [one for one in own if one.kind is one.VAR_KEYWORD]
         typed = [kind for one in rest for kind in get_args(one.annotation) if is_typeddict(kind)]
         named = {*positional, *(one.name for one in by_name)}
-        rest_of = {name: annotation for kind in typed for name, annotation in kind.__annotations__.items()}
+        rest_of = {name: annotation for kind in typed for name, annotation in types_of(kind).items()}
         annotations = {one.name: one.annotation for one in by_name} | rest_of
         return cls(
             positional=positional,
@@ -412,7 +413,7 @@ def union_members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _origin(annotation: Any) -> Any:
-    return get_origin(annotation) or annotation
+    return dict if is_typeddict(annotation) else get_origin(annotation) or annotation
 
 
 def _in_words(annotation: Any) -> str:

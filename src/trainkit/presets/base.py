@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv, VectorWrapper
@@ -19,6 +19,7 @@ from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked, to_plain
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.core.stats import CollectStats
+from trainkit.core.typed_options import completed, types_of
 from trainkit.engine.engine import EngineName
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
 from trainkit.engine.precision import Precision
@@ -35,7 +36,7 @@ from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
 from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.evaluation import Evaluation
-from trainkit.trainer.options import Options
+from trainkit.trainer.options import TrainerOptions
 
 # Sticky actions and the minimal action set follow Machado et al. (2018) as Dopamine does (Castro et al., 2018). A game
 # starts with FIRE where it has one: a greedy policy might wait forever.
@@ -52,8 +53,7 @@ ATARI_ENVS: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(Options):
+class Settings(TrainerOptions, total=False):
     """Settings of every preset; the options of every trainer are settings, too.
 
     Schedules may be `Linear`, over the whole run. `evaluation=None` or `test_collector=None` switches evaluation off.
@@ -86,31 +86,29 @@ class Settings(Options):
         precision: of matrix products on a GPU.
     """
 
-    episode_per_test: int = 20
-    n_test_envs: int = 10
-    env_options: Mapping[str, Any] = field(default_factory=dict)
+    n_test_envs: Annotated[int, 10]
+    env_options: Annotated[Mapping[str, Any], {}]
     hidden: tuple[int, ...]
-    encoder: EncoderLike | None = None
-    activation: Activation | None = None
-    norm: Norm | None = None
-    recurrent: Recurrent | None = None
-    sequence_length: int = 20
-    auxiliary: Auxiliary | None = None
-    normalize_obs: bool = False
-    optimizer: OptimizerSpec | None = None
+    encoder: Annotated[EncoderLike | None, None]
+    activation: Annotated[Activation | None, None]
+    norm: Annotated[Norm | None, None]
+    recurrent: Annotated[Recurrent | None, None]
+    sequence_length: Annotated[int, 20]
+    auxiliary: Annotated[Auxiliary | None, None]
+    normalize_obs: Annotated[bool, False]
+    optimizer: Annotated[OptimizerSpec | None, None]
     lr: LearningRate | Linear
     adam_eps: float
     max_grad_norm: float | None
-    on_nan: OnNan = "raise"
+    on_nan: Annotated[OnNan, "raise"]
     max_epoch: int
-    schedule_steps: int | None = None
-    stop_return: float | None = None
-    device: str = "auto"
-    precision: Precision = "float32"
+    schedule_steps: Annotated[int | None, None]
+    stop_return: Annotated[float | None, None]
+    device: Annotated[str, "auto"]
+    precision: Annotated[Precision, "float32"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvSettings(Settings):
+class EnvSettings(Settings, total=False):
     """Settings of presets that train in an environment.
 
     Args:
@@ -129,14 +127,14 @@ class EnvSettings(Settings):
     """
 
     n_envs: int
-    test_env: EnvSpec | None = None
-    lives_key: str | None = None
+    test_env: Annotated[EnvSpec | None, None]
+    lives_key: Annotated[str | None, None]
     gamma: float
-    reward: Any = None
+    reward: Annotated[Any, None]
     step_per_epoch: int
-    engine: EngineName = "auto"
-    self_play: bool = False
-    zoo: bool = True
+    engine: Annotated[EngineName, "auto"]
+    self_play: Annotated[bool, False]
+    zoo: Annotated[bool, True]
 
 
 MAIN, RANDOM = "main", "random"  # the policies of self-play
@@ -164,7 +162,7 @@ _NOT_LEARNING = frozenset(
 
 _OF_A_MEMORY = "sequence_length", "burn_in", "stored_state"
 
-_TRAINER_OPTIONS = frozenset(item.name for item in fields(Options))
+_TRAINER_OPTIONS = frozenset(types_of(TrainerOptions))
 
 # Options of a call that do not belong to its recipe: they are of one run, or change no bit.
 _OF_ONE_RUN = ("seed", "logger", "checkpoint", "resume_from", "save_checkpoint_fn", "verbose", "show_progress")
@@ -176,17 +174,19 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     Args:
         name: as in `tk.presets`.
         summary: the algorithm and its paper, in a line.
-        settings: the dataclass of the options, which types the keywords of a call.
+        settings: makes a table; its arguments type the keywords of a call.
         tables: {domain: settings}, the usual domain first.
         parts: settings of the algorithm, in every domain.
         domains: settings that differ from the table of a domain, by its name; "grid" has those of "classic" if it has
             none of its own.
 
     Attributes:
+        kind: the `TypedDict` of the settings.
         needs: {setting: what it needs to have an effect}.
         of_box: settings that have an effect on Box actions only.
     """
 
+    kind: ClassVar[Any]
     needs: ClassVar[Mapping[str, Needs]] = {}
     of_box: ClassVar[frozenset[str]] = frozenset()
     __call__: Callable[..., TrainerT]
@@ -203,8 +203,9 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     ) -> None:
         self.name, self.summary = name, summary
         domains = {"grid": domains.get("classic", {}), **domains}
+        usual = parts or {}
         self._tables: dict[str, SettingsT] = {
-            domain: replace(table, **{**(parts or {}), **domains.get(domain, {})}) for domain, table in tables.items()
+            domain: with_changes(table, {**usual, **domains.get(domain, {})}) for domain, table in tables.items()
         }
         self.__doc__ = f"{summary}.\n\n{type(self).__call__.__doc__}"
         self.__signature__ = self._signature()  # completion in notebooks: type checkers have it by `settings`
@@ -217,15 +218,15 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     @property
     def option_types(self) -> dict[str, Any]:
         """{option: annotation} of everything that a call accepts by name."""
-        return {item.name: item.type for item in fields(self.table())}
+        return types_of(self.kind)
 
     def _signature(self) -> inspect.Signature:
         """Return the signature of a call, with every option by its name."""
         call = inspect.signature(self.__call__)
         positional = [one for one in call.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
-        kind, table = inspect.Parameter.KEYWORD_ONLY, self.table()
+        kind, table = inspect.Parameter.KEYWORD_ONLY, by_name(self.table())
         options = [
-            inspect.Parameter(name, kind, default=getattr(table, name), annotation=annotation)
+            inspect.Parameter(name, kind, default=table[name], annotation=annotation)
             for name, annotation in self.option_types.items()
         ]
         return call.replace(parameters=[*positional, *options])
@@ -235,9 +236,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def settings(self, domain: str | None = None) -> dict[str, Any]:
         """Return the general settings of a domain, those without the zoo; None means the first domain."""
-        table = self.table(domain)
-        names = [item.name for item in fields(table) if item.name not in _TRAINER_OPTIONS]
-        return {name: getattr(table, name) for name in names}
+        table = by_name(self.table(domain))
+        return {name: table[name] for name in self.option_types if name not in _TRAINER_OPTIONS}
 
     def table(self, domain: str | None = None) -> SettingsT:
         """Return the settings of a domain, including options of the trainer; None means the first domain."""
@@ -271,10 +271,10 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def _no_effect(self, name: str, settings: SettingsT) -> str | None:
         """Return why a setting has no effect in combination with the others, None if it has one."""
-        if name in _OF_A_MEMORY and settings.recurrent is None:
+        if name in _OF_A_MEMORY and settings["recurrent"] is None:
             return "recurrent is None"
         other, values = self.needs.get(name, ("", ()))
-        if not other or (value := getattr(settings, other)) in values:
+        if not other or (value := by_name(settings)[other]) in values:
             return None
         return f"{other} is {value!r}, and {name} needs {' or '.join(map(repr, values))}"
 
@@ -291,13 +291,13 @@ class Preset(Generic[P, SettingsT, TrainerT]):
             return
         with Checks(repr(self)) as checks:
             for name in sorted(self.of_box & options.keys()):
-                is_usual = options[name] == getattr(table, name)
+                is_usual = options[name] == by_name(table)[name]
                 rule = f".{name} has no effect: actions are {spaces.action_space}, and it is for a Box"
                 checks.require(is_usual, rule)
 
     def with_effect(self, options: Mapping[str, Any], domain: str | None = None) -> dict[str, Any]:
         """Return the options that have an effect together with the others and the table of a domain."""
-        settings = replace(self.table(domain), **options)
+        settings = with_changes(self.table(domain), options)
         return {name: value for name, value in options.items() if self._no_effect(name, settings) is None}
 
     def _over_the_run(
@@ -309,24 +309,24 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """
         n_between = self._steps_between(settings)
         settings, table = (over_the_run(own, n_steps, n_between) for own in (settings, table))
-        given, lr, usual = settings.optimizer, settings.lr, table.lr
+        given, lr, usual = settings["optimizer"], settings["lr"], table["lr"]
         assert not isinstance(lr, Linear), "stretched by over_the_run"
         assert not isinstance(usual, Linear), "stretched by over_the_run"
         with Checks(repr(self)) as checks:
             checks.require(given is None or "adam_eps" not in options, ".adam_eps has no effect: optimizer is given")
             is_ignored = "lr" in options and ignores_lr(given, lr)
             checks.require(not is_ignored, ".lr has no effect: optimizer has a learning rate of its own, give one")
-        optimizer = spec_with_lr(given, Adam(usual, eps=settings.adam_eps), lr)
-        return replace(settings, optimizer=optimizer)
+        optimizer = spec_with_lr(given, Adam(usual, eps=settings["adam_eps"]), lr)
+        return with_changes(settings, {"optimizer": optimizer})
 
     def _schedule_steps(self, settings: SettingsT, per_epoch: int) -> int:
         """Return the steps that schedules cover: those of the run, unless they are given."""
-        if (given := settings.schedule_steps) is None:
-            return settings.max_epoch * per_epoch
+        if (given := settings["schedule_steps"]) is None:
+            return settings["max_epoch"] * per_epoch
         with Checks(repr(self)) as checks:
             checks.integer("schedule_steps", given, low=1)
-            used = {name: own for name, own in vars(settings).items() if self._no_effect(name, settings) is None}
-            has_effect = getattr(settings, "self_play", False) or _has_linear(used)
+            used = {name: own for name, own in settings.items() if self._no_effect(name, settings) is None}
+            has_effect = bool(settings.get("self_play", False)) or _has_linear(used)
             checks.require(has_effect, ".schedule_steps has no effect: no setting is a Linear, leave it out")
         return given
 
@@ -341,8 +341,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """
         arguments: dict[str, Any] = {}
         unknown: dict[str, str] = {}
-        for name in (item.name for item in fields(settings)):
-            value = getattr(settings, name)
+        for name in self.option_types:
+            value = by_name(settings)[name]
             is_unset = name in _TRAINER_OPTIONS and (value is None or value == ())
             if name in _OF_ONE_RUN or is_unset or self._no_effect(name, settings) or _is_replaced(name, settings):
                 continue
@@ -379,7 +379,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """Return the trainer's options among these, with `stop_return` converted to a `stop_fn`."""
         common = {name: value for name, value in options.items() if name in _TRAINER_OPTIONS}
         common.pop("episode_per_test", None)  # a setting, for those that evaluate
-        if (stop_return := settings.stop_return) is not None:
+        if (stop_return := settings["stop_return"]) is not None:
             if "stop_fn" in common:
                 raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
             common["stop_fn"] = lambda score: score >= stop_return
@@ -436,7 +436,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
 
     def _entry_and_changes(self, env: object, options: Mapping[str, Any]) -> tuple[ZooEntry | None, str]:
         """Return the zoo's entry for an id, and which `env_options` change its environment."""
-        entry = find_entry(self.name, env) if options.get("zoo", self.table().zoo) else None
+        entry = find_entry(self.name, env) if options.get("zoo", self.table()["zoo"]) else None
         if entry is None:
             return None, ""
         own = entry.settings.get("env_options", {})
@@ -449,7 +449,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             ConfigError: the entry has unknown settings, or values that do not match their annotation.
         """
         check_options(f"{entry.path}.settings", entry.settings, self.option_types)
-        return replace(self.table(self.domain_of_id(entry.env)), **entry.settings)
+        return with_changes(self.table(self.domain_of_id(entry.env)), entry.settings)
 
     def general_table(self, env: EnvSpec, env_options: Mapping[str, Any]) -> EnvSettingsT:
         """Return the general table for an environment, which is made if its id does not determine the table."""
@@ -461,16 +461,16 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
 
     def _table_by_spaces(self, envs: EnvSpaces) -> EnvSettingsT:
         """Return the general table for spaces; the environments themselves were made by the first domain's."""
-        first = self.table()
-        return replace(self.table(self._domain_of(envs)), **{name: getattr(first, name) for name in _OF_ENVS})
+        first = by_name(self.table())
+        return with_changes(self.table(self._domain_of(envs)), {name: first[name] for name in _OF_ENVS})
 
     def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
         """Return the settings that a call with this environment and these options starts from."""
         entry = self.zoo_entry(env, options)
         if entry is not None:
             return {**self.settings(self.domain_of_id(env)), **entry.settings}
-        table = self.general_table(env, options.get("env_options", {}))
-        return {name: getattr(table, name) for name in self.settings()}
+        table = by_name(self.general_table(env, options.get("env_options", {})))
+        return {name: table[name] for name in self.settings()}
 
     def complete_settings(self, settings: EnvSettingsT) -> dict[str, Any]:
         """Return the settings that an entry of the zoo must name, so that it does not change with the general table.
@@ -478,12 +478,10 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         That is all that matters to learning and has an effect, unless it is off (None, False or empty) both here and in
         the general table.
         """
-        general = self.table()
+        general, own = by_name(self.table()), by_name(settings)
         names = [name for name in self.settings() if name not in _NOT_LEARNING and not self._no_effect(name, settings)]
-        values = {name: getattr(settings, name) for name in names}
-        return {
-            name: value for name, value in values.items() if not (_is_off(value) and _is_off(getattr(general, name)))
-        }
+        values = {name: own[name] for name in names}
+        return {name: value for name, value in values.items() if not (_is_off(value) and _is_off(general[name]))}
 
     def _build(self, env: EnvSpec, options: Mapping[str, Any]) -> TrainerT:
         """Make environments, policy and trainer from a table and the options that override it."""
@@ -492,28 +490,28 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         entry, changed = self._entry_and_changes(env, options)
         tuned = None if entry is None or changed else self.zoo_table(entry)
         # For environments whose spaces will choose the table.
-        making = replace(self.table(domain) if tuned is None else tuned, **options)
+        making = with_changes(self.table(domain) if tuned is None else tuned, options)
         envs = self._make_envs(env, "n_envs", making, options)
         table = tuned
         if table is None:
             table = self._table_by_spaces(envs) if domain is None else self.table(domain)
         domain = self._domain_of(envs) if domain is None else domain
-        settings = replace(table, **options)
+        settings = with_changes(table, options)
         recipe = self._recipe(domain, settings)
-        n_steps = self._schedule_steps(settings, settings.step_per_epoch)
-        if settings.self_play:  # by the clock of the policy, which controls one agent of each game
+        n_steps = self._schedule_steps(settings, settings["step_per_epoch"])
+        if settings["self_play"]:  # by the clock of the policy, which controls one agent of each game
             n_steps //= max(len(envs.agents), 1)
         settings = self._over_the_run(settings, table, n_steps, options)
         self._check_effects(options, settings)
         self._check_effects_in(envs, options, table)
         policy = self._policy(envs, settings)
-        policy.on_nan = settings.on_nan
+        policy.on_nan = settings["on_nan"]
         common = self._trainer_options(options, settings)
-        if settings.self_play:
+        if settings["self_play"]:
             policy = self._self_play(policy, envs, common, add_every=max(n_steps // N_COPIES, 1))
         if evaluates:
-            again = self._same_again(env) if settings.test_env is None else settings.test_env
-            common["episode_per_test"] = settings.episode_per_test
+            again = self._same_again(env) if settings["test_env"] is None else settings["test_env"]
+            common["episode_per_test"] = settings["episode_per_test"]
             common["test_collector"] = Collector(policy, self._make_envs(again, "n_test_envs", making, options))
         trainer = self._trainer(policy, envs, settings, common)
         trainer.recipe = recipe
@@ -524,7 +522,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             trainer.note(
                 f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); zoo=False for the general table"
             )
-        elif settings.zoo:  # else it was asked for
+        elif settings["zoo"]:  # else it was asked for
             trainer.note(f"{self}: the general table {domain!r}")
         return trainer
 
@@ -540,11 +538,11 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
     def _make_envs(self, env: EnvSpec, count: str, settings: EnvSettingsT, options: Mapping[str, Any]) -> Envs:
         """Make environments; if their number and options are fixed, pass on only options that were given."""
         is_made = isinstance(env, (VectorEnv, Envs))
-        n = options.get(count, 1) if has_own_number(env) else getattr(settings, count)
-        env_options = options.get("env_options", {}) if is_made else settings.env_options
+        n = options.get(count, 1) if has_own_number(env) else by_name(settings)[count]
+        env_options = options.get("env_options", {}) if is_made else settings["env_options"]
         is_test = count == "n_test_envs"
         return make_envs(
-            env, n, lives_key=None if is_test else settings.lives_key, in_evaluation=is_test, **env_options
+            env, n, lives_key=None if is_test else settings["lives_key"], in_evaluation=is_test, **env_options
         )
 
     def _same_again(self, env: EnvSpec) -> EnvSpec:
@@ -634,7 +632,7 @@ def _without_rendering(env_options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_replaced(name: str, settings: Settings) -> bool:
     """Return whether the optimizer that was given leaves a setting of Adam without effect."""
-    given, lr = settings.optimizer, settings.lr
+    given, lr = settings["optimizer"], settings["lr"]
     if name == "lr":
         return not isinstance(lr, Linear) and ignores_lr(given, lr)
     return name == "adam_eps" and given is not None
@@ -645,6 +643,21 @@ def _has_linear(values: Mapping[str, Any]) -> bool:
     return any(
         isinstance(value, Linear) or (isinstance(value, Mapping) and _has_linear(value)) for value in values.values()
     )
+
+
+def table_of(kind: type[SettingsT], usual: Mapping[str, Any], given: Mapping[str, Any]) -> SettingsT:
+    """Return all settings of a kind of presets: those that are given, else those that are usual there."""
+    return completed(kind, {"episode_per_test": 20, **usual, **given})
+
+
+def with_changes(settings: SettingsT, changes: Mapping[str, Any]) -> SettingsT:
+    """Return the settings with others in place of some."""
+    return type(settings)(**{**settings, **changes})
+
+
+def by_name(settings: Mapping[str, object]) -> Mapping[str, Any]:
+    """Return the settings for reading by names that are not known here."""
+    return settings
 
 
 def over_the_run(settings: SettingsT, n_steps: int, n_between: int) -> SettingsT:
@@ -659,7 +672,7 @@ def over_the_run(settings: SettingsT, n_steps: int, n_between: int) -> SettingsT
             return value.over(n_steps + n_between if value.end == 0 and value.share == 1 else n_steps)
         return {key: stretched(own) for key, own in value.items()} if isinstance(value, Mapping) else value
 
-    return replace(settings, **{item.name: stretched(getattr(settings, item.name)) for item in fields(settings)})
+    return with_changes(settings, {name: stretched(value) for name, value in settings.items()})
 
 
 def training_collector(policy: Any, envs: Envs, buffer: Any) -> Collector:
@@ -675,17 +688,17 @@ def own_return(stats: CollectStats) -> float | None:
 
 def network_options(settings: Settings) -> dict[str, Any]:
     """Return the arguments that every `for_envs` has for its networks; each run trains a copy of a module."""
-    how = {"encoder": settings.encoder, "activation": settings.activation, "norm": settings.norm}
-    return {**how, "auxiliary": copy.deepcopy(settings.auxiliary)}
+    how = {"encoder": settings["encoder"], "activation": settings["activation"], "norm": settings["norm"]}
+    return {**how, "auxiliary": copy.deepcopy(settings["auxiliary"])}
 
 
 def memory_options(settings: Settings, burn_in: int | None, *, stored_state: bool = True) -> dict[str, Any]:
     """Return the arguments of `for_envs` for a memory; none without one."""
-    if settings.recurrent is None:
+    if settings["recurrent"] is None:
         return {}
     return {
-        "recurrent": settings.recurrent,
-        "sequences": Sequences(settings.sequence_length, burn_in, stored_state),
+        "recurrent": settings["recurrent"],
+        "sequences": Sequences(settings["sequence_length"], burn_in, stored_state),
     }
 
 

@@ -1,8 +1,7 @@
 """Offline presets: behavior cloning, CQL and discrete BCQ, which make a trainer from a buffer; settings and tables."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Unpack
 
 from gymnasium.vector import VectorEnv
 
@@ -11,17 +10,24 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Linear
 from trainkit.core.signatures import checked
-from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs
 from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy, Policy
-from trainkit.presets.base import P, Preset, PresetConfig, Settings, memory_options, network_options
+from trainkit.presets.base import (
+    P,
+    Preset,
+    PresetConfig,
+    Settings,
+    memory_options,
+    network_options,
+    table_of,
+    with_changes,
+)
 from trainkit.presets.q_learning import ACTION_VALUE_NEEDS, ActionValueSettings, make_target, make_value
 from trainkit.trainer import OfflineTrainer
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfflineSettings(Settings):
+class OfflineSettings(Settings, total=False):
     """Settings of every offline preset. Schedules count updates, and may be `Linear`, over all of the run's.
 
     Args:
@@ -31,19 +37,17 @@ class OfflineSettings(Settings):
         update_per_epoch: updates per epoch.
     """
 
-    hidden: tuple[int, ...] = (128, 128)
-    normalize_obs: bool = True
-    lr: LearningRate | Linear = Linear(1e-3, 0.0)
-    adam_eps: float = 1e-8
-    max_grad_norm: float | None = None
-    burn_in: int | None = 10
-    batch_size: int | None = 256
-    max_epoch: int = 5
-    update_per_epoch: int = 2_000
+    burn_in: Annotated[int | None, 10]
+    batch_size: Annotated[int | None, 256]
+    update_per_epoch: Annotated[int, 2_000]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BCSettings(OfflineSettings):
+_USUAL = OfflineSettings(
+    hidden=(128, 128), normalize_obs=True, lr=Linear(1e-3, 0.0), adam_eps=1e-8, max_grad_norm=None, max_epoch=5
+)
+
+
+class BCSettings(OfflineSettings, total=False):
     """Settings of behavior cloning.
 
     Args:
@@ -51,14 +55,16 @@ class BCSettings(OfflineSettings):
         loss: minus the log-likelihood of the data's actions, or the mean squared error.
     """
 
-    action_scaling: bool = True
-    loss: Literal["likelihood", "mse"] = "likelihood"
+    action_scaling: Annotated[bool, True]
+    loss: Annotated[Literal["likelihood", "mse"], "likelihood"]
 
 
-# Chosen on CartPole-v1, seeds 11 to 16 of benchmarks/offline.py, and tested on others; docs/algorithms/cql.md says why.
-# gamma is low, few data support no long plan (Jiang et al., 2015; Hu et al., 2022): rewards that come late need 0.99.
-@dataclass(frozen=True, kw_only=True)
-class OfflineQSettings(ActionValueSettings, OfflineSettings):
+def bc_settings(**given: Unpack[BCSettings]) -> BCSettings:
+    """Return all settings of behavior cloning."""
+    return table_of(BCSettings, _USUAL, given)
+
+
+class OfflineQSettings(ActionValueSettings, OfflineSettings, total=False):
     """Settings of offline Q-learners.
 
     Args:
@@ -68,16 +74,17 @@ class OfflineQSettings(ActionValueSettings, OfflineSettings):
             None is the reward itself.
     """
 
-    loss: Literal["huber", "mse"] = "mse"
-    n_step: int | tuple[int, int] = 3
-    gamma: float = 0.9
-    reward: Any = None
-    target_every: int = 100
-    max_grad_norm: float | None = 10.0
+    n_step: int | tuple[int, int]
+    gamma: float
+    reward: Annotated[Any, None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CQLSettings(OfflineQSettings):
+# Chosen on CartPole-v1, seeds 11 to 16 of benchmarks/offline.py, and tested on others; docs/algorithms/cql.md says why.
+# gamma is low, few data support no long plan (Jiang et al., 2015; Hu et al., 2022): rewards that come late need 0.99.
+_USUAL_OF_Q = {**_USUAL, **OfflineQSettings(n_step=3, gamma=0.9, target_every=100, max_grad_norm=10.0)}
+
+
+class CQLSettings(OfflineQSettings, total=False):
     """Settings of CQL.
 
     Args:
@@ -85,12 +92,16 @@ class CQLSettings(OfflineQSettings):
         penalty_weight: of the conservative penalty, alpha in the paper.
     """
 
-    double: bool = True
-    penalty_weight: float = 0.03
+    double: Annotated[bool, True]
+    penalty_weight: Annotated[float, 0.03]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BCQSettings(OfflineQSettings):
+def cql_settings(**given: Unpack[CQLSettings]) -> CQLSettings:
+    """Return all settings of CQL."""
+    return table_of(CQLSettings, _USUAL_OF_Q, given)
+
+
+class BCQSettings(OfflineQSettings, total=False):
     """Settings of discrete BCQ.
 
     Args:
@@ -98,8 +109,13 @@ class BCQSettings(OfflineQSettings):
         logit_weight: of the squared logits of the imitation, which keeps them small.
     """
 
-    threshold: float = 0.3
-    logit_weight: float = 1e-2
+    threshold: Annotated[float, 0.3]
+    logit_weight: Annotated[float, 1e-2]
+
+
+def bcq_settings(**given: Unpack[BCQSettings]) -> BCQSettings:
+    """Return all settings of discrete BCQ."""
+    return table_of(BCQSettings, _USUAL_OF_Q, given)
 
 
 # Agarwal et al. (2020), "An optimistic perspective on offline RL", whose data and numbers both papers take for images.
@@ -162,7 +178,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         source = buffer if env is None else env
         if _has_only_spaces(source):
             return self.settings(self._domain_of(source))
-        with borrowed_envs(source, 1, **replace(self.table(), **options).env_options) as envs:
+        with borrowed_envs(source, 1, **with_changes(self.table(), options)["env_options"]) as envs:
             return self.settings(self._domain_of(envs))
 
     def _policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> Policy:
@@ -179,25 +195,25 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             envs = None
         domain = self._domain_of(spaces)
         table = self.table(domain)
-        settings = replace(table, **options)
+        settings = with_changes(table, options)
         recipe = self._recipe(domain, settings)
         settings = self._over_the_run(
-            settings, table, self._schedule_steps(settings, settings.update_per_epoch), options
+            settings, table, self._schedule_steps(settings, settings["update_per_epoch"]), options
         )
         self._check_effects(options, settings)
         self._check_effects_in(spaces, options, table)
         policy = self._policy(spaces, settings)
-        policy.on_nan = settings.on_nan
+        policy.on_nan = settings["on_nan"]
         common = self._trainer_options(options, settings)
         if envs is not None:
-            common["episode_per_test"] = settings.episode_per_test
+            common["episode_per_test"] = settings["episode_per_test"]
             common["test_collector"] = Collector(policy, envs)
         trainer = OfflineTrainer(
             policy,
             buffer,
-            max_epoch=settings.max_epoch,
-            update_per_epoch=settings.update_per_epoch,
-            batch_size=settings.batch_size,
+            max_epoch=settings["max_epoch"],
+            update_per_epoch=settings["update_per_epoch"],
+            batch_size=settings["batch_size"],
             **common,
         )
         trainer.recipe = recipe
@@ -214,9 +230,9 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             return None, source
         if env is None:
             raise ConfigError(f"{self} needs env, to evaluate in or for its spaces: {buffer!r} has no spaces")
-        making = replace(self.table(), **options)
-        n = options.get("n_test_envs", 1) if is_made else making.n_test_envs
-        envs = make_envs(source, n, in_evaluation=True, **making.env_options)
+        making = with_changes(self.table(), options)
+        n = options.get("n_test_envs", 1) if is_made else making["n_test_envs"]
+        envs = make_envs(source, n, in_evaluation=True, **making["env_options"])
         return envs, envs
 
 
@@ -229,37 +245,40 @@ def _has_only_spaces(source: Any) -> TypeGuard[EnvSpaces]:
 class BCPreset(OfflinePreset[P, BCSettings]):
     """A preset of `BCPolicy`."""
 
+    kind = BCSettings
     of_box = frozenset(("action_scaling",))
 
     def _policy(self, spaces: EnvSpaces, settings: BCSettings) -> BCPolicy:
         return BCPolicy.for_envs(
             spaces,
-            hidden=settings.hidden,
+            hidden=settings["hidden"],
             **network_options(settings),
-            **memory_options(settings, settings.burn_in, stored_state=False),
-            normalize_obs=settings.normalize_obs,
-            action_scaling=settings.action_scaling,
-            loss=settings.loss,
-            optimizer=settings.optimizer,
-            max_grad_norm=settings.max_grad_norm,
-            device=settings.device,
-            precision=settings.precision,
+            **memory_options(settings, settings["burn_in"], stored_state=False),
+            normalize_obs=settings["normalize_obs"],
+            action_scaling=settings["action_scaling"],
+            loss=settings["loss"],
+            optimizer=settings["optimizer"],
+            max_grad_norm=settings["max_grad_norm"],
+            device=settings["device"],
+            precision=settings["precision"],
         )
 
 
 class CQLPreset(OfflinePreset[P, CQLSettings]):
     """A preset of `DQNPolicy` with a conservative penalty."""
 
+    kind = CQLSettings
     needs = ACTION_VALUE_NEEDS
 
     def _policy(self, spaces: EnvSpaces, settings: CQLSettings) -> DQNPolicy:
-        penalty = ConservativePenalty(settings.penalty_weight)
-        return DQNPolicy.for_envs(spaces, double=settings.double, penalty=penalty, **_q_arguments(self, settings))
+        penalty = ConservativePenalty(settings["penalty_weight"])
+        return DQNPolicy.for_envs(spaces, double=settings["double"], penalty=penalty, **_q_arguments(self, settings))
 
 
 class BCQPreset(OfflinePreset[P, BCQSettings]):
     """A preset of `DiscreteBCQPolicy`."""
 
+    kind = BCQSettings
     needs = ACTION_VALUE_NEEDS
 
     def _no_effect(self, name: str, settings: BCQSettings) -> str | None:
@@ -270,8 +289,8 @@ class BCQPreset(OfflinePreset[P, BCQSettings]):
     def _policy(self, spaces: EnvSpaces, settings: BCQSettings) -> DiscreteBCQPolicy:
         return DiscreteBCQPolicy.for_envs(
             spaces,
-            threshold=settings.threshold,
-            logit_weight=settings.logit_weight,
+            threshold=settings["threshold"],
+            logit_weight=settings["logit_weight"],
             **_q_arguments(self, settings),
         )
 
@@ -279,32 +298,32 @@ class BCQPreset(OfflinePreset[P, BCQSettings]):
 def _q_arguments(preset: Preset[..., Any, Any], settings: OfflineQSettings) -> dict[str, Any]:
     """Return the arguments of `for_envs` that both Q-learners have."""
     return {
-        "hidden": settings.hidden,
-        "head": settings.head,
-        "dueling": settings.dueling,
+        "hidden": settings["hidden"],
+        "head": settings["head"],
+        "dueling": settings["dueling"],
         **network_options(settings),
-        **memory_options(settings, settings.burn_in, stored_state=False),
-        "normalize_obs": settings.normalize_obs,
+        **memory_options(settings, settings["burn_in"], stored_state=False),
+        "normalize_obs": settings["normalize_obs"],
         "value": make_value(preset, settings),
         "exploration": Greedy(),
-        "n_step": settings.n_step,
-        "gamma": settings.gamma,
-        "reward": settings.reward,
-        "optimizer": settings.optimizer,
-        "max_grad_norm": settings.max_grad_norm,
+        "n_step": settings["n_step"],
+        "gamma": settings["gamma"],
+        "reward": settings["reward"],
+        "optimizer": settings["optimizer"],
+        "max_grad_norm": settings["max_grad_norm"],
         "target": make_target(settings),
-        "device": settings.device,
-        "precision": settings.precision,
+        "device": settings["device"],
+        "precision": settings["precision"],
     }
 
 
 bc = BCPreset(
     "bc",
     "Behavior cloning: do what the data's actors did (Pomerleau, 1989)",
-    BCSettings,
+    bc_settings,
     {
-        "classic": BCSettings(),
-        "atari": BCSettings(
+        "classic": bc_settings(),
+        "atari": bc_settings(
             hidden=(512,), normalize_obs=False, lr=1e-4, batch_size=32, max_epoch=40, update_per_epoch=25_000
         ),
     },
@@ -313,10 +332,10 @@ bc = BCPreset(
 cql = CQLPreset(
     "cql",
     "CQL: a Q-learner that pays for values of actions not in the data (Kumar et al., 2020)",
-    CQLSettings,
+    cql_settings,
     {
-        "classic": CQLSettings(),
-        "atari": CQLSettings(
+        "classic": cql_settings(),
+        "atari": cql_settings(
             **{**_Q_ON_IMAGES, "value": "quantile", "quantiles": 200, "penalty_weight": 4.0}  # theirs, for 1 % of data
         ),
     },
@@ -325,6 +344,6 @@ cql = CQLPreset(
 bcq = BCQPreset(
     "bcq",
     "Discrete BCQ: a Q-learner that chooses among plausible actions (Fujimoto et al., 2019)",
-    BCQSettings,
-    {"classic": BCQSettings(), "atari": BCQSettings(**_Q_ON_IMAGES)},
+    bcq_settings,
+    {"classic": bcq_settings(), "atari": bcq_settings(**_Q_ON_IMAGES)},
 )

@@ -1,16 +1,15 @@
 """Policy-gradient presets: PPO, A2C and REINFORCE, their settings and the table of each."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 from gymnasium import spaces as gym_spaces
+from typing_extensions import TypedDict
 
 from trainkit.buffer import RolloutBuffer
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
-from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs, ObserveState
 from trainkit.envs.game_state import STATE_LEAF
 from trainkit.envs.games import is_game
@@ -22,16 +21,17 @@ from trainkit.presets.base import (
     EnvPreset,
     EnvSettings,
     P,
+    by_name,
     memory_options,
     network_options,
     noise,
+    table_of,
     training_collector,
 )
 from trainkit.trainer import OnpolicyTrainer
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdvantageSettings:
+class AdvantageSettings(TypedDict, total=False):
     """Settings of advantages and of the losses that they weight, as far as an algorithm has them.
 
     Args:
@@ -44,18 +44,17 @@ class AdvantageSettings:
         normalize_advantage: to mean 0 and standard deviation 1 in each batch.
     """
 
-    lam: float = 0.95
-    clip_ratio: Scheduled | Linear | None = 0.2
-    clip_value: float | None = None
-    target_kl: float | None = None
-    value_weight: float = 0.5
-    entropy_weight: Scheduled | Linear = 0.0
-    normalize_advantage: bool = True
+    lam: Annotated[float, 0.95]
+    clip_ratio: Annotated[Scheduled | Linear | None, 0.2]
+    clip_value: Annotated[float | None, None]
+    target_kl: Annotated[float | None, None]
+    value_weight: Annotated[float, 0.5]
+    entropy_weight: Annotated[Scheduled | Linear, 0.0]
+    normalize_advantage: Annotated[bool, True]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnpolicySettings(AdvantageSettings, EnvSettings):
-    """Settings of the policy-gradient presets; the defaults are those of stable-baselines3's PPO, in 8 environments.
+class OnpolicySettings(AdvantageSettings, EnvSettings, total=False):
+    """Settings of the policy-gradient presets.
 
     Args:
         shared: one network for actor and critic up to their heads.
@@ -71,37 +70,47 @@ class OnpolicySettings(AdvantageSettings, EnvSettings):
         batch_size: rows per update; None is the whole rollout.
     """
 
-    n_envs: int = 8
-    hidden: tuple[int, ...] = (64, 64)
-    sequence_length: int = 64
-    shared: bool = False
-    critic_only: tuple[str, ...] = ()
-    action_scaling: bool = True
-    action_bound_method: Literal["clip", "tanh"] = "clip"
-    log_std: float | None = None
-    exploration: Noise | float | None = None
-    gamma: float = 0.99
-    lr: LearningRate | Linear = 3e-4
-    adam_eps: float = 1e-5  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
-    max_grad_norm: float | None = 0.5
-    step_per_collect: int | None = 2_048
-    episode_per_collect: int | None = None
-    repeat_per_collect: int = 10
-    batch_size: int | None = 64
-    max_epoch: int = 20
-    step_per_epoch: int = 6_144
+    shared: Annotated[bool, False]
+    critic_only: Annotated[tuple[str, ...], ()]
+    action_scaling: Annotated[bool, True]
+    action_bound_method: Annotated[Literal["clip", "tanh"], "clip"]
+    log_std: Annotated[float | None, None]
+    exploration: Annotated[Noise | float | None, None]
+    step_per_collect: Annotated[int | None, 2_048]
+    episode_per_collect: Annotated[int | None, None]
+    repeat_per_collect: Annotated[int, 10]
+    batch_size: Annotated[int | None, 64]
 
 
-_CLASSIC = OnpolicySettings()
+# Those of stable-baselines3's PPO, in 8 environments.
+_USUAL = OnpolicySettings(
+    n_envs=8,
+    hidden=(64, 64),
+    sequence_length=64,
+    gamma=0.99,
+    lr=3e-4,
+    adam_eps=1e-5,  # Huang et al. (2022), "The 37 implementation details of PPO"; stable-baselines3's too
+    max_grad_norm=0.5,
+    max_epoch=20,
+    step_per_epoch=6_144,
+)
+
+
+def onpolicy_settings(**given: Unpack[OnpolicySettings]) -> OnpolicySettings:
+    """Return all settings of a policy-gradient preset."""
+    return table_of(OnpolicySettings, _USUAL, given)
+
+
+_CLASSIC = onpolicy_settings()
 
 # The numbers of Schulman et al. (2017), table 3, with observations and rewards normalized as by stable-baselines3's
 # VecNormalize.
-_CONTINUOUS = OnpolicySettings(normalize_obs=True, reward="return_scale")
+_CONTINUOUS = onpolicy_settings(normalize_obs=True, reward="return_scale")
 
-_MUJOCO = replace(_CONTINUOUS, n_envs=1, step_per_epoch=51_200)
+_MUJOCO = _CONTINUOUS | OnpolicySettings(n_envs=1, step_per_epoch=51_200)
 
 # Schulman et al. (2017), table 5, in environment steps of 4 frames, on the environments of `presets.dqn`.
-_ATARI = OnpolicySettings(
+_ATARI = onpolicy_settings(
     n_test_envs=8,
     env_options=ATARI_ENVS,
     hidden=(512,),
@@ -118,7 +127,7 @@ _ATARI = OnpolicySettings(
     step_per_epoch=250_000,
 )
 
-_GRID = replace(_CLASSIC, hidden=(128,), shared=True)  # after the convolution of Young and Tian (2019)
+_GRID = _CLASSIC | OnpolicySettings(hidden=(128,), shared=True)  # after the convolution of Young and Tian (2019)
 
 _TABLES = {"classic": _CLASSIC, "grid": _GRID, "continuous": _CONTINUOUS, "mujoco": _MUJOCO, "atari": _ATARI}
 
@@ -138,13 +147,14 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         preset: as in `Preset`.
     """
 
+    kind = OnpolicySettings
     of_box = frozenset(("action_scaling", "action_bound_method", "log_std", "exploration"))
 
     def _steps_between(self, settings: OnpolicySettings) -> int:
         """Return the steps between rounds of updates; whole episodes count as an epoch, since theirs are not known."""
-        if settings.episode_per_collect is not None:
-            return settings.step_per_epoch
-        return settings.n_envs if settings.step_per_collect is None else settings.step_per_collect
+        if settings["episode_per_collect"] is not None:
+            return settings["step_per_epoch"]
+        return settings["n_envs"] if settings["step_per_collect"] is None else settings["step_per_collect"]
 
     def __init__(
         self,
@@ -173,24 +183,24 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
     def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
         return self._learner.for_envs(
             envs,
-            hidden=settings.hidden,
-            shared=settings.shared,
-            critic_only=settings.critic_only,
+            hidden=settings["hidden"],
+            shared=settings["shared"],
+            critic_only=settings["critic_only"],
             **network_options(settings),
             **memory_options(settings, burn_in=0),
-            normalize_obs=settings.normalize_obs,
-            action_scaling=settings.action_scaling,
-            action_bound_method=settings.action_bound_method,
-            log_std=settings.log_std,
-            exploration=noise(settings.exploration),
-            gamma=settings.gamma,
-            reward=settings.reward,
-            optimizer=settings.optimizer,
-            max_grad_norm=settings.max_grad_norm,
-            device=settings.device,
-            engine=settings.engine,
-            precision=settings.precision,
-            **{name: getattr(settings, name) for name in _OF_LEARNER[self._learner]},
+            normalize_obs=settings["normalize_obs"],
+            action_scaling=settings["action_scaling"],
+            action_bound_method=settings["action_bound_method"],
+            log_std=settings["log_std"],
+            exploration=noise(settings["exploration"]),
+            gamma=settings["gamma"],
+            reward=settings["reward"],
+            optimizer=settings["optimizer"],
+            max_grad_norm=settings["max_grad_norm"],
+            device=settings["device"],
+            engine=settings["engine"],
+            precision=settings["precision"],
+            **{name: by_name(settings)[name] for name in _OF_LEARNER[self._learner]},
         )
 
     def _trainer(
@@ -199,12 +209,12 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         return OnpolicyTrainer(
             policy,
             training_collector(policy, envs, RolloutBuffer()),
-            max_epoch=settings.max_epoch,
-            step_per_epoch=settings.step_per_epoch,
-            step_per_collect=settings.step_per_collect,
-            episode_per_collect=settings.episode_per_collect,
-            repeat_per_collect=settings.repeat_per_collect,
-            batch_size=settings.batch_size,
+            max_epoch=settings["max_epoch"],
+            step_per_epoch=settings["step_per_epoch"],
+            step_per_collect=settings["step_per_collect"],
+            episode_per_collect=settings["episode_per_collect"],
+            repeat_per_collect=settings["repeat_per_collect"],
+            batch_size=settings["batch_size"],
             **common,
         )
 
@@ -214,7 +224,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
 ppo = OnpolicyPreset(
     "ppo",
     "PPO: as far as the clip allows, several times over (Schulman et al., 2017)",
-    OnpolicySettings,
+    onpolicy_settings,
     _TABLES,
     learner=PPOPolicy,
     classic={"lr": Linear(1e-3, 0.0), "entropy_weight": Linear(0.05, 0.0)},
@@ -226,7 +236,7 @@ ppo = OnpolicyPreset(
 a2c = OnpolicyPreset(
     "a2c",
     "A2C: one step down the policy gradient per rollout (Mnih et al., 2016, in step)",
-    OnpolicySettings,
+    onpolicy_settings,
     _TABLES,
     learner=A2CPolicy,
     parts={
@@ -246,7 +256,7 @@ a2c = OnpolicyPreset(
 reinforce = OnpolicyPreset(
     "reinforce",
     "REINFORCE: follow the return itself, episode by episode (Williams, 1992)",
-    OnpolicySettings,
+    onpolicy_settings,
     _TABLES,
     learner=ReinforcePolicy,
     parts={
@@ -265,13 +275,13 @@ reinforce = OnpolicyPreset(
 
 # Behind the last hidden layer of each table.
 _RECURRENT_TABLES = {
-    domain: replace(table, recurrent="lstm", hidden=table.hidden[-1:]) for domain, table in _TABLES.items()
+    domain: table | OnpolicySettings(recurrent="lstm", hidden=table["hidden"][-1:]) for domain, table in _TABLES.items()
 }
 
 recurrent_ppo = OnpolicyPreset(
     "recurrent_ppo",
     "PPO with a memory, whose rollouts are divided into sequences (Schulman et al., 2017)",
-    OnpolicySettings,
+    onpolicy_settings,
     _RECURRENT_TABLES,
     learner=PPOPolicy,
 )
@@ -283,7 +293,7 @@ recurrent_ppo = OnpolicyPreset(
 # here of 32. Returns are scaled by their standard deviation in place of their value normalization, and the critic's
 # loss is squared in place of Huber's. Short games are valued beyond their time limit here, which a critic learns late
 # from 10 updates per rollout and a gamma of 0.99, theirs: hence 4 batches per pass, and 0.9.
-_COOPERATIVE = OnpolicySettings(
+_COOPERATIVE = onpolicy_settings(
     n_envs=32,
     lr=7e-4,
     entropy_weight=0.01,
@@ -297,8 +307,8 @@ _COOPERATIVE = OnpolicySettings(
 )
 _COOPERATIVE_TABLES = {
     "classic": _COOPERATIVE,
-    "grid": replace(_COOPERATIVE, hidden=(128,)),
-    "continuous": replace(_COOPERATIVE, normalize_obs=True),
+    "grid": _COOPERATIVE | OnpolicySettings(hidden=(128,)),
+    "continuous": _COOPERATIVE | OnpolicySettings(normalize_obs=True),
 }
 
 
@@ -306,12 +316,12 @@ class CentralizedCriticPreset(OnpolicyPreset[P]):
     """A preset whose critic sees the state of a game; in environments of one agent it is like any other."""
 
     def _make_envs(self, env: EnvSpec, count: str, settings: OnpolicySettings, options: Mapping[str, Any]) -> Envs:
-        wrappers = [*settings.env_options.get("wrappers", ()), _with_state]
-        seen = replace(settings, env_options={**settings.env_options, "wrappers": wrappers})
+        wrappers = [*settings["env_options"].get("wrappers", ()), _with_state]
+        seen = settings | OnpolicySettings(env_options={**settings["env_options"], "wrappers": wrappers})
         return super()._make_envs(env, count, seen, options)
 
     def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
-        return super()._policy(envs, settings if envs.agents else replace(settings, critic_only=()))
+        return super()._policy(envs, settings if envs.agents else settings | OnpolicySettings(critic_only=()))
 
 
 def _with_state(env: Any) -> Any:
@@ -321,7 +331,7 @@ def _with_state(env: Any) -> Any:
 ippo = OnpolicyPreset(
     "ippo",
     "IPPO: one PPO for all agents of a game, each by its own observation (de Witt et al., 2020)",
-    OnpolicySettings,
+    onpolicy_settings,
     _COOPERATIVE_TABLES,
     learner=PPOPolicy,
 )
@@ -329,7 +339,7 @@ ippo = OnpolicyPreset(
 mappo = CentralizedCriticPreset(
     "mappo",
     "MAPPO: IPPO whose critic sees the state of the whole game, too (Yu et al., 2022)",
-    OnpolicySettings,
+    onpolicy_settings,
     _COOPERATIVE_TABLES,
     learner=PPOPolicy,
     parts={"critic_only": (STATE_LEAF,)},

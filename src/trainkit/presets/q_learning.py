@@ -1,19 +1,18 @@
 """Q-learning presets, DQN to Rainbow: their settings, and the table of each algorithm.
 
 `_CLASSIC` is DQN on vectors, `_GRID` on small grids such as MinAtar's, and `_ATARI` on images; what they leave open is
-in `QSettings`. A preset adds `parts`, the algorithm, and what else differs in a domain: on images as in the paper.
+in `_USUAL`. A preset adds `parts`, the algorithm, and what else differs in a domain: on images as in the paper.
 Settings for one environment are in the zoo.
 """
 
 import copy
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Unpack
+
+from typing_extensions import TypedDict
 
 from trainkit.core.errors import ConfigError
 from trainkit.core.schedules import Linear, Scheduled
-from trainkit.engine.optimizers import LearningRate
 from trainkit.envs import Envs
-from trainkit.nets.layers import Norm
 from trainkit.policy import (
     CategoricalValue,
     DoubleBackup,
@@ -33,12 +32,21 @@ from trainkit.policy import (
 from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
-from trainkit.presets.base import ATARI_ENVS, Needs, P, Preset, memory_options, network_options, scheduled
+from trainkit.presets.base import (
+    ATARI_ENVS,
+    Needs,
+    P,
+    Preset,
+    by_name,
+    memory_options,
+    network_options,
+    scheduled,
+    table_of,
+)
 from trainkit.presets.off_policy import REPLAY_NEEDS, OffpolicyPreset, OffpolicySettings
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActionValueSettings:
+class ActionValueSettings(TypedDict, total=False):
     """Settings of a network of action values and its target.
 
     Args:
@@ -55,21 +63,20 @@ class ActionValueSettings:
         target_tau: share by which an update moves the target network; 1 copies.
     """
 
-    head: tuple[int, ...] = ()
-    dueling: bool = False
-    value: Literal["expected", "categorical", "quantile", "implicit"] | Value = "expected"
-    loss: Literal["huber", "mse"] = "mse"
-    rescale: float | None = None
-    atoms: int = 51
-    v_min: float | None = None
-    v_max: float | None = None
-    quantiles: int | None = None
+    head: Annotated[tuple[int, ...], ()]
+    dueling: Annotated[bool, False]
+    value: Annotated[Literal["expected", "categorical", "quantile", "implicit"] | Value, "expected"]
+    loss: Annotated[Literal["huber", "mse"], "mse"]
+    rescale: Annotated[float | None, None]
+    atoms: Annotated[int, 51]
+    v_min: Annotated[float | None, None]
+    v_max: Annotated[float | None, None]
+    quantiles: Annotated[int | None, None]
     target_every: int
-    target_tau: Scheduled | Linear = 1.0
+    target_tau: Annotated[Scheduled | Linear, 1.0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExplorationSettings:
+class ExplorationSettings(TypedDict, total=False):
     """Settings of how a Q-learner explores.
 
     Args:
@@ -80,18 +87,14 @@ class ExplorationSettings:
         exploration: another one, such as `EZGreedy(0.1, max_repeat=50)`, instead of epsilon.
     """
 
-    epsilon: Scheduled | Linear | None = Linear(1.0, 0.02, share=0.15)
-    repeat: float | None = None
-    max_repeat: int = 100
-    temperature: Scheduled | Linear | None = None
-    exploration: Exploration | None = None
+    epsilon: Annotated[Scheduled | Linear | None, Linear(1.0, 0.02, share=0.15)]
+    repeat: Annotated[float | None, None]
+    max_repeat: Annotated[int, 100]
+    temperature: Annotated[Scheduled | Linear | None, None]
+    exploration: Annotated[Exploration | None, None]
 
 
-# Defaults: what most of rl-zoo's DQN settings have in common (batch, network, capacity, lr, target), at half of their
-# updates per step. Layer normalization keeps values from oscillating (Gallici et al., 2025, "Simplifying deep temporal
-# difference learning"), and the learning rate falls to 0 over the run, so that what was learned stays.
-@dataclass(frozen=True, kw_only=True)
-class QSettings(ActionValueSettings, ExplorationSettings, OffpolicySettings):
+class QSettings(ActionValueSettings, ExplorationSettings, OffpolicySettings, total=False):
     """Settings of the Q-learning presets.
 
     Args:
@@ -103,32 +106,44 @@ class QSettings(ActionValueSettings, ExplorationSettings, OffpolicySettings):
         act_on: where the acting network is: with the "policy", or a copy on the "cpu".
     """
 
-    n_envs: int = 8
-    hidden: tuple[int, ...] = (256, 256)
-    norm: Norm | None = "layer"
-    noisy: bool = False
-    sigma0: float = 0.5
-    double: bool = False
-    munchausen: bool = False
-    entropy_temperature: float = 0.03
-    gamma: float = 0.99
-    lr: LearningRate | Linear = Linear(6.3e-4, 0.0)
-    adam_eps: float = 1.5e-4  # Hessel et al. (2018)
-    max_grad_norm: float | None = 10.0
-    target_every: int = 500  # 250 updates
-    capacity: int = 100_000
-    batch_size: int | None = 128
-    step_per_collect: int | None = 8
-    update_per_step: float = 0.5
-    learning_starts: int = 1_000
-    max_epoch: int = 20
-    step_per_epoch: int = 5_000
-    act_on: ActOn = "policy"
+    noisy: Annotated[bool, False]
+    sigma0: Annotated[float, 0.5]
+    double: Annotated[bool, False]
+    munchausen: Annotated[bool, False]
+    entropy_temperature: Annotated[float, 0.03]
+    act_on: Annotated[ActOn, "policy"]
+
+
+# What most of rl-zoo's DQN settings have in common (batch, network, capacity, lr, target), at half of their updates per
+# step. Layer normalization keeps values from oscillating (Gallici et al., 2025, "Simplifying deep temporal difference
+# learning"), and the learning rate falls to 0 over the run, so that what was learned stays.
+_USUAL = QSettings(
+    n_envs=8,
+    hidden=(256, 256),
+    norm="layer",
+    gamma=0.99,
+    lr=Linear(6.3e-4, 0.0),
+    adam_eps=1.5e-4,  # Hessel et al. (2018)
+    max_grad_norm=10.0,
+    target_every=500,  # 250 updates
+    capacity=100_000,
+    batch_size=128,
+    step_per_collect=8,
+    update_per_step=0.5,
+    learning_starts=1_000,
+    max_epoch=20,
+    step_per_epoch=5_000,
+)
+
+
+def q_settings(**given: Unpack[QSettings]) -> QSettings:
+    """Return all settings of a Q-learner."""
+    return table_of(QSettings, _USUAL, given)
 
 
 # Mnih et al. (2015) as Dopamine runs it (Castro et al., 2018), in environment steps of 4 frames: Adam in RMSProp's
 # place. 8 environments are stepped together, with as many updates per step.
-_ATARI = QSettings(
+_ATARI = q_settings(
     n_test_envs=8,
     env_options=ATARI_ENVS,
     hidden=(),
@@ -155,9 +170,9 @@ _ATARI = QSettings(
 # 31; with n = 3, repeats and a last epsilon of 0.005 -36 (one seed). Rewards of n steps are not corrected for the
 # policy that earned them: on FrozenLake-v1 those of all 100,000 steps, and of repeated random actions, kept a policy
 # that reaches 19 to 60 % of the goals; the last 10,000 did not, 74 %.
-_CLASSIC = QSettings(step_per_collect=256, target_every=256, n_step=3, capacity=10_000)
+_CLASSIC = q_settings(step_per_collect=256, target_every=256, n_step=3, capacity=10_000)
 
-_GRID = QSettings(hidden=(128,), norm=None, repeat=1.25)  # after the convolution; Young and Tian (2019)
+_GRID = q_settings(hidden=(128,), norm=None, repeat=1.25)  # after the convolution; Young and Tian (2019)
 
 _TABLES = {"classic": _CLASSIC, "grid": _GRID, "atari": _ATARI}
 
@@ -174,6 +189,7 @@ ACTION_VALUE_NEEDS: dict[str, Needs] = {
 class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
     """A preset of `DQNPolicy`, whose parts the settings name."""
 
+    kind = QSettings
     needs = (
         ACTION_VALUE_NEEDS
         | REPLAY_NEEDS
@@ -183,56 +199,56 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
     def _policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
         return DQNPolicy.for_envs(
             envs,
-            hidden=settings.hidden,
-            head=settings.head,
-            dueling=settings.dueling,
-            noisy=settings.noisy,
-            sigma0=settings.sigma0,
+            hidden=settings["hidden"],
+            head=settings["head"],
+            dueling=settings["dueling"],
+            noisy=settings["noisy"],
+            sigma0=settings["sigma0"],
             **network_options(settings),
-            **memory_options(settings, settings.burn_in, stored_state=settings.stored_state),
-            normalize_obs=settings.normalize_obs,
+            **memory_options(settings, settings["burn_in"], stored_state=settings["stored_state"]),
+            normalize_obs=settings["normalize_obs"],
             value=make_value(self, settings),
             backup=self._backup(settings),
             exploration=make_exploration(self, settings),
-            n_step=settings.n_step,
-            gamma=settings.gamma,
-            reward=settings.reward,
-            optimizer=settings.optimizer,
-            max_grad_norm=settings.max_grad_norm,
+            n_step=settings["n_step"],
+            gamma=settings["gamma"],
+            reward=settings["reward"],
+            optimizer=settings["optimizer"],
+            max_grad_norm=settings["max_grad_norm"],
             target=make_target(settings),
-            device=settings.device,
-            engine=settings.engine,
-            precision=settings.precision,
-            act_on=settings.act_on,
+            device=settings["device"],
+            engine=settings["engine"],
+            precision=settings["precision"],
+            act_on=settings["act_on"],
         )
 
     def _backup(self, settings: QSettings) -> Backup:
-        if settings.double and settings.munchausen:
+        if settings["double"] and settings["munchausen"]:
             raise ConfigError(f"{self} was given both double and munchausen, which define the next value: give one")
-        if settings.munchausen:
-            return MunchausenBackup(settings.entropy_temperature)
-        return DoubleBackup() if settings.double else MaxBackup()
+        if settings["munchausen"]:
+            return MunchausenBackup(settings["entropy_temperature"])
+        return DoubleBackup() if settings["double"] else MaxBackup()
 
     def _no_effect(self, name: str, settings: QSettings) -> str | None:
-        is_way = name in ("epsilon", "repeat", "max_repeat", "temperature") and getattr(settings, name) is not None
-        if is_way and settings.exploration is not None:
+        is_way = name in ("epsilon", "repeat", "max_repeat", "temperature") and by_name(settings)[name] is not None
+        if is_way and settings["exploration"] is not None:
             return "exploration is given"
-        if name in ("repeat", "max_repeat") and settings.epsilon is None:
+        if name in ("repeat", "max_repeat") and settings["epsilon"] is None:
             return "epsilon is None, and only its random actions are repeated"
-        if name == "max_repeat" and settings.repeat is None:
+        if name == "max_repeat" and settings["repeat"] is None:
             return "repeat is None"
         return super()._no_effect(name, settings)
 
 
 def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
     """Make the value part that the settings name, or copy a given one, since it moves to its policy's device."""
-    kind, rescale, n = settings.value, settings.rescale, settings.quantiles
+    kind, rescale, n = settings["value"], settings["rescale"], settings["quantiles"]
     if not isinstance(kind, str):
         if rescale is not None:
             raise ConfigError(f"{preset} cannot rescale a value part, which was given: give the part its own rescale")
         return copy.deepcopy(kind)
     if kind == "expected":
-        return ExpectedValue(settings.loss, rescale=rescale)
+        return ExpectedValue(settings["loss"], rescale=rescale)
     if kind == "quantile":
         return QuantileValue(200 if n is None else n, rescale=rescale)
     if kind == "implicit":
@@ -240,14 +256,14 @@ def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> 
         return ImplicitQuantileValue(n, target_quantiles=n, rescale=rescale)
     if rescale is not None:
         raise ConfigError(f"{preset} cannot rescale a categorical value, whose support fits any returns: leave it out")
-    return CategoricalValue(settings.atoms, settings.v_min, settings.v_max)
+    return CategoricalValue(settings["atoms"], settings["v_min"], settings["v_max"])
 
 
 def make_exploration(preset: Preset[..., Any, Any], settings: ExplorationSettings) -> Exploration:
     """Make the exploration that the settings name, or copy a given one, whose state is of one policy."""
-    epsilon, temperature = settings.epsilon, settings.temperature
-    if settings.exploration is not None:
-        return copy.deepcopy(settings.exploration)
+    epsilon, temperature = settings["epsilon"], settings["temperature"]
+    if settings["exploration"] is not None:
+        return copy.deepcopy(settings["exploration"])
     if temperature is not None and epsilon is not None:
         raise ConfigError(f"{preset} was given both epsilon and temperature, two ways to explore: set one to None")
     if temperature is not None:
@@ -255,27 +271,27 @@ def make_exploration(preset: Preset[..., Any, Any], settings: ExplorationSetting
     if epsilon is None:
         return Greedy()
     how = scheduled(epsilon)
-    if settings.repeat is None:
+    if settings["repeat"] is None:
         return EpsilonGreedy(how)
-    return EZGreedy(how, mu=settings.repeat, max_repeat=settings.max_repeat)
+    return EZGreedy(how, mu=settings["repeat"], max_repeat=settings["max_repeat"])
 
 
 def make_target(settings: ActionValueSettings) -> Target:
     """Make the part that updates the target network."""
-    return Target(settings.target_every, tau=scheduled(settings.target_tau))
+    return Target(settings["target_every"], tau=scheduled(settings["target_tau"]))
 
 
 dqn = QPreset(
     "dqn",
     "DQN: a replay buffer and a target network (Mnih et al., 2015)",
-    QSettings,
+    q_settings,
     _TABLES,
 )
 
 double_dqn = QPreset(
     "double_dqn",
     "Double DQN: the online network selects, the target network evaluates (van Hasselt et al., 2016)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={"double": True},
 )
@@ -283,7 +299,7 @@ double_dqn = QPreset(
 dueling_dqn = QPreset(
     "dueling_dqn",
     "Dueling double DQN: a value and advantages (Wang et al., 2016)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={"double": True, "dueling": True},
     classic={"hidden": (256,), "head": (256,)},
@@ -293,7 +309,7 @@ dueling_dqn = QPreset(
 prioritized_dqn = QPreset(
     "prioritized_dqn",
     "Double DQN with proportional prioritized replay (Schaul et al., 2016)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={"double": True, "prioritized": True, "alpha": 0.6, "beta": Linear(0.4, 1.0)},
 )
@@ -301,7 +317,7 @@ prioritized_dqn = QPreset(
 noisy_dqn = QPreset(
     "noisy_dqn",
     "NoisyNet-DQN: noise in the weights explores (Fortunato et al., 2018)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={"noisy": True, "epsilon": None, "warmup": "random"},  # else a first guess may never meet another action
     classic={"hidden": (256,), "head": (256,), "sigma0": 0.1},  # paper: 0.5
@@ -311,7 +327,7 @@ noisy_dqn = QPreset(
 c51 = QPreset(
     "c51",
     "C51: a distribution over 51 fixed returns (Bellemare et al., 2017)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={"value": "categorical", "atoms": 51},
     atari={"lr": 2.5e-4, "adam_eps": 0.01 / 32},
@@ -320,7 +336,7 @@ c51 = QPreset(
 qrdqn = QPreset(
     "qrdqn",
     "QR-DQN: quantiles of the return at fixed fractions (Dabney et al., 2018)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={"value": "quantile"},
     classic={"quantiles": 21},  # paper: 200, 1
@@ -330,7 +346,7 @@ qrdqn = QPreset(
 iqn = QPreset(
     "iqn",
     "IQN: quantiles of the return at drawn fractions (Dabney et al., 2018)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={"value": "implicit"},
     classic={"quantiles": 8},  # paper: 64
@@ -340,7 +356,7 @@ iqn = QPreset(
 munchausen_dqn = QPreset(
     "munchausen_dqn",
     "Munchausen DQN: a soft policy, rewarded for being sure (Vieillard et al., 2020)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={"munchausen": True, "entropy_temperature": 0.03, "loss": "mse"},
     atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
@@ -353,7 +369,7 @@ munchausen_dqn = QPreset(
 rainbow = QPreset(
     "rainbow",
     "Rainbow: double, dueling, noisy, categorical, 3-step, prioritized (Hessel et al., 2018)",
-    QSettings,
+    q_settings,
     _TABLES,
     parts={
         "double": True,
@@ -382,7 +398,7 @@ rainbow = QPreset(
 # ---- with a memory ----
 
 
-_RECURRENT = QSettings(
+_RECURRENT = q_settings(
     recurrent="lstm",
     hidden=(64,),
     norm=None,
@@ -392,15 +408,15 @@ _RECURRENT = QSettings(
 )
 _RECURRENT_TABLES = {
     "classic": _RECURRENT,
-    "grid": replace(_RECURRENT, hidden=(128,)),
+    "grid": _RECURRENT | QSettings(hidden=(128,)),
     # The sequences and the network of R2D2.
-    "atari": replace(_ATARI, recurrent="lstm", hidden=(512,), sequence_length=80, burn_in=40),
+    "atari": _ATARI | QSettings(recurrent="lstm", hidden=(512,), sequence_length=80, burn_in=40),
 }
 
 drqn = QPreset(
     "drqn",
     "DRQN: double DQN with a memory, on uniform sequences from zero states (Hausknecht and Stone, 2015)",
-    QSettings,
+    q_settings,
     _RECURRENT_TABLES,
     parts={"double": True, "stored_state": False},
 )
@@ -410,7 +426,7 @@ drqn = QPreset(
 r2d2 = QPreset(
     "r2d2",
     "R2D2: a memory, sequences with burn-in and stored states (Kapturowski et al., 2019)",
-    QSettings,
+    q_settings,
     _RECURRENT_TABLES,
     parts={
         "double": True,

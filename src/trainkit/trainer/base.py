@@ -4,7 +4,7 @@ import logging
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, NoReturn, Self, SupportsIndex
 
@@ -25,6 +25,7 @@ from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import Clearable, HasBatchMemory, Learner, Seedable, Store, Trainee, UsesBatchMemory
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
+from trainkit.core.typed_options import types_of
 from trainkit.engine.process_group import ProcessGroup
 from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Dispatcher
@@ -36,7 +37,7 @@ from trainkit.trainer.epoch_clock import EpochClock
 from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.metrics import Metrics, Reduce
-from trainkit.trainer.options import LONGEST_RUN, Options
+from trainkit.trainer.options import LONGEST_RUN, TrainerOptions, callbacks_of, evaluation_of
 from trainkit.trainer.parallel.ranked import launched
 from trainkit.trainer.progress import end_line
 from trainkit.trainer.reports import Reports
@@ -69,7 +70,7 @@ TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
 
 @checked
-@fixed_options(*(item.name for item in fields(Options)))
+@fixed_options(*types_of(TrainerOptions))
 class Trainer(Generic[TraineeT]):
     """An iterator over epochs: each `next()` trains one and returns `(epoch, stats, info)`.
 
@@ -117,38 +118,38 @@ class Trainer(Generic[TraineeT]):
         *,
         max_epoch: int,
         step_per_epoch: int,
-        options: Options,
+        options: TrainerOptions,
     ) -> None:
         self._policy = policy
         self._train_collector, self._buffer = train_collector, buffer
         self._processes = launched()
         self._processes.check_options(type(self).__name__, options, train_collector, self.episode_per_collect)
-        seed = seeding.fresh_root() if options.seed is None else int(options.seed)
+        seed = seeding.fresh_root() if options["seed"] is None else int(options["seed"])
         self._seed: int = self.process_group.gather(seed)[0]
         self._options = options = self._processes.options_of(options)
-        evaluation = options.evaluator()
+        evaluation = evaluation_of(options)
         self._test_collector = None if evaluation is None else evaluation.collector
         self._prepare_parts()
         parts: dict[str, Seedable | None] = {"policy": policy, "train": train_collector, "test": self.test_collector}
         parts |= {"evaluation": evaluation, "buffer": buffer if isinstance(buffer, Seedable) else None}
-        self._epochs = EpochClock(max_epoch, step_per_epoch, options.max_epoch_seconds)
+        self._epochs = EpochClock(max_epoch, step_per_epoch, options["max_epoch_seconds"])
         self._processes.join(type(self).__name__, self.seed, parts, self.settings(), self._learners())
 
         self._reports = Reports(options, self._epochs.n_steps, self.unit)
-        callbacks = self._processes.callbacks_of([self.history, *options.all_callbacks()])
-        self._callbacks = Dispatcher(callbacks, options.callback_errors)
+        callbacks = self._processes.callbacks_of([self.history, *callbacks_of(options)])
+        self._callbacks = Dispatcher(callbacks, options["callback_errors"])
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
         if evaluation is not None and evaluation.background:
             self._callbacks.check_background()
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
-        self._metrics = Metrics(policy, self._learners(), buffer, options.smoothed_reports)
+        self._metrics = Metrics(policy, self._learners(), buffer, options["smoothed_reports"])
         stops_alone = self._processes.stops_alone
         save = self._save_now if self._checkpoints and stops_alone else None
         self._interrupt = DeferredInterrupt(save, ends_work=stops_alone, summary=self._how_to_continue)
         self._evaluation_schedule = EvaluationSchedule(
             evaluation,
-            options.compute_score_fn,
+            options["compute_score_fn"],
             self._callbacks,
             self._metrics.stopwatch,
             self._interrupt.check,
@@ -187,16 +188,17 @@ class Trainer(Generic[TraineeT]):
             if isinstance(learner.policy, HasBatchMemory) and isinstance(learner.buffer, UsesBatchMemory):
                 learner.buffer.use_batch_memory(learner.policy.batch_memory)
         options = self._options
-        if options.threads is not None and not hasattr(self.policy, "n_threads"):
+        threads = options["threads"]
+        if threads is not None and not hasattr(self.policy, "n_threads"):
             name = type(self.policy).__name__
-            raise ConfigError(f"threads={options.threads!r} needs a policy with n_threads, {name} has none")
-        if options.reward_metric is not None:
+            raise ConfigError(f"threads={threads!r} needs a policy with n_threads, {name} has none")
+        if options["reward_metric"] is not None:
             for collector in self._collectors:
-                collector.use_reward_metric(options.reward_metric)
+                collector.use_reward_metric(options["reward_metric"])
 
     def _open_folders(self) -> None:
         """Claim the callbacks' folders, resume, and open the logger last, so that a rejected run leaves no folder."""
-        resume_from = self._options.resume_from
+        resume_from = self._options["resume_from"]
         with Checks("") as checks:
             for callback in self._folder_owners:
                 continues = resume_from is not None
@@ -205,7 +207,7 @@ class Trainer(Generic[TraineeT]):
                 with checks.gather():
                     callback.claim.take(continues=continues)
         if resume_from is not None:
-            self.resume(resume_from, self._options.seed)
+            self.resume(resume_from, self._options["seed"])
         self._reports.open_loggers()
         if resume_from is not None:
             self._reports.loggers.purge(self.clock)
@@ -555,7 +557,7 @@ class Trainer(Generic[TraineeT]):
     @property
     def resumes_automatically(self) -> bool:
         """Whether a trainer made with the same arguments resumes from this one's last checkpoint."""
-        return self._options.resume_from == "auto"  # which requires a checkpoint
+        return self._options["resume_from"] == "auto"  # which requires a checkpoint
 
     @property
     def info(self) -> RunInfo:
@@ -652,7 +654,7 @@ class Trainer(Generic[TraineeT]):
         ):
             if self._reports.progress.is_shown:
                 self._reports.progress.advance_to(self._epochs.n_done(self.clock))
-            if self.clock - self._metrics.recent.start >= self._options.log_every:
+            if self.clock - self._metrics.recent.start >= self._options["log_every"]:
                 with user_code.running():
                     self._report()
             if self.evaluation_schedule.is_due(self):
@@ -693,10 +695,10 @@ class Trainer(Generic[TraineeT]):
         self.policy.check_divergence()
         self._processes.check_collect(type(self).__name__, self._train_collector, stats.n_step)
         self._metrics.recent.add_collect(stats)
-        if self._options.test_in_train and stats.n_episode:  # else there is nothing to compute a score of
+        if self._options["test_in_train"] and stats.n_episode:  # else there is nothing to compute a score of
             with user_code.running():
                 score = self.evaluation_schedule.score(stats)
-                self.evaluation_schedule.looks_solved = is_solved(self._options.stop_fn, score)
+                self.evaluation_schedule.looks_solved = is_solved(self._options["stop_fn"], score)
         self._callbacks.fire("on_collect_end", self, stats)
 
     def _evaluate_early(self) -> None:
@@ -795,10 +797,10 @@ class Trainer(Generic[TraineeT]):
     @contextmanager
     def _torch_threads(self) -> Iterator[None]:
         """Set torch's number of threads inside the block, and restore it afterwards."""
-        if self._options.threads is None:
+        if (n_threads := self._options["threads"]) is None:
             yield
             return
-        former, self.policy.n_threads = self.policy.n_threads, int(self._options.threads)
+        former, self.policy.n_threads = self.policy.n_threads, int(n_threads)
         try:
             yield
         finally:
@@ -941,7 +943,8 @@ class Trainer(Generic[TraineeT]):
         if self._train_collector is not None:
             components["collector"] = (self._train_collector.state_dict, self._train_collector.load_state_dict)
         components["trainer"] = (self.state_dict, load_own)
-        threads = getattr(self.policy, "n_threads", None) if self._options.threads is None else self._options.threads
+        threads = self._options["threads"]
+        threads = getattr(self.policy, "n_threads", None) if threads is None else threads
         envs = {} if self._train_collector is None else self._train_collector.envs.made_with
         player = self._train_collector if self.test_collector is None else self.test_collector
         evaluation = player.envs.described_for_evaluation() if isinstance(player, Collector) else {}

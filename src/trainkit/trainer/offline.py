@@ -11,7 +11,7 @@ from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain
 from trainkit.trainer.compatibility import check_dataset
-from trainkit.trainer.options import KeywordOptions, Options
+from trainkit.trainer.options import Options, check_options, complete
 
 _COLLECT_OPTIONS = ("train_fn", "test_in_train")
 
@@ -29,7 +29,7 @@ class OfflineTrainer(Trainer[TraineeT]):
     Args:
         policy: learns; its `horizon` says what return to compute.
         buffer: has the rows.
-        test_collector: see `Options`.
+        test_collector: for evaluation after every epoch, without a buffer.
         max_epoch: epochs in all.
         update_per_epoch: updates per epoch.
         batch_size: rows per update, drawn as the buffer does. None is the whole buffer: every row once per update.
@@ -49,7 +49,7 @@ class OfflineTrainer(Trainer[TraineeT]):
         max_epoch: int,
         update_per_epoch: int,
         batch_size: int | None,
-        **common: Unpack[KeywordOptions],
+        **common: Unpack[Options],
     ) -> None:
         name = type(self).__name__
         if not isinstance(buffer, Dataset):
@@ -63,8 +63,8 @@ class OfflineTrainer(Trainer[TraineeT]):
                 checks.require(not is_given, f".{option} is about collecting, and nothing is collected: leave it out")
             for learner in policy.learners(buffer, self):
                 learner.policy.check_draw(checks, buffer, batch_size)
-            options = Options(test_collector=test_collector, **common)
-            options.check(checks, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
+            options = complete(test_collector, common)
+            check_options(checks, options, max_epoch=max_epoch, update_per_epoch=update_per_epoch)
         self._batch_size = batch_size
         self._batch: Batch | None = None  # drawn and not learned from yet
         super().__init__(policy, None, buffer, max_epoch=max_epoch, step_per_epoch=update_per_epoch, options=options)

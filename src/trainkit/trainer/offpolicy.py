@@ -17,7 +17,7 @@ from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import UpdateQueue
 from trainkit.trainer.compatibility import check_length, check_replay, check_warmup
-from trainkit.trainer.options import KeywordOptions, Options
+from trainkit.trainer.options import Options, check_options, complete
 
 TraineeT = TypeVar("TraineeT", bound=Trainee, default=Any, covariant=True)
 
@@ -33,7 +33,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
     Args:
         policy: learns; its `horizon` says what return the buffer shall compute.
         train_collector: has the buffer.
-        test_collector: see `Options`.
+        test_collector: for evaluation after every epoch, without a buffer.
         max_epoch: epochs in all.
         step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
         batch_size: rows per update. None is the whole buffer: every row once per update, in place of a draw.
@@ -78,7 +78,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         refresh_priorities: Refresh = "update",
         updates_per_round: int = 1,
         overlap: bool = False,
-        **common: Unpack[KeywordOptions],
+        **common: Unpack[Options],
     ) -> None:
         name = type(self).__name__
         buffer: Any = train_collector.buffer
@@ -96,8 +96,8 @@ class OffpolicyTrainer(Trainer[TraineeT]):
             _check_ratio(checks, update_per_step, training_intensity, batch_size)
             checks.integer("learning_starts", learning_starts, low=0, optional=True)
             check_warmup(checks, policy, warmup)
-            options = Options(test_collector=test_collector, **common)
-            options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
+            options = complete(test_collector, common)
+            check_options(checks, options, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         if step_per_collect is None and episode_per_collect is None:
             step_per_collect = train_collector.envs.n
         self._step_per_collect, self._episode_per_collect = step_per_collect, episode_per_collect

@@ -15,7 +15,7 @@ from trainkit.core.stats import CollectStats
 from trainkit.simulators import TensorCollector, TensorRolloutBuffer
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.compatibility import check_length
-from trainkit.trainer.options import KeywordOptions, Options
+from trainkit.trainer.options import Options, check_options, complete
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
     Args:
         policy: learns; its `horizon` says what rewards and discount count.
         train_collector: has a `RolloutBuffer`, or is a `TensorCollector`.
-        test_collector: see `Options`.
+        test_collector: for evaluation after every epoch, without a buffer.
         max_epoch: epochs in all.
         step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
         step_per_collect: steps per rollout, in all environments together; steps in excess are subtracted from
@@ -59,7 +59,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
         episode_per_collect: int | None = None,
         repeat_per_collect: int = 1,
         batch_size: int | None = None,
-        **common: Unpack[KeywordOptions],
+        **common: Unpack[Options],
     ) -> None:
         name = type(self).__name__
         buffer: Any = train_collector.buffer
@@ -81,8 +81,8 @@ class OnpolicyTrainer(Trainer[TraineeT]):
             is_current = not isinstance(train_collector, Collector) or train_collector.envs.max_lag == 0
             rule = ".train_collector has environments with a lag, and learns from rows of its current weights alone"
             checks.require(is_current, f"{rule}: leave lag out, and give fragment for the vector steps of a message")
-            options = Options(test_collector=test_collector, **common)
-            options.check(checks, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
+            options = complete(test_collector, common)
+            check_options(checks, options, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         if step_per_collect is not None and step_per_collect > step_per_epoch:
             n_steps = max_epoch * step_per_epoch
             n_rollouts = -(-n_steps // step_per_collect)

@@ -1,22 +1,18 @@
-"""The options that every trainer has, grouped by what they are about; each group checks its own.
-
-Every option is written twice, since Python derives neither form from the other: as a field, which has the default and
-types the keywords of presets, and as a key of `KeywordOptions`, which types the keywords of trainers. A test compares
-both.
-"""
+"""The options that every trainer and preset has, grouped by what they are about, each with its check."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.stats import CollectStats
+from trainkit.core.typed_options import completed
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.stopping import Limits, StopFn
@@ -35,12 +31,10 @@ Callbacks = Callback | type[Callback] | Sequence[Callback | type[Callback]]
 RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
+class EvaluationOptions(TypedDict, total=False):
     """Evaluations: in which environments, by which score, and what follows from it.
 
     Args:
-        test_collector: for evaluation after every epoch, without a buffer.
         episode_per_test: episodes per evaluation in `test_collector`; None is 10.
         evaluation: how to evaluate, in place of `episode_per_test`: every epoch in `test_collector`, or in its own.
         compute_score_fn: score of an evaluation, None for none; default: its mean return.
@@ -51,47 +45,16 @@ class EvaluationOptions:
             default (Tianshou's default is True): then only the regular evaluations can end the run.
     """
 
-    test_collector: Collector | None = None
-    episode_per_test: int | None = None
-    evaluation: Evaluation | None = None
-    compute_score_fn: Callable[[CollectStats], float | None] | None = None
-    test_fn: Callable[[int, int], None] | None = None
-    stop_fn: Callable[[float], bool] | None = None
-    save_best_fn: Callable[[Any], None] | None = None
-    test_in_train: bool = False
-
-    def check_evaluation(self, checks: Checks) -> None:
-        """Note what cannot work."""
-        checks.integer("episode_per_test", self.episode_per_test, low=1, optional=True)
-        has_evaluations = self.evaluation is not None or self.test_collector is not None
-        for name in ("test_fn", "stop_fn", "compute_score_fn", "save_best_fn"):
-            fn = getattr(self, name)
-            checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")
-            rule = f".{name} needs evaluations: give test_collector or evaluation"
-            checks.require(fn is None or has_evaluations, rule)
-        if self.evaluation is not None:
-            both = self.evaluation.has_collector and self.test_collector is not None
-            checks.require(not both, " was given both test_collector and an evaluation with a collector: give one")
-            neither = not self.evaluation.has_collector and self.test_collector is None
-            checks.require(not neither, ".evaluation has no collector: give it one, or give test_collector")
-        checks.require(not self.test_in_train or self.stop_fn is not None, ".test_in_train needs a stop_fn")
-
-    def evaluator(self) -> Evaluation | None:
-        """Return the evaluation of the run, None for a run without one."""
-        if self.evaluation is not None and self.test_collector is not None:
-            if self.evaluation.options["duration"] is not None or self.episode_per_test is None:
-                return self.evaluation.changed(self.test_collector)
-            return self.evaluation.changed(self.test_collector, duration=self.episode_per_test)
-        if self.test_collector is not None:
-            return Evaluation(self.test_collector, duration=self.episode_per_test or _EPISODES_PER_TEST)
-        if self.episode_per_test is not None:
-            remedy = "give one" if self.evaluation is None else "give Evaluation(collector, duration=...)"
-            _log.warning("episode_per_test=%d has no effect without test_collector: %s", self.episode_per_test, remedy)
-        return self.evaluation
+    episode_per_test: Annotated[int | None, None]
+    evaluation: Annotated[Evaluation | None, None]
+    compute_score_fn: Annotated[Callable[[CollectStats], float | None] | None, None]
+    test_fn: Annotated[Callable[[int, int], None] | None, None]
+    stop_fn: Annotated[Callable[[float], bool] | None, None]
+    save_best_fn: Annotated[Callable[[Any], None] | None, None]
+    test_in_train: Annotated[bool, False]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LimitOptions:
+class LimitOptions(TypedDict, total=False):
     """Ends of the run and of an epoch.
 
     Args:
@@ -101,19 +64,12 @@ class LimitOptions:
             the next epoch has all its steps. This makes a run irreproducible.
     """
 
-    max_env_step: int | None = None
-    max_seconds: float | None = None
-    max_epoch_seconds: float | None = None
-
-    def check_limits(self, checks: Checks) -> None:
-        """Note what cannot work."""
-        checks.integer("max_env_step", self.max_env_step, low=1, optional=True)
-        checks.number("max_seconds", self.max_seconds, low=0, above_low=True, optional=True)
-        checks.number("max_epoch_seconds", self.max_epoch_seconds, low=0, above_low=True, optional=True)
+    max_env_step: Annotated[int | None, None]
+    max_seconds: Annotated[float | None, None]
+    max_epoch_seconds: Annotated[float | None, None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions:
+class OutputOptions(TypedDict, total=False):
     """What a run shows, logs and saves.
 
     Args:
@@ -130,29 +86,18 @@ class OutputOptions:
             rule is a function of the trainer that returns its finding or None, called at the end of every epoch.
     """
 
-    logger: Any = None
-    log_every: int = 1_000
-    smoothed_reports: int = 10
-    verbose: bool = True
-    show_progress: bool | None = None
-    checkpoint: Checkpoint | str | Path | None = None
-    resume_from: str | Path | None = None
-    save_checkpoint_fn: Callable[[int, int, int], Any] | None = None
-    diagnosis: Sequence[Rule] | None = DIAGNOSIS_RULES
-
-    def check_output(self, checks: Checks) -> None:
-        """Note what cannot work."""
-        checks.integer("log_every", self.log_every, low=1)
-        checks.integer("smoothed_reports", self.smoothed_reports, low=1)
-        known = self.checkpoint is None or isinstance(self.checkpoint, (Checkpoint, str, Path))
-        checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {self.checkpoint!r}")
-        fn = self.save_checkpoint_fn
-        checks.require(fn is None or callable(fn), f".save_checkpoint_fn must be callable, got {fn!r}")
-        check_rules(checks, self.diagnosis)
+    logger: Annotated[Any, None]
+    log_every: Annotated[int, 1_000]
+    smoothed_reports: Annotated[int, 10]
+    verbose: Annotated[bool, True]
+    show_progress: Annotated[bool | None, None]
+    checkpoint: Annotated[Checkpoint | str | Path | None, None]
+    resume_from: Annotated[str | Path | None, None]
+    save_checkpoint_fn: Annotated[Callable[[int, int, int], Any] | None, None]
+    diagnosis: Annotated[Sequence[Rule] | None, DIAGNOSIS_RULES]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options(EvaluationOptions, LimitOptions, OutputOptions):
+class Options(EvaluationOptions, LimitOptions, OutputOptions, total=False):
     """The options every trainer has. Offline, steps are updates.
 
     Args:
@@ -167,44 +112,116 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions):
         seed: seeds every part that has no seed, by named independent streams.
     """
 
-    train_fn: Callable[[int, int], None] | None = None
-    reward_metric: RewardMetric | None = None
-    callbacks: Callbacks = ()
-    callback_errors: Literal["raise", "log"] = "raise"
-    threads: int | None = None
-    seed: int | None = None
+    train_fn: Annotated[Callable[[int, int], None] | None, None]
+    reward_metric: Annotated[RewardMetric | None, None]
+    callbacks: Annotated[Callbacks, ()]
+    callback_errors: Annotated[Literal["raise", "log"], "raise"]
+    threads: Annotated[int | None, None]
+    seed: Annotated[int | None, None]
 
-    def check(self, checks: Checks, *, max_epoch: object, **per_epoch: object) -> None:
-        """Note all invalid options, for a run of `max_epoch` epochs of the given steps or updates."""
-        checks.integer("max_epoch", max_epoch, low=0, high=LONGEST_RUN)
-        for name, count in per_epoch.items():
-            checks.integer(name, count, low=1, high=LONGEST_RUN)
-        checks.one_of("callback_errors", self.callback_errors, ["raise", "log"])
-        self.check_output(checks)
-        self.check_limits(checks)
-        self.check_evaluation(checks)
-        checks.integer("seed", self.seed, low=0, optional=True)
-        checks.integer("threads", self.threads, low=1, optional=True)
-        for name in ("train_fn", "reward_metric"):
-            fn = getattr(self, name)
-            checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")
 
-    def all_callbacks(self) -> list[Callback]:
-        """Return callbacks made of functions, the user's own, and last the checkpoints, which save all states."""
-        own = {
-            event: _named_call(option, fn, arguments)
-            for option, (event, arguments) in _CALLS.items()
-            if (fn := getattr(self, option)) is not None
-        }
-        made: list[Callback] = [OptionFunctions(own)]
-        if self.stop_fn is not None:
-            made.append(StopFn(self.stop_fn))
-        if self.max_env_step is not None or self.max_seconds is not None:
-            made.append(Limits(env_step=self.max_env_step, seconds=self.max_seconds))
-        made += _as_callbacks(self.callbacks)
-        if self.checkpoint is not None:
-            made.append(self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint))
-        return sorted(made, key=lambda own: isinstance(own, Checkpoint))
+class TrainerOptions(Options, total=False):
+    """The options of a trainer, all of them.
+
+    Args:
+        test_collector: for evaluation after every epoch, without a buffer; trainers accept it by position, too.
+    """
+
+    test_collector: Annotated[Collector | None, None]
+
+
+def complete(test_collector: Collector | None, given: Options) -> TrainerOptions:
+    """Return all options of a trainer: those that were given, and the defaults of the others."""
+    return completed(TrainerOptions, {**given, "test_collector": test_collector})
+
+
+def check_options(checks: Checks, options: TrainerOptions, *, max_epoch: object, **per_epoch: object) -> None:
+    """Note all invalid options, for a run of `max_epoch` epochs of the given steps or updates."""
+    checks.integer("max_epoch", max_epoch, low=0, high=LONGEST_RUN)
+    for name, count in per_epoch.items():
+        checks.integer(name, count, low=1, high=LONGEST_RUN)
+    checks.one_of("callback_errors", options["callback_errors"], ["raise", "log"])
+    _check_output(checks, options)
+    _check_limits(checks, options)
+    _check_evaluation(checks, options)
+    checks.integer("seed", options["seed"], low=0, optional=True)
+    checks.integer("threads", options["threads"], low=1, optional=True)
+    _check_functions(checks, options, "train_fn", "reward_metric")
+
+
+def _check_evaluation(checks: Checks, options: TrainerOptions) -> None:
+    checks.integer("episode_per_test", options["episode_per_test"], low=1, optional=True)
+    evaluation, test_collector = options["evaluation"], options["test_collector"]
+    functions = ("test_fn", "stop_fn", "compute_score_fn", "save_best_fn")
+    _check_functions(checks, options, *functions)
+    if evaluation is None and test_collector is None:
+        given: Mapping[str, object] = options
+        for name in functions:
+            rule = f".{name} needs evaluations: give test_collector or evaluation"
+            checks.require(given[name] is None, rule)
+    if evaluation is not None:
+        both = evaluation.has_collector and test_collector is not None
+        checks.require(not both, " was given both test_collector and an evaluation with a collector: give one")
+        neither = not evaluation.has_collector and test_collector is None
+        checks.require(not neither, ".evaluation has no collector: give it one, or give test_collector")
+    checks.require(not options["test_in_train"] or options["stop_fn"] is not None, ".test_in_train needs a stop_fn")
+
+
+def _check_limits(checks: Checks, options: LimitOptions) -> None:
+    checks.integer("max_env_step", options["max_env_step"], low=1, optional=True)
+    checks.number("max_seconds", options["max_seconds"], low=0, above_low=True, optional=True)
+    checks.number("max_epoch_seconds", options["max_epoch_seconds"], low=0, above_low=True, optional=True)
+
+
+def _check_output(checks: Checks, options: OutputOptions) -> None:
+    checks.integer("log_every", options["log_every"], low=1)
+    checks.integer("smoothed_reports", options["smoothed_reports"], low=1)
+    checkpoint = options["checkpoint"]
+    known = checkpoint is None or isinstance(checkpoint, (Checkpoint, str, Path))
+    checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {checkpoint!r}")
+    _check_functions(checks, options, "save_checkpoint_fn")
+    check_rules(checks, options["diagnosis"])
+
+
+def _check_functions(checks: Checks, options: Mapping[str, object], *names: str) -> None:
+    for name in names:
+        fn = options[name]
+        checks.require(fn is None or callable(fn), f".{name} must be callable, got {fn!r}")
+
+
+def evaluation_of(options: TrainerOptions) -> Evaluation | None:
+    """Return the evaluation of the run, None for a run without one."""
+    evaluation, test_collector = options["evaluation"], options["test_collector"]
+    n_episode = options["episode_per_test"]
+    if evaluation is not None and test_collector is not None:
+        if evaluation.options["duration"] is not None or n_episode is None:
+            return evaluation.changed(test_collector)
+        return evaluation.changed(test_collector, duration=n_episode)
+    if test_collector is not None:
+        return Evaluation(test_collector, duration=n_episode or _EPISODES_PER_TEST)
+    if n_episode is not None:
+        remedy = "give one" if evaluation is None else "give Evaluation(collector, duration=...)"
+        _log.warning("episode_per_test=%d has no effect without test_collector: %s", n_episode, remedy)
+    return evaluation
+
+
+def callbacks_of(options: TrainerOptions) -> list[Callback]:
+    """Return callbacks made of functions, the user's own, and last the checkpoints, which save all states."""
+    given: Mapping[str, Any] = {**options}
+    functions = {
+        event: _named_call(option, given[option], arguments)
+        for option, (event, arguments) in _CALLS.items()
+        if given[option] is not None
+    }
+    made: list[Callback] = [OptionFunctions(functions)]
+    if (stop_fn := options["stop_fn"]) is not None:
+        made.append(StopFn(stop_fn))
+    if options["max_env_step"] is not None or options["max_seconds"] is not None:
+        made.append(Limits(env_step=options["max_env_step"], seconds=options["max_seconds"]))
+    made += _as_callbacks(options["callbacks"])
+    if (checkpoint := options["checkpoint"]) is not None:
+        made.append(checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint))
+    return sorted(made, key=lambda own: isinstance(own, Checkpoint))
 
 
 class OptionFunctions(EventFunctions):
@@ -253,48 +270,3 @@ def _as_callbacks(callbacks: object) -> list[Callback]:
             )
         made.append(one)
     return made
-
-
-class EvaluationKeywords(TypedDict, total=False):
-    """The keywords of `EvaluationOptions` except `test_collector`, which trainers also accept by position."""
-
-    episode_per_test: int | None
-    evaluation: Evaluation | None
-    compute_score_fn: Callable[[CollectStats], float | None] | None
-    test_fn: Callable[[int, int], None] | None
-    stop_fn: Callable[[float], bool] | None
-    save_best_fn: Callable[[Any], None] | None
-    test_in_train: bool
-
-
-class LimitKeywords(TypedDict, total=False):
-    """The keywords of `LimitOptions`."""
-
-    max_env_step: int | None
-    max_seconds: float | None
-    max_epoch_seconds: float | None
-
-
-class OutputKeywords(TypedDict, total=False):
-    """The keywords of `OutputOptions`."""
-
-    logger: Any
-    log_every: int
-    smoothed_reports: int
-    verbose: bool
-    show_progress: bool | None
-    checkpoint: Checkpoint | str | Path | None
-    resume_from: str | Path | None
-    save_checkpoint_fn: Callable[[int, int, int], Any] | None
-    diagnosis: Sequence[Rule] | None
-
-
-class KeywordOptions(EvaluationKeywords, LimitKeywords, OutputKeywords, total=False):
-    """The keywords of `Options`."""
-
-    train_fn: Callable[[int, int], None] | None
-    reward_metric: RewardMetric | None
-    callbacks: Callbacks
-    callback_errors: Literal["raise", "log"]
-    threads: int | None
-    seed: int | None

@@ -42,12 +42,12 @@ class Reports:
         self._options = options
         self.loggers = as_logger(None)
         self.history = History()
-        self.progress = Progress(n_steps, show_bar=options.show_progress, show_lines=options.verbose, unit=unit)
-        self.diagnosis = Diagnosis(options.diagnosis or ())
+        self.progress = Progress(n_steps, show_bar=options["show_progress"], show_lines=options["verbose"], unit=unit)
+        self.diagnosis = Diagnosis(options["diagnosis"] or ())
 
     def open_loggers(self) -> None:
         """Open the loggers; a resumed run continues in the folders of the checkpoint."""
-        self.loggers = as_logger(self._options.logger, self.loggers.former_folders)
+        self.loggers = as_logger(self._options["logger"], self.loggers.former_folders)
 
     def write(self, clock: int, stats: EpochStats, histograms: Mapping[str, NDArray[np.float64]]) -> None:
         """Show a report on the bar and write it to the loggers."""
@@ -78,7 +78,7 @@ class Reports:
         """Return an epoch's statistics with the warnings of the rules, which read the history; log new warnings."""
         self.history.record(result)
         warnings = self.diagnosis.check(trainer)
-        level = logging.INFO if self._options.verbose else logging.WARNING  # the epoch's line has them, too
+        level = logging.INFO if self._options["verbose"] else logging.WARNING  # the epoch's line has them, too
         for one in warnings.values():
             if one.first_epoch == result.epoch:
                 _log.log(level, "%s: %s", one.name, one.message)

@@ -11,7 +11,7 @@ from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.compatibility import fill_seeds
 from trainkit.trainer.interrupt import DeferredInterrupt
-from trainkit.trainer.options import Options
+from trainkit.trainer.options import TrainerOptions
 
 
 class RunProcesses:
@@ -30,7 +30,7 @@ class RunProcesses:
     def check_options(
         self,
         trainer: str,
-        options: Options,
+        options: TrainerOptions,
         collector: Collector | TensorCollector | None,
         episode_per_collect: int | None,
     ) -> None:
@@ -39,7 +39,7 @@ class RunProcesses:
     def check_collect(self, trainer: str, collector: Collector | TensorCollector | None, n_step: int) -> None:
         """Raise a `ConfigError` after a collect by which processes would take different numbers of updates."""
 
-    def options_of(self, options: Options) -> Options:
+    def options_of(self, options: TrainerOptions) -> TrainerOptions:
         """Return the options of this process."""
         return options
 

@@ -4,7 +4,6 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from trainkit.core import checkpoint as checkpoints
@@ -12,7 +11,7 @@ from trainkit.core.described import Plain, described
 from trainkit.core.signatures import options_of
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.history import History
-from trainkit.trainer.options import OptionFunctions, Options
+from trainkit.trainer.options import OptionFunctions, TrainerOptions
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
@@ -25,7 +24,7 @@ _PARTS = (  # options that are described apart, or have no effect on the run
 _GIT = ("git", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
 
 
-def record_of(trainer: "Trainer[Any]", options: Options, callbacks: Sequence[Callback]) -> dict[str, Plain]:
+def record_of(trainer: "Trainer[Any]", options: TrainerOptions, callbacks: Sequence[Callback]) -> dict[str, Plain]:
     """Return every effective setting of a run: {"batch_size": 32, "policy/lr": 0.001, "buffer/alpha": 0.5, ...}.
 
     A part of the user's own is described like ours: by its class, and the arguments of its constructor that it keeps.
@@ -55,9 +54,9 @@ def record_of(trainer: "Trainer[Any]", options: Options, callbacks: Sequence[Cal
     return {**trainer.settings(), **record, **trainer.settings(), **_of_machine(trainer)}
 
 
-def _of_trainer(trainer: "Trainer[Any]", options: Options) -> dict[str, Plain]:
+def _of_trainer(trainer: "Trainer[Any]", options: TrainerOptions) -> dict[str, Plain]:
     """Return the options of a trainer, without the parts that are described apart."""
-    own = {**vars(trainer), **{item.name: getattr(options, item.name) for item in fields(Options)}}
+    own = {**vars(trainer), **options}
     flat: dict[str, Plain] = {}
     for name in options_of(type(trainer)):
         value = own.get(name, own.get(f"_{name}"))

@@ -6,7 +6,6 @@ depend on a rank's own time or rows are rejected.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt
-from trainkit.trainer.options import Options
+from trainkit.trainer.options import TrainerOptions, callbacks_of, evaluation_of
 from trainkit.trainer.run_processes import RunProcesses
 
 _UNEVEN = "every step must give a row of each environment, so that ranks take the same number of updates"
@@ -43,7 +42,7 @@ class RunRanks(RunProcesses):
     def check_options(
         self,
         trainer: str,
-        options: Options,
+        options: TrainerOptions,
         collector: Collector | TensorCollector | None,
         episode_per_collect: int | None,
     ) -> None:
@@ -51,10 +50,11 @@ class RunRanks(RunProcesses):
         with Checks(f"{trainer} under torchrun") as checks:
             remedy = "leave it out, or train in one process"
             for name in ("test_in_train", "max_epoch_seconds"):
-                checks.require(not getattr(options, name), f": {name} ends an epoch of one rank alone: {remedy}")
+                given: Mapping[str, object] = options
+                checks.require(not given[name], f": {name} ends an epoch of one rank alone: {remedy}")
             is_fixed = episode_per_collect is None
             checks.require(is_fixed, ".episode_per_collect has as many steps as its episodes: give step_per_collect")
-            for checkpoint in options.all_callbacks():
+            for checkpoint in callbacks_of(options):
                 is_timed = isinstance(checkpoint, Checkpoint) and checkpoint.unit == "seconds"
                 checks.require(
                     not is_timed, ': Checkpoint(unit="seconds") saves ranks at different steps: give "epochs"'
@@ -72,26 +72,26 @@ class RunRanks(RunProcesses):
                 "make_envs no wait_num, and no vector environment that resets in steps of its own"
             )
 
-    def options_of(self, options: Options) -> Options:
+    def options_of(self, options: TrainerOptions) -> TrainerOptions:
         """Return the options of a rank: those after rank 0 neither evaluate nor log nor print."""
         if self.group.rank == 0:
             return options
-        evaluator = options.evaluator()
+        evaluator = evaluation_of(options)
         if evaluator is not None:
             evaluator.collector.close()
-        return replace(
-            options,
-            test_collector=None,
-            evaluation=None,
-            episode_per_test=None,
-            stop_fn=None,
-            save_best_fn=None,
-            test_fn=None,
-            logger=None,
-            verbose=False,
-            show_progress=False,
-            diagnosis=None,
-        )
+        return {
+            **options,
+            "test_collector": None,
+            "evaluation": None,
+            "episode_per_test": None,
+            "stop_fn": None,
+            "save_best_fn": None,
+            "test_fn": None,
+            "logger": None,
+            "verbose": False,
+            "show_progress": False,
+            "diagnosis": None,
+        }
 
     def callbacks_of(self, callbacks: Sequence[Callback]) -> list[Callback]:
         """Return the callbacks of a rank: those that write to a folder are those of rank 0, except checkpoints."""
