@@ -79,9 +79,9 @@ def test_units_resume_after_an_interruption_and_are_given_up_after_two(tmp_path:
     assert [row["unit"] for row in record.rows("p")] == ["a", "e"]
     text = page.page(setup, [piece], record)
     assert "a 2.0\ne 3.0\n" in text
-    assert "- Piece: b (missing: no peer)" in text
-    assert "- Piece: c (failed: no memory)" in text
-    assert "- Piece: d (started, not finished)" in text
+    assert "- Piece, missing: no peer: b" in text
+    assert "- Piece, failed: no memory: c" in text
+    assert "- Piece, started, not finished: d" in text
     assert "Nothing is left." in day.summary(setup, [piece], record)
 
 

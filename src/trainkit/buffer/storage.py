@@ -33,6 +33,7 @@ from trainkit.core.data import (
     RecordedEpisode,
     RowSpec,
     Transition,
+    add_at,
     any_true,
 )
 from trainkit.core.errors import ConfigError, MissingRowError
@@ -40,6 +41,9 @@ from trainkit.core.files import copy_into, decoding
 from trainkit.core.observations import exact_cast
 
 _ONE = np.ones((), np.int32)
+_NO_FINAL = np.full((), -1, np.int32).tobytes()
+
+_type_of = operator.attrgetter("dtype", "shape")
 
 Gather = Callable[[NDArray[Any], Rows], Any]  # (column, rows) -> these rows, or a `Lookup` that stands for them
 
@@ -140,9 +144,10 @@ class Storage:
         records.stamp[here] = self.serial
         slots = rows_of_block(here, self.serial * rings.n_rows)
         self.serial += 1
-        _add_one(self.open_steps, own_rings)
-        ended = records.terminated[here] | records.truncated[here]  # as bools
-        if any_true(ended):
+        add_at(self.open_steps, at, _ONE)
+        terminated, truncated = records.terminated[here], records.truncated[here]  # as bools
+        if any_true(terminated) or any_true(truncated):
+            ended = terminated | truncated
             self._end_at(rows_of_block(here)[ended], envs[ended])
         return slots, [here] if evicted is None else [here, evicted]
 
@@ -162,9 +167,8 @@ class Storage:
         records = self.records
         records.stamp[rows] = -1
         final = records.final[rows]
-        is_last = final >= 0
-        if any_true(is_last):
-            self.finals.release(final[is_last])
+        if final.tobytes() != _NO_FINAL * len(final):
+            self.finals.release(final[final >= 0])
             records.final[rows] = -1
 
     def _check_fits(self, step: Transition, obs: Sequence[Any], next_obs: Sequence[Any]) -> bool:
@@ -675,7 +679,7 @@ def row_spec(step: Transition, n_envs: int | None, stack: int) -> RowSpec:
 def _layout(obs: Sequence[Any], next_obs: Sequence[Any], step: Transition) -> list[Any]:
     """Return the types and shapes of a transition's arrays, and the names of its extras."""
     arrays = map(np.asarray, (*obs, *next_obs, step.action, *step.extras.values()))
-    return [*step.extras, *[(array.dtype, array.shape) for array in arrays]]
+    return [*step.extras, *map(_type_of, arrays)]
 
 
 def _check_rows(name: str, column: NDArray[Any], rows: Any, n_axes: int = 1) -> bool:
@@ -702,14 +706,6 @@ def _check_rows(name: str, column: NDArray[Any], rows: Any, n_axes: int = 1) -> 
             "give all of them in one type"
         )
     return bool(array.dtype == column.dtype)
-
-
-def _add_one(counts: NDArray[np.int32], rings: NDArray[np.intp] | None) -> None:
-    """Add 1 to the counts of some rings, None for all [N]: `counts[:] += 1` takes four times as long."""
-    if rings is None:
-        counts += _ONE
-    else:
-        counts[rings] += _ONE
 
 
 _SMALL = 4096  # bytes up to which two arrays are compared as bytes

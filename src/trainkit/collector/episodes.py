@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.core.data import all_or
+from trainkit.core.data import add_at, all_or
 from trainkit.core.errors import ConfigError
 from trainkit.core.stats import NO_VALUES, CollectStats, PlayerStats, Summary
 
@@ -180,10 +180,10 @@ class Episodes:
             acted: who acted in this step; None: the same as `env_ids`.
         """
         rows = all_or(env_ids, len(self._lengths))
-        self._returns[rows] += reward
+        add_at(self._returns, rows, reward)
         if self._soft_horizon is not None:
-            self._returns_since_reset[rows] += reward
-        self._lengths[rows] += _ONE
+            add_at(self._returns_since_reset, rows, reward)
+        add_at(self._lengths, rows, _ONE)
         if self._agents:
             self._game_lengths[np.unique((env_ids if acted is None else acted) // self._n_agents)] += 1
         for env_id, late_reward in late_rewards.items():

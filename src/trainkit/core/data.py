@@ -675,3 +675,12 @@ def any_true(flags: NDArray[np.bool_]) -> bool:
 def all_or(rows: NDArray[np.intp], n: int) -> NDArray[np.intp] | slice:
     """Return ascending rows [K] of N, all of them as a slice, which numpy reads and writes faster."""
     return slice(None) if len(rows) == n else rows
+
+
+def add_at(array: NDArray[Any], rows: NDArray[np.intp] | slice, amount: Any) -> None:
+    """Add to different rows of an array in place: `array[rows] += amount`, which takes longer for a slice."""
+    if isinstance(rows, slice):
+        part = array[rows]
+        part += amount
+    else:
+        array[rows] += amount

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainkit.core.assignments import Elsewhere
-from trainkit.core.data import ACTION_PROB, ArraySpec, Obs
+from trainkit.core.data import ACTION_PROB, ArraySpec, Obs, any_true
 from trainkit.core.errors import Checks, ConfigError, DivergedError
 from trainkit.core.schedules import Adjustable, Scheduled
 from trainkit.core.signatures import Part, checked
@@ -147,7 +147,9 @@ class EpsilonGreedy(Part):
         factor = self._factor(np.arange(n_rows) if env_ids is None else env_ids)
         is_random = draws[:n_rows] < self.epsilon(step) * factor
         random_action = draws[n_rows:] * n_actions if legal is None else random_legal(legal, rng)
-        action: NDArray[np.int64] = np.where(is_random, random_action.astype(np.int64), q.argmax(axis=1))
+        action: NDArray[np.int64] = q.argmax(axis=1)
+        if any_true(is_random):
+            action[is_random] = random_action[is_random].astype(np.int64)
         return action
 
     def probability(self, q: Values, legal: Mask, *, step: int, env_ids: EnvIds = None) -> NDArray[np.float64]:
