@@ -319,7 +319,7 @@ def _q_arguments(preset: Preset[..., Any, Any], settings: OfflineQSettings) -> d
 
 bc = BCPreset(
     "bc",
-    "Behavior cloning: do what the data's actors did (Pomerleau, 1989)",
+    "Behavior cloning: imitate the actions in the data (Pomerleau, 1989)",
     bc_settings,
     {
         "classic": bc_settings(),
