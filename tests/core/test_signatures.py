@@ -10,11 +10,40 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from typing_extensions import is_protocol
 
 import trainkit as tk
 from tests.helpers.learning import Spaces, small_net
 from trainkit.core.errors import ConfigError
 from trainkit.core.signatures import is_complete, is_unrelated, matches, mismatch
+
+# Called in every step, update or batch, where a check would cost time: these fail with Python's own error.
+IN_EVERY_STEP = {"act", "act_on_device", "action_probability", "action_values", "collect", "draw", "end_update"}
+IN_EVERY_STEP |= {"enter", "forward", "get", "greedy", "greedy_values", "learn", "log", "loss_inputs", "minimize"}
+IN_EVERY_STEP |= {"read", "rewrite", "rows", "sample", "sample_round", "sample_sequences", "update", "weights"}
+# Called by trainers and checkpoints, not by users.
+OF_TRAINERS = {"behavior_for", "check_draw", "learners", "state_dict"}
+WITHOUT_OPTIONS = {"release", "restart"}
+
+
+def methods() -> dict[tuple[type, str], list[str]]:
+    """Return {(class, method): options} of the methods that users call and that have options in one of the classes."""
+    modules = [tk, tk.buffer, tk.policy, tk.simulators]
+    exported = {kind for module in modules for kind in map(vars(module).get, module.__all__) if inspect.isclass(kind)}
+    kinds = [kind for kind in exported if kind.__name__.endswith(("Trainer", "Collector", "Policy", "Buffer"))]
+    found: dict[tuple[type, str], list[str]] = {}
+    for kind in sorted((one for one in kinds if not is_protocol(one)), key=lambda one: one.__name__):
+        for name, member in inspect.getmembers(kind, inspect.isfunction):
+            if member.__module__.startswith("trainkit.") and not name.startswith("_"):
+                rest = list(inspect.signature(member).parameters.values())[1:]
+                own = [one for one in rest if one.kind is one.KEYWORD_ONLY or one.default is not one.empty]
+                found[kind, name] = [one.name for one in own]
+    left_out = IN_EVERY_STEP | OF_TRAINERS
+    names = {name for (_, name), options in found.items() if options} - left_out | WITHOUT_OPTIONS
+    return {(kind, name): options for (kind, name), options in found.items() if name in names}
+
+
+METHODS = methods()
 
 
 def problems_of(call: Callable[..., Any], *args: Any, **options: Any) -> list[str]:
@@ -28,6 +57,25 @@ def problems_of(call: Callable[..., Any], *args: Any, **options: Any) -> list[st
 
 def test_an_option_that_is_not_there_is_rejected_with_the_nearest() -> None:
     assert problems_of(tk.Adam, lrr=1e-3) == ["Adam: unknown option 'lrr', did you mean 'lr'?"]
+
+
+@pytest.mark.parametrize(("kind", "name"), METHODS, ids=lambda one: getattr(one, "__name__", one))
+def test_a_method_that_users_call_answers_a_misspelled_option(kind: Any, name: str) -> None:
+    method = getattr(object.__new__(kind), name)
+    subject = f"{kind.__name__}.{name}"
+    assert problems_of(method, zzz=1)[0].startswith(f"{subject}: unknown option 'zzz': it takes ")
+    for option in METHODS[kind, name]:
+        misspelled = option + option[-1]
+        expected = f"{subject}: unknown option {misspelled!r}, did you mean {option!r}?"
+        assert problems_of(method, **{misspelled: 1})[0] == expected
+
+
+def test_an_evaluation_in_between_answers_a_misspelled_option() -> None:  # its options are those of `Evaluation`
+    trainer: Any = object.__new__(tk.OffpolicyTrainer)
+    with pytest.raises(
+        ConfigError, match=r"OffpolicyTrainer\.evaluate: unknown option 'duratoin', did you mean 'duration'"
+    ):
+        trainer.evaluate(duratoin=3)
 
 
 def test_all_that_does_not_fit_is_reported_at_once() -> None:

@@ -246,6 +246,7 @@ class MixedBuffer:
         lows, highs = zip(*(source.return_range(horizon) for source in self._sources), strict=True)
         return min(lows), max(highs)
 
+    @checked
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Yield all rows of every source once, `n_rows` at a time."""
         for source in self._sources:

@@ -471,6 +471,7 @@ class ReplayBuffer(HasSpaces):
             self.cut(ends)
         return np.concatenate(added)
 
+    @checked
     def transitions(self, n_rows: int = 10_000) -> Iterator[Transition]:
         """Yield all rows once, in order per environment, `n_rows` at a time."""
         return iter(()) if self._bound is None else self._bound.transitions(n_rows)
@@ -563,6 +564,7 @@ class ReplayBuffer(HasSpaces):
                 self._sampler.load_state_dict(state["sampler"])
             self._rng.bit_generator.state = state["rng"]
 
+    @checked
     def save(self, path: str | Path) -> None:
         """Write the buffer to one file, completely or not at all."""
         saved = {"kind": type(self).__name__, "options": self.arguments(), "state": self.state_dict()}

@@ -315,6 +315,7 @@ class Collector:
         if not self._envs.is_seeded:
             self._envs.seed(seeding.derive(root, "envs"))
 
+    @checked
     def release(self) -> None:
         """Release the open environments to another owner; open episodes end, and this collector is closed."""
         if self._envs.ownership.owner is self:
@@ -330,10 +331,12 @@ class Collector:
 
     # ---- collecting ----
 
+    @checked
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Cut the open episodes and reset every environment; equal seeds give equal episodes."""
         self._envs.ownership.during(self, self._reset, seed, options)
 
+    @checked
     def restart(self) -> None:
         """Start again from step 0: discard the counts and a collect that was interrupted, and cut the open episodes.
 
@@ -415,6 +418,7 @@ class Collector:
 
         return self._during(collect)
 
+    @checked
     def stream(
         self, n_step: int, *, explore: bool | None = None, random: bool = False, step: int | None = None
     ) -> Iterator[Transition]:
@@ -451,6 +455,7 @@ class Collector:
             if rows is not None:  # the last collect may have made all of these steps
                 yield rows
 
+    @checked
     def resume(self) -> CollectStats:
         """Continue a collect that an exception interrupted; the statistics cover all of it."""
         return self._during(self._run)

@@ -6,6 +6,10 @@
     @checked
     def make_envs(env, n, ...): ...
 
+    class Trainer:
+        @checked
+        def save(self, path, *, include=None, ...): ...
+
 Python says of a misspelled option only that it is unexpected, and accepts a flag that is a word. A checked call raises
 `ConfigError` instead: for unknown options, with the name that was misspelled; for missing and surplus arguments; for
 flags and parts of another type. Ranges and choices stay with the callee, which knows them; where it fails with an error
@@ -162,7 +166,8 @@ def _check_call(
         if name == made and name not in signature.annotations:
             problems.append(f"{subject} makes the {name} itself: give yours to {owner.__name__}({name}, ...)")
         elif name not in known and name in options and not forwards:
-            problems.append(f"{subject}: unknown option {name!r}{option_hint(name, known, options_by_owner())}")
+            hint = option_hint(name, known, options_by_owner()) or _of_method(function)
+            problems.append(f"{subject}: unknown option {name!r}{hint}")
             is_unknown = True
         elif name in by_position and name in options:
             problems.append(f"{subject}.{name} was given by position and by name: give it once")
@@ -176,6 +181,15 @@ def _check_call(
         problems.append(OTHER_LIBRARIES)
     if problems:
         raise ConfigError("\n".join(problems)) from error
+
+
+def _of_method(function: Function) -> str:
+    """Return the end of an error that lists all that a method takes; "" for other calls, which take more."""
+    signature = _Signature.of(function)
+    if signature.positional[:1] != ["self"] or function.__name__.startswith("__"):
+        return ""
+    taken = [name for name in signature.annotations if name != "self"]
+    return f": it takes {', '.join(taken) or 'none'}"
 
 
 def _made_by(function: Function, owner: Any) -> str:

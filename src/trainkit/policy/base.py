@@ -486,6 +486,7 @@ class Policy(nn.Module):
             return {}
         return {ACTION_PROB: probability[np.arange(len(action)), action]}
 
+    @checked
     def export(self, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
         """Write the greedy policy, with preprocessing, mask and metadata, as ONNX or torch.export files.
 
@@ -645,6 +646,7 @@ class Policy(nn.Module):
 
     # ---- learning ----
 
+    @checked
     def add_gradient_step(
         self,
         name: str,
@@ -972,6 +974,7 @@ class Policy(nn.Module):
 
     # ---- saving and loading ----
 
+    @checked
     def save(self, path: str | Path, *, compact: bool = False) -> Path:
         """Save everything that acting needs in a folder for `load_policy`, replacing a policy saved there before.
 
@@ -1013,6 +1016,7 @@ class Policy(nn.Module):
         """
         self.load_weights(weights)
 
+    @checked
     def load_weights(
         self,
         weights: Mapping[str, Tensor | NDArray[Any]] | str | Path,

@@ -390,6 +390,7 @@ class DQNPolicy(Policy):
         """Return indices of actions [B] as the environments' actions [B, ...]."""
         return index if self._joint is None else to_device(self._joint.table, index.device)[index]
 
+    @checked
     def return_distribution(
         self, obs: Obs, state: NDArray[np.float32] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

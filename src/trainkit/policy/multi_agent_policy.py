@@ -139,6 +139,7 @@ class MultiAgentPolicy:
                 checks.require(_learns(self._policies[name]), rule)
         self._to_train = set(names)
 
+    @checked
     def add_policy(
         self,
         name: str,
@@ -188,6 +189,7 @@ class MultiAgentPolicy:
         copied.n_updates, copied.last_step = state["n_updates"], state["last_step"]
         return copied
 
+    @checked
     def remove_policy(self, name: str, *, policy_mapping: PolicyMapping | Mapping[str, str] | None = None) -> None:
         """Remove a policy; games in progress keep it to their end.
 
@@ -300,6 +302,7 @@ class MultiAgentPolicy:
             f"MultiAgentPolicy acts in the games of a collector: call policy[{name!r}].act, or predict({{agent: obs}})"
         )
 
+    @checked
     def predict(
         self, obs: Mapping[str, Any], *, policies: Mapping[str, str] | None = None, explore: bool = False
     ) -> dict[str, Any]:
@@ -353,6 +356,7 @@ class MultiAgentPolicy:
         for name, own in weights.items():
             self[name].set_weights(own)
 
+    @checked
     def export(self, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
         """Write each policy that learns as `Policy.export` does: "duel.onnx" becomes "duel-main.onnx" and so on.
 
@@ -559,6 +563,7 @@ class MultiAgentPolicy:
 
     # ---- saving and loading ----
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Save every policy that can be saved in a folder, for `load_policy(path, name="main")`."""
         saved = {name: policy for name, policy in self._policies.items() if hasattr(policy, "state_dict")}

@@ -148,6 +148,7 @@ class TensorCollector:
         """Set the root of the seeds of resets."""
         self._root, self._is_seeded = root, True
 
+    @checked
     def release(self) -> None:
         """Release the simulator, for an evaluation or another collector; a later collect claims and resets it."""
         self._needs_reset = True
@@ -158,6 +159,7 @@ class TensorCollector:
         self._needs_reset = True
         self._envs.close()
 
+    @checked
     def restart(self) -> None:
         """Start again from step 0: discard all counts, the statistics of episodes, and a rollout in progress."""
         self.require_reset()
@@ -193,6 +195,7 @@ class TensorCollector:
         self._is_interrupted = True
         return self.resume()
 
+    @checked
     def resume(self) -> CollectStats:
         """Continue a collect that an exception interrupted; the statistics cover all of it."""
         started = time.perf_counter()

@@ -270,6 +270,7 @@ class Trainer(Generic[TraineeT]):
         result, self._ended = self._ended.result, None  # only now: an interrupt must not lose it
         return result
 
+    @checked
     def run(self, *steps: Never, epochs: int | None = None) -> RunInfo:
         """Train all remaining epochs, or this many more, and return the run's `info`.
 
@@ -337,6 +338,7 @@ class Trainer(Generic[TraineeT]):
         """
         self._metrics.log_episode(row)
 
+    @checked
     def log_video(self, name: str, frames: NDArray[np.uint8], fps: float = 30.0) -> None:
         """Write a video as `custom/name` to the loggers that can show videos, such as TensorBoard's.
 
@@ -386,6 +388,7 @@ class Trainer(Generic[TraineeT]):
         if self._phase == "ended":
             self._phase = "new"
 
+    @checked
     def reset(self, *, reset_collectors: bool = False, reset_buffer: bool = False) -> None:
         """Reset the count of epochs, the best score and the stop reason; the policy is unchanged.
 
@@ -808,6 +811,7 @@ class Trainer(Generic[TraineeT]):
 
     # ---- saving and resuming ----
 
+    @checked
     def save(
         self,
         path: str | Path,
@@ -836,6 +840,7 @@ class Trainer(Generic[TraineeT]):
         self._callbacks.fire("on_checkpoint_saved", self, written)
         return written
 
+    @checked
     def load(self, path: str | Path, *, include: Collection[str] | None = None, exclude: Collection[str] = ()) -> None:
         """Resume from a folder that `save` of the same kind of trainer wrote, or from the newest checkpoint of a run.
 
@@ -860,6 +865,7 @@ class Trainer(Generic[TraineeT]):
         self._reports.loggers.purge(self.clock)
         self._callbacks.fire("on_checkpoint_loaded", self, loaded.folder)
 
+    @checked
     def resume(self, place: str | Path, seed: int | None = None) -> None:
         """Resume from a checkpoint.
 
