@@ -82,7 +82,7 @@ def measure(setup: Setup, pieces: Sequence[Piece], ends: float, command: str) ->
             if record.is_over(piece.name, unit.name) or left_s < (0 if setup.is_rehearsal else unit.needs_s):
                 continue
             print(f"{piece.name}: {unit.name}", flush=True)
-            record.add(piece.name, unit.name, "started")
+            record.add(piece.name, unit.name, "started", commit=about["commit"])
             began = time.monotonic()
             try:
                 row = unit.measure(left_s)

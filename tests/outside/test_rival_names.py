@@ -168,9 +168,10 @@ class Reader(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
-            assert isinstance(target, ast.Name)
-            if target.id not in self.options:
-                self.wrong.append(target.id)
+            if isinstance(target, ast.Attribute):
+                self.visit(target)
+            elif not (isinstance(target, ast.Name) and target.id in self.options):
+                self.wrong.append(ast.unparse(target))
 
 
 def tags() -> set[str]:
