@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from trainkit.core import user_code
 from trainkit.engine.changes import Changes
 from trainkit.trainer.callbacks.base import Callback
 
@@ -174,6 +175,21 @@ def test_what_a_logger_replaces_is_acted_on() -> None:
     run = Run(logger=Own(), log_every=10)
     run.train()
     run.assert_acted_on()
+
+
+@pytest.mark.parametrize("does", ["act", "update"])
+def test_where_torch_computes_the_networks_are_users_code(does: str) -> None:
+    run = Run()
+    run.policy.engine = "torch"
+    run.collector.collect(n_step=10)
+    batch = run.buffer.sample(4, horizon=run.policy.horizon)
+    with user_code.known():
+        before = user_code.moment()
+        if does == "act":
+            run.policy.act(batch.obs)
+        else:
+            run.policy.update(batch, step=10)
+        assert user_code.moment() != before
 
 
 def test_what_an_environment_replaces_at_a_reset_is_acted_on() -> None:

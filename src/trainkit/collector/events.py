@@ -40,9 +40,8 @@ class Episode:
     user_data: dict[Any, Any] = field(default_factory=dict, init=False)
     _slots: list[int] = field(default_factory=list, init=False)
     _first_obs: Obs = field(default=None, init=False)  # rows [N, ...], None before its reset
-    _last: tuple[Transition, Infos | None] | None = field(
-        default=None, init=False
-    )  # the last vector step it took part in
+    # The last vector step it took part in; without infos where it comes from a checkpoint.
+    _last: tuple[Transition, Infos | None] | None = field(default=None, init=False)
     _row: int = field(default=0, init=False)  # its row there
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ _thread = _Thread()
 
 
 def moment() -> int | None:
-    """Return a number that is another one once users' code may have run in this thread; None where nobody knows."""
+    """Return a number that changes when users' code may have run in this thread; None where it may run at any time."""
     return _thread.moment
 
 

@@ -1,6 +1,6 @@
 """Detect changes after a recording: modules, tensors, attributes, methods and modes that were replaced.
 
-Within a trainer or a collector, which know when users' code runs, nobody else changes a policy of trainkit's own class:
+Within a trainer or a collector only users' code changes a policy of trainkit's own class, and they know when it runs:
 what was found unchanged is not looked at again before.
 
 What a loss reads from anywhere else, a global variable, a closure, a counter in a list, is not watched; the engine

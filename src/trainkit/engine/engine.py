@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core import tree
+from trainkit.core import tree, user_code
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.changes import Changes
 from trainkit.engine.compiling import LossGraph, check_compiler
@@ -165,7 +165,8 @@ class Engine:
                 buffers_before = copied(self._movable)
                 graph = self._compiled(gradient_step)
                 how: dict[str, Any] = {"is_compiled": graph is not None}
-                with gradient_step.differentiation(), self._precision.during_step(gradient_step.trainable, **how):
+                precision = self._precision.during_step(gradient_step.trainable, **how)
+                with user_code.running(), gradient_step.differentiation(), precision:
                     if graph is None:
                         results = objective(rows)
                         gradient_step.differentiate(results["loss"])
@@ -252,7 +253,7 @@ class Engine:
             results = self._by_numpy(name, function, inputs)
             if results is not None:
                 return results
-        with torch.no_grad():
+        with user_code.running(), torch.no_grad():
             return to_arrays(function(to_device(inputs, self._device)))
 
     def call_on_device(

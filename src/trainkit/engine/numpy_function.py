@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainkit.core import tree, user_code
+from trainkit.core import tree
 from trainkit.engine.changes import Changes
 from trainkit.engine.device import as_tensor
 from trainkit.engine.gradient_step import GradientStep, present
@@ -95,7 +95,6 @@ class NumpyFunction:
                     raise GaveUpError(f"{self._changes.first()} changes between all calls of {self._name}")
                 self._forget()
             if self._changes.is_observed:
-                user_code.has_run()  # the hook, as torch computes
                 return None
             self.n_changed = 0 if self._derived or self._large else self.n_changed + 1
             arrays: list[NDArray[Any]] = []
