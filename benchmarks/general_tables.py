@@ -26,7 +26,7 @@ import trainkit as tk
 from benchmarks.cache import Cache
 from benchmarks.provenance import listed, measured_at
 from benchmarks.tuning_seeds import check_fresh
-from trainkit.core.setting_texts import format_value
+from trainkit.core.config import to_text
 from trainkit.plot.comparing import interval
 
 RESULTS = Path("benchmarks/results")
@@ -100,7 +100,7 @@ def key_of(name: str, preset: str, seed: int) -> tuple[Any, ...]:
         return name, preset, seed
     one = tk.presets.PRESETS[preset]
     table = one.table(_domain(one, TASKS[name]))
-    settings = {option: format_value(value) for option, value in one.complete_settings(table).items()}
+    settings = {option: to_text(value) for option, value in one.complete_settings(table).items()}
     return name, preset, seed, _n_epochs(table, TASKS[name]), settings
 
 
@@ -133,7 +133,7 @@ def learn(name: str, preset: str, seed: int) -> dict[str, Any]:
         verbose=False,
         show_progress=False,
     )
-    assert trainer.recipe["domain"] == domain, f"{task.env} has the table {trainer.recipe['domain']}, not {domain}"
+    assert trainer.config["domain"] == domain, f"{task.env} has the table {trainer.config['domain']}, not {domain}"
     with trainer:
         returns = [stats["test/returns/mean"] for _, stats, _ in trainer]
         info = trainer.info

@@ -24,7 +24,7 @@ from benchmarks.cache import Cache
 from benchmarks.provenance import listed, measured_at
 from benchmarks.running import printed
 from benchmarks.tuning_seeds import check_fresh
-from trainkit.core.setting_texts import format_value
+from trainkit.core.config import to_text
 from trainkit.plot.comparing import interval
 
 RESULTS = Path("benchmarks/results")
@@ -48,7 +48,7 @@ def key_of(task: str, learner: str, seed: int) -> list[Any]:
         return key
     preset: Any = tk.presets.PRESETS[learner]
     settings = preset.config(_make_envs(task)).settings()
-    return [*key, {name: format_value(value) for name, value in settings.items()}]
+    return [*key, {name: to_text(value) for name, value in settings.items()}]
 
 
 def _make_envs(task: str) -> Any:

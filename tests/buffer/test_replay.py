@@ -296,7 +296,8 @@ def test_options_given_to_load_replace_those_saved(tmp_path: Path) -> None:
         return min(1.0, step / 10)
 
     PrioritizedReplayBuffer(10, beta=by_step, seed=1).save(tmp_path / "buffer.npz")
-    with pytest.raises(ConfigError, match=r"PrioritizedReplayBuffer.beta must be in \[0, 1\], got None"):
+    rule = r"buffer.npz cannot restore beta=<function .*by_step.*>: give it to PrioritizedReplayBuffer.load, beta="
+    with pytest.raises(CheckpointError, match=rule):
         PrioritizedReplayBuffer.load(tmp_path / "buffer.npz")
     again = PrioritizedReplayBuffer.load(tmp_path / "buffer.npz", beta=by_step)
     assert again.metrics(5)["beta"] == 0.5
@@ -308,7 +309,8 @@ def test_all_options_are_saved(tmp_path: Path) -> None:
     buffer, _ = filled(PrioritizedReplayBuffer, capacity=77, stack=3, form="pixels", **options)
     buffer.save(tmp_path / "buffer.npz")
     kept = files.load_state(tmp_path / "buffer.npz")["options"]
-    assert kept == {"capacity": 77, "n_envs": None, "stack": 3, **options, "beta": [[0, 0.25], [100, 1.0]]}
+    beta = {"part": "Piecewise", "of": {"knots": [[0, 0.25], [100, 1.0]]}}
+    assert kept == {"capacity": 77, "n_envs": None, "stack": 3, **options, "beta": beta}
     assert PrioritizedReplayBuffer.load(tmp_path / "buffer.npz").metrics(50)["beta"] == 0.625
 
 

@@ -7,13 +7,13 @@ import pytest
 import trainkit as tk
 from trainkit.cli.flags import documented, given_settings
 from trainkit.cli.main import build_parser, main
-from trainkit.core.setting_texts import format_for_shell, parse_value
+from trainkit.core.config import from_text, to_shell
 from trainkit.presets import PRESETS
 
 
 def settings_of(*words: str) -> dict[str, object]:
     options = build_parser(["train", *words]).parse_args(["train", *words])
-    return {name: parse_value(text) for name, text in given_settings(options).items()}
+    return {name: from_text(text) for name, text in given_settings(options).items()}
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -84,7 +84,7 @@ def test_the_help_of_a_preset_has_each_setting_with_its_meaning_and_default(
         main(["train", name, "--help"])
     assert caught.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
-    lr = format_for_shell(PRESETS[name].table()["lr"])
+    lr = to_shell(PRESETS[name].table()["lr"])
     assert re.search(rf"--lr SCHEDULE learning rate \[{re.escape(lr)}[\],]", shown)
     assert re.search(r"--hidden LIST widths of the hidden layers \[", shown)
     assert "--n-test-envs N environments that evaluations step together [10" in shown
@@ -126,7 +126,7 @@ def test_a_docstring_gives_the_text_of_each_argument() -> None:
 
 @pytest.mark.parametrize("value", [1e-3, tk.Linear(1e-3, 0.0), tk.Linear(1.0, 0.1, 0.5), ((0, 1.0), (500, 0.05)), None])
 def test_a_setting_is_read_back_from_its_text(value: object) -> None:
-    assert parse_value(format_for_shell(value)) == value
+    assert from_text(to_shell(value)) == value
 
 
 def test_version_names_those_of_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

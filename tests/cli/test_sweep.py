@@ -33,9 +33,9 @@ def test_a_grid_is_every_combination_with_every_seed_in_readable_folders(tmp_pat
         "lr=0.001_hidden=32/seed4",
     ]  # fmt: skip
     assert (len(jobs), jobs[4].folder) == (8, "lr=linear-0.001,0_hidden=64,64/seed3")
-    recipe = jobs[-1].recipe
-    assert (recipe.preset, recipe.env, recipe.seed) == ("dqn", "CartPole-v1", 4)
-    assert recipe.settings == {"max_epoch": "5", "lr": "linear:1e-3,0", "hidden": "(32,)"}
+    config = jobs[-1].config
+    assert (config.preset, config.env, config.seed) == ("dqn", "CartPole-v1", 4)
+    assert config.settings == {"max_epoch": "5", "lr": "linear:1e-3,0", "hidden": "(32,)"}
 
 
 def test_a_list_and_several_presets_and_environments(tmp_path: Path) -> None:
@@ -52,12 +52,12 @@ def test_random_draws_are_in_their_ranges_and_the_first_stay_when_there_are_more
     text = 'preset = "dqn"\nenv = "A"\n[random]\ndraws = %d\nlr = {low = 1e-5, high = 1e-2, log = true}\n'
     text += "n_step = {low = 1, high = 5}\nbatch_size = [32, 64]\ngamma = {low = 0.9, high = 0.99}\n"
     jobs = read_sweep(written(tmp_path, text % 200))
-    lrs, steps, sizes = ([float(job.recipe.settings[name]) for job in jobs] for name in ("lr", "n_step", "batch_size"))
+    lrs, steps, sizes = ([float(job.config.settings[name]) for job in jobs] for name in ("lr", "n_step", "batch_size"))
     assert 1e-5 <= min(lrs) <= 3e-5
     assert 4e-3 <= max(lrs) <= 1e-2
     assert 70 < sum(lr < 3.2e-4 for lr in lrs) < 130, "half of them below the geometric mean"
     assert ({*steps}, {*sizes}) == ({1, 2, 3, 4, 5}, {32, 64})
-    assert [job.recipe for job in read_sweep(written(tmp_path, text % 10))] == [job.recipe for job in jobs[:10]]
+    assert [job.config for job in read_sweep(written(tmp_path, text % 10))] == [job.config for job in jobs[:10]]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 import trainkit
 import trainkit as tk
-from trainkit.core.signatures import Part, from_plain, to_plain
+from trainkit.core.config import Part, from_plain, to_plain
 
 
 def described(name: str, **arguments: Any) -> dict[str, Any]:

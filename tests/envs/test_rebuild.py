@@ -58,7 +58,7 @@ def test_the_next_collect_steps_other_environments_and_no_row_joins_two(backend:
     assert_array_equal(following[:, 1], obs[:, 1] + 1)
     assert (batch.discount > 0).all(), "a cut is no termination"
     assert collector.env_step == len(buffer) == 20
-    assert collector.envs.made_with["env_kwargs"] == {"level": "5.0"}
+    assert collector.envs.made_with["env_kwargs"] == {"level": 5.0}
     collector.close()
 
 

@@ -16,7 +16,7 @@ from examples.two_agents import TwoPoles
 from tests.trainer.toys import Walk
 from trainkit.core import files, tree
 from trainkit.envs import recovery
-from trainkit.envs.recovery import PlayedActions, described, differences, fingerprint
+from trainkit.envs.recovery import PlayedActions, differences, fingerprint, in_words
 
 
 class Moody(Walk):
@@ -458,5 +458,5 @@ def test_an_empty_fingerprint_is_unknown_and_not_compared() -> None:
 
 
 def test_differences_are_described_by_attribute_and_cut_where_long() -> None:
-    assert described({0: ["x"], 1: ["x"], 3: ["x", "y"]}) == "x of env 0, 1; x, y of env 3"
-    assert described({index: ["x"] for index in range(10)}, "game") == "x of game 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+    assert in_words({0: ["x"], 1: ["x"], 3: ["x", "y"]}) == "x of env 0, 1; x, y of env 3"
+    assert in_words({index: ["x"] for index in range(10)}, "game") == "x of game 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"

@@ -197,13 +197,13 @@ def test_the_trap_of_these_tests_would_spring(tmp_path: Path) -> None:
 def test_a_manifest_names_nothing_that_is_executed(tmp_path: Path) -> None:
     trainer = make_trainer(max_epoch=1)
     trainer.save(tmp_path)
-    recipe = {"class": "os.system", "arguments": {"value": {"part": "Popen", "of": {"args": "touch x"}}}, "unknown": {}}
-    rewrite(tmp_path, policy=recipe)
+    config = {"class": "os.system", "arguments": {"value": {"part": "Popen", "of": {"args": "touch x"}}}, "unknown": {}}
+    rewrite(tmp_path, policy=config)
     with pytest.raises(tk.errors.CheckpointError, match="which was not by our `for_envs`"):
         tk.load_policy(tmp_path)
-    rewrite(tmp_path, policy=recipe | {"class": "DQNPolicy"})
+    rewrite(tmp_path, policy=config | {"class": "DQNPolicy"})
     with pytest.raises(
-        tk.errors.CheckpointError, match=r"a policy's recipe .*Popen.*does not say how its policy was made"
+        tk.errors.CheckpointError, match=r"a policy's config .*Popen.*does not say how its policy was made"
     ):
         tk.load_policy(tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text())["policy"]["class"] == "DQNPolicy"
@@ -221,7 +221,7 @@ def test_a_manifest_names_nothing_that_is_executed(tmp_path: Path) -> None:
 def test_a_recipe_for_more_parameters_than_were_saved_allocates_nothing(tmp_path: Path, arguments: Any) -> None:
     envs = tk.make_envs("CartPole-v1", 1)
     tk.DQNPolicy.for_envs(envs, hidden=(8,), device="cpu").save(tmp_path)
-    rewrite(tmp_path, policy=lambda recipe: recipe | {"arguments": arguments})
+    rewrite(tmp_path, policy=lambda config: config | {"arguments": arguments})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
         tk.errors.CheckpointError, match="describes a policy with many more parameters than the weights saved"

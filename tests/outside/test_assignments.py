@@ -138,7 +138,7 @@ def another(name: str, value: Any) -> Any:
         "target_kl": 1e-9,
         "max_epoch": 2,
         "batch_size": 4,
-        "recipe": {"preset": "other", "domain": "x", "arguments": {}, "unknown": {}},
+        "config": {"preset": "other", "domain": "x", "arguments": {}, "unknown": {}},
     }
     if name in special:
         return special[name]
@@ -220,7 +220,7 @@ def state_of(trainer: Any) -> str:
         batches.columns,
         history,
         str(extra),
-        *(None if recipe is None else recipe["arguments"] for recipe in (trainer.recipe, policy.recipe)),
+        *(None if config is None else config["arguments"] for config in (trainer.config, policy.config)),
         policy.explore_metrics(trainer.clock),
         torch.get_num_threads(),
     )

@@ -35,7 +35,8 @@ from tests.outside.test_options_have_effects import (
     outcome,
 )
 from trainkit import nets
-from trainkit.core.signatures import Part, matches, options_of
+from trainkit.core.config import Part
+from trainkit.core.signatures import matches, options_of
 from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.values import ReturnValue, SupportValue
 

@@ -55,5 +55,5 @@ def test_a_damaged_entry_of_several_policies_is_a_checkpoint_error(damaged: Any,
     manifest["components"]["policy/main"] = component
     manifest["policies"] = damaged
     file.write_bytes(_signed(manifest))
-    with pytest.raises(tk.errors.CheckpointError, match=r"policy.s recipe|how its policy was made"):
+    with pytest.raises(tk.errors.CheckpointError, match=r"policy.s config|how its policy was made"):
         tk.load_policy(tmp_path, name="main")

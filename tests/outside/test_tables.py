@@ -46,8 +46,8 @@ def test_only_pictures_with_discrete_actions_get_the_table_of_atari(
     env = maker(observation_space, action_space)
     options: dict[str, Any] = {"evaluation": None, "show_progress": False, "seed": 1, "device": "cpu"}
     trainer = tk.presets.ppo(env, **options)
-    assert trainer.recipe is not None
-    assert trainer.recipe["domain"] == domain
+    assert trainer.config is not None
+    assert trainer.config["domain"] == domain
     assert f"presets.ppo: the general table '{domain}'\n" in capsys.readouterr().out
     used = tk.presets.ppo.config(env, **options).settings()
     assert used["reward"] == tk.presets.settings("ppo", domain)["reward"]
@@ -59,9 +59,9 @@ def test_the_settings_of_a_configuration_are_those_that_it_builds_with() -> None
     for env in ("Pendulum-v1", "CartPole-v1", "FrozenLake-v1"):
         config = tk.presets.ppo.config(env, seed=1, evaluation=None, verbose=False)
         used, trainer = config.settings(), config.build()
-        assert trainer.recipe is not None
+        assert trainer.config is not None
         assert {name: used[name] for name in ("gamma", "n_envs", "batch_size", "step_per_collect")} == {
-            name: trainer.recipe["arguments"][name] for name in ("gamma", "n_envs", "batch_size", "step_per_collect")
+            name: trainer.config["arguments"][name] for name in ("gamma", "n_envs", "batch_size", "step_per_collect")
         }
         trainer.close()
 
@@ -78,8 +78,8 @@ def test_settings_of_an_offline_configuration_are_those_of_the_rows_that_it_lear
     tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, buffer).collect(n_step=40)
     config = preset.config(buffer, env if has_env else None, seed=1, verbose=False, device="cpu")
     used, trainer = config.settings(), config.build()
-    assert trainer.recipe is not None
-    assert trainer.recipe["domain"] == "atari"
+    assert trainer.config is not None
+    assert trainer.config["domain"] == "atari"
     assert used["gamma"] == trainer.policy.gamma == 0.99
     assert used["batch_size"] == trainer.batch_size == 32
     assert config["reward"] == "sign"

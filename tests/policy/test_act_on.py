@@ -111,8 +111,8 @@ def test_predictions_and_probabilities_follow_every_update() -> None:
 
 def test_who_saved_it_says_nothing_of_where_it_acted(tmp_path: Path) -> None:
     policy = made(act_on="cpu")
-    assert policy.recipe is not None
-    assert "act_on" not in policy.recipe["arguments"]
+    assert policy.config is not None
+    assert "act_on" not in policy.config["arguments"]
     loaded = tk.load_policy(policy.save(tmp_path / "saved"), device="cpu")
     assert loaded._cpu_copy is None
 

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 import trainkit as tk
 from trainkit.core.checkpoint import read_manifest
 from trainkit.core.spaces import Spaces
-from trainkit.policy.persistence import recipe_of
+from trainkit.policy.persistence import config_of
 
 BOX = gym.spaces.Box(-1, 1, (3,), np.float32)
 FEW = gym.spaces.Discrete(4)
@@ -71,7 +71,7 @@ def test_a_policy_acts_as_it_did(kind: str, tmp_path: Path) -> None:
     assert_array_equal(loaded.predict(OBS), policy.predict(OBS))
     for one, other in zip(policy.state_dict().values(), loaded.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-    assert loaded.recipe == policy.recipe
+    assert loaded.config == policy.config
     assert (loaded.observation_space, loaded.action_space) == (policy.observation_space, policy.action_space)
 
 
@@ -179,14 +179,14 @@ def test_weights_alone_go_into_a_policy_that_is_there(tmp_path: Path) -> None:
     assert_array_equal(third.predict(OBS), one.predict(OBS))
 
 
-# ---- recipes ----
+# ---- configs ----
 
 
 def test_a_recipe_leaves_out_what_is_this_machines_affair_and_names_what_is_unknown(tmp_path: Path) -> None:
-    recipe = recipe_of(
+    config = config_of(
         tk.DQNPolicy, {"device": "cuda:7", "seed": 3, "hidden": (8,), "lr": print, "gamma": np.float64(1)}
     )
-    assert recipe == {
+    assert config == {
         "class": "DQNPolicy",
         "arguments": {"hidden": [8], "gamma": 1.0},
         "unknown": {"lr": "<built-in function print>"},

@@ -98,7 +98,7 @@ def test_every_policy_learns_with_them_and_is_loaded_by_their_names(
 
     loaded = load_policy(policy.save(tmp_path), device="cpu")
     assert_acts_alike(loaded, policy)
-    assert policy.recipe["unknown"] == {}
+    assert policy.config["unknown"] == {}
     assert sum(p.numel() for p in policy.parameters()) == sum(p.numel() for p in loaded.parameters())
 
 

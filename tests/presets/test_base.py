@@ -130,10 +130,10 @@ class Pictures(gym.Env[Any, Any]):
 def test_where_spaces_choose_the_table_the_run_records_how_its_environments_were_made() -> None:
     with presets.dqn(Pictures, seed=1, device="cpu", verbose=False, capacity=200, evaluation=None) as trainer:
         envs = trainer.train_collector.envs
-        recipe = trainer.recipe
-    assert recipe is not None
-    assert recipe["domain"] == "atari"
-    arguments = recipe["arguments"]
+        config = trainer.config
+    assert config is not None
+    assert config["domain"] == "atari"
+    arguments = config["arguments"]
     assert arguments["env_options"] == {"mapping": {}}
     assert (arguments["n_envs"], arguments["n_test_envs"]) == (envs.n, 10)
     table = presets.dqn.general_table(f"{__name__}.Pictures", {})

@@ -14,7 +14,7 @@ from trainkit.buffer.samplers import PrioritizedSampler
 from trainkit.core.errors import ConfigError, reject_unknown
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import EnvSpaces, FrameStore
-from trainkit.core.schedules import Schedule, Scheduled, to_plain
+from trainkit.core.schedules import Schedule, Scheduled
 from trainkit.core.signatures import checked
 
 
@@ -118,7 +118,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def arguments(self) -> dict[str, Any]:
         sampler = self._sampler
         named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.mode}
-        return super().arguments() | named | {"beta": to_plain(sampler.beta)}
+        return super().arguments() | named | {"beta": sampler.beta}
 
 
 _TYPES: dict[str, type[ReplayBuffer]] = {

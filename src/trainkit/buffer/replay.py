@@ -29,6 +29,7 @@ from trainkit.buffer.storage import (
 )
 from trainkit.core import files, seeding, tree
 from trainkit.core.assignments import fixed_options
+from trainkit.core.config import from_plain, plain_call
 from trainkit.core.data import (
     ROW_COLUMNS,
     STATE,
@@ -567,7 +568,9 @@ class ReplayBuffer(HasSpaces):
     @checked
     def save(self, path: str | Path) -> None:
         """Write the buffer to one file, completely or not at all."""
-        saved = {"kind": type(self).__name__, "options": self.arguments(), "state": self.state_dict()}
+        call = plain_call(self.arguments())
+        saved = {"kind": type(self).__name__, "options": call["arguments"], "unknown": call["unknown"]}
+        saved["state"] = self.state_dict()
         if self.spaces is not None:
             saved["spaces"] = self.spaces.to_plain()
         files.save_state(Path(path), saved)
@@ -593,7 +596,13 @@ class ReplayBuffer(HasSpaces):
             with decoding(path, f"a {cls.__name__}"):
                 if "spaces" in saved:
                     options = {"spaces": Spaces.from_plain(saved["spaces"]), **options}
-                buffer = cls(**saved["options"] | options)
+                unknown = {name: own for name, own in saved.get("unknown", {}).items() if name not in options}
+                if unknown:
+                    what = ", ".join(f"{name}={own}" for name, own in unknown.items())
+                    how = ", ".join(f"{name}=..." for name in unknown)
+                    raise CheckpointError(f"{path} cannot restore {what}: give it to {cls.__name__}.load, {how}")
+                kept = {name: from_plain(own) for name, own in saved["options"].items()}
+                buffer = cls(**kept | options)
                 spec = saved["state"]["spec"]
                 if spec is not None:
                     check_declared(path, buffer._bytes_for(RowSpec.from_plain(spec)), max_bytes)

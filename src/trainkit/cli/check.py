@@ -3,7 +3,7 @@
 import argparse
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
-from trainkit.cli.recipe import parse_dict
+from trainkit.cli.run_config import parse_dict
 from trainkit.core.errors import ConfigError, reject_unknown
 from trainkit.envs import check_env
 from trainkit.presets import PRESETS

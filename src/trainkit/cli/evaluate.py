@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from trainkit.cli.output import Commands, Parser, add_command, print_line
-from trainkit.cli.recipe import parse_dict
+from trainkit.cli.run_config import parse_dict
 from trainkit.cli.saved import SavedPolicy
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extras import install_command

@@ -8,11 +8,11 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from trainkit.cli.output import Parser, as_flag
-from trainkit.cli.recipe import OWN_OPTIONS
+from trainkit.cli.run_config import OWN_OPTIONS
+from trainkit.core.config import from_text, to_shell
 from trainkit.core.errors import ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.schedules import Linear
-from trainkit.core.setting_texts import format_for_shell, parse_value
 from trainkit.core.signatures import mismatch, union_members
 from trainkit.core.typed_options import documents_of
 from trainkit.presets import PRESETS, Preset
@@ -111,7 +111,7 @@ def _checked_text(annotation: Any) -> Callable[[str], str]:
 
     def check(text: str) -> str:
         try:
-            value = parse_value(text)
+            value = from_text(text)
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
         problem = mismatch(value, annotation)
@@ -149,5 +149,5 @@ def _tables(preset: Preset[..., Any, Any], words: Iterable[str]) -> dict[str, An
 
 def _defaults(values: Mapping[str, Any]) -> str:
     """Format a setting's default: the first domain's, then those of the domains that differ."""
-    (_, usual), *others = ((domain, format_for_shell(value)) for domain, value in values.items())
+    (_, usual), *others = ((domain, to_shell(value)) for domain, value in values.items())
     return ", ".join([usual, *(f"{domain} {text}" for domain, text in others if text != usual)])

@@ -1,7 +1,7 @@
 """What a command finds at a path: the policy of a run or a checkpoint, and the environments that it was evaluated in.
 
 A run of `trainkit train` says these in its config.json, every other run in the manifest of its checkpoints. Both may be
-of unknown origin: see `trainkit.cli.recipe`.
+of unknown origin: see `trainkit.cli.run_config`.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainkit.cli.recipe import Recipe, check_env_options, saved_env, saved_env_options
+from trainkit.cli.run_config import RunConfig, check_env_options, saved_env, saved_env_options
 from trainkit.core.checkpoint import MANIFEST, find_checkpoints, folder_of_checkpoints, newest, read_manifest
+from trainkit.core.config import short
 from trainkit.core.errors import ConfigError
-from trainkit.core.setting_texts import short
 from trainkit.envs.factories import is_registered
 from trainkit.loggers.runs import NUMBERS, RunFolder
 from trainkit.presets.base import MAIN, RANDOM
@@ -29,14 +29,14 @@ class SavedPolicy:
         path: of its checkpoint.
         manifest: of the checkpoint.
         evaluation: the environments, of the manifest; where that has none, of the newest checkpoint of the same run.
-        recipe: of a run of `trainkit train`; None of others.
+        config: of a run of `trainkit train`; None of others.
     """
 
     where: Path
     path: Path
     manifest: Mapping[str, Any]
     evaluation: Mapping[str, Any]
-    recipe: Recipe | None
+    config: RunConfig | None
 
     @classmethod
     def find(cls, where: Path, *, best: bool) -> "SavedPolicy":
@@ -49,18 +49,18 @@ class SavedPolicy:
         if not is_run and not find_checkpoints(where):
             RunFolder.read(where)  # which raises
         run = RunFolder.read(where) if is_run else None
-        recipe = Recipe.of(run) if run is not None and run.config else None
+        config = RunConfig.of(run) if run is not None and run.config else None
         folder = folder_of_checkpoints(where)
         if best and run is None and (folder / MANIFEST).is_file():
             raise ConfigError(f"--best is of a run, and {where} is one checkpoint or policy: leave it out")
         if best and not (folder / _BEST / MANIFEST).is_file():
             raise ConfigError(f"{where} has no best policy: it needs evaluations and a Checkpoint, leave --best out")
-        if run is not None and recipe is None and not find_checkpoints(where):
+        if run is not None and config is None and not find_checkpoints(where):
             raise ConfigError(f"{where} has the log of a run and no checkpoint{_elsewhere(run)}")
         path = folder / _BEST if best else newest(folder)
         manifests = [read_manifest(one) for one in (path, *find_checkpoints(folder)[:1])]
         evaluation: Mapping[str, Any] = next((own["evaluation"] for own in manifests if own.get("evaluation")), {})
-        return cls(where=where, path=path, manifest=manifests[0], evaluation=evaluation, recipe=recipe)
+        return cls(where=where, path=path, manifest=manifests[0], evaluation=evaluation, config=config)
 
     @property
     def names(self) -> list[str]:
@@ -82,7 +82,7 @@ class SavedPolicy:
     def trained(self) -> str:
         """What was trained, and for how long; a policy that was saved without its run does not know that."""
         settings, progress = self.manifest.get("settings", {}), self.manifest.get("progress", {})
-        kind = settings.get("policy", "a policy") if self.recipe is None else self.recipe.preset
+        kind = settings.get("policy", "a policy") if self.config is None else self.config.preset
         counts = [progress.get(name) for name in ("env_step", "gradient_step")]
         steps, updates = (count if isinstance(count, int) else 0 for count in counts)
         how_long = f"{steps:,} steps" if steps else f"{updates:,} updates" if progress else "an unknown number of steps"
@@ -94,8 +94,8 @@ class SavedPolicy:
         Raises:
             ConfigError: it is not known, or no id that is registered already.
         """
-        if self.recipe is not None:
-            return saved_env(self.recipe, self.where)
+        if self.config is not None:
+            return saved_env(self.config, self.where)
         env, unknown = self.evaluation.get("env"), self.evaluation.get("unknown", [])
         if env is not None and unknown:
             raise ConfigError(
@@ -103,8 +103,8 @@ class SavedPolicy:
                 f"module.Class of an environment like it with --env, or in Python {self._in_python()}"
             )
         if env is None:
-            recipe = self.manifest.get("policy") or {}
-            hint = recipe.get("env") or self.manifest.get("settings", {}).get("env")
+            config = self.manifest.get("policy") or {}
+            hint = config.get("env") or self.manifest.get("settings", {}).get("env")
             text = f", such as --env {hint}" if isinstance(hint, str) and is_registered(hint) else ""
             raise ConfigError(
                 f"{self.where} does not say in which environment it was evaluated: name its id or module.Class with "
@@ -127,8 +127,8 @@ class SavedPolicy:
         Raises:
             ConfigError: the file has more than plain values.
         """
-        if self.recipe is not None:
-            return saved_env_options(self.recipe, self.where, env_kwargs=env_kwargs)
+        if self.config is not None:
+            return saved_env_options(self.config, self.where, env_kwargs=env_kwargs)
         options = self.evaluation.get("env_options", {})
         if isinstance(options, dict) and env_kwargs is not None:
             options = {name: value for name, value in options.items() if name != "env_kwargs"}

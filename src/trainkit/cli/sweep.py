@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_error, print_line
-from trainkit.cli.recipe import Recipe
+from trainkit.cli.run_config import RunConfig
 from trainkit.cli.train import add_jobs, check_jobs, train, train_at_once
 from trainkit.core import files
+from trainkit.core.config import from_text, texts_from_toml, to_shell
 from trainkit.core.errors import Checks, ConfigError, TrainkitError, reject_unknown
-from trainkit.core.setting_texts import format_for_shell, parse_value, texts_from_toml
 from trainkit.core.stats import RunInfo, format_number
 from trainkit.presets import PRESETS
 from trainkit.presets.base import MAIN
@@ -67,13 +67,13 @@ Texts = dict[str, str]  # {setting: text}, as in `--set`
 class Job:
     """A run of a sweep: what to train, and the name of its folder below the sweep's."""
 
-    recipe: Recipe
+    config: RunConfig
     name: str
 
     @property
     def folder(self) -> str:
         """The folder of the run, below that of the sweep."""
-        return f"{self.name}/seed{self.recipe.seed}"
+        return f"{self.name}/seed{self.config.seed}"
 
 
 def add_sweep(commands: "Commands[Parser]") -> None:
@@ -124,7 +124,7 @@ def _outcomes(
             print_line(f"[{number}/{len(jobs)}] {job.folder}{': finished' if is_done else ''}")
         if is_done or options.dry_run:
             continue
-        due[job.folder] = job.recipe
+        due[job.folder] = job.config
         if options.jobs is None:
             yield _train_here(job, folder, options)
     if due and options.jobs is not None:
@@ -135,7 +135,7 @@ def _train_here(job: Job, folder: Path, options: argparse.Namespace) -> Outcome:
     """Train a run in this process; the others may do better than one that fails."""
     how = {"resume": True, "checkpoint_every": 1, "quiet": options.quiet, "logdir": options.logdir}
     try:
-        info = train(job.recipe, folder / job.folder, argparse.Namespace(name=f"{folder.name}/{job.name}", **how))
+        info = train(job.config, folder / job.folder, argparse.Namespace(name=f"{folder.name}/{job.name}", **how))
     except (TrainkitError, ArithmeticError, MemoryError) as error:
         print_error(f"{job.folder}: {error}")
         return Outcome(name=job.folder, error=str(error))
@@ -169,9 +169,9 @@ def read_sweep(path: Path) -> list[Job]:
         words = [task] if len(presets) * len(envs) > 1 or not own else []
         name = _folder_name([*words, *(f"{setting}={_shown(text)}" for setting, text in own.items())])
         for seed in _seeds(plan.get("seeds", 1), str(path)):
-            recipe = Recipe(preset=preset, env=env, seed=seed, data=plan.get("data"), settings={**common, **own})
-            jobs.append(Job(recipe=recipe, name=name))
-        PRESETS[preset].check_options({setting: parse_value(text) for setting, text in {**common, **own}.items()})
+            config = RunConfig(preset=preset, env=env, seed=seed, data=plan.get("data"), settings={**common, **own})
+            jobs.append(Job(config=config, name=name))
+        PRESETS[preset].check_options({setting: from_text(text) for setting, text in {**common, **own}.items()})
     if len({job.folder for job in jobs}) < len(jobs):
         raise ConfigError(f"{path} has the same run twice: remove one")
     return jobs
@@ -230,8 +230,8 @@ def _draw(choice: Any, rng: np.random.Generator) -> Any:
 
 
 def _shown(text: str) -> str:
-    value = parse_value(text)
-    shown = format_for_shell(value)
+    value = from_text(text)
+    shown = to_shell(value)
     return re.sub(r"[\s()\[\]]|,\)$", "", shown) if isinstance(value, (tuple, list)) else shown
 
 
@@ -280,8 +280,8 @@ def _write_result(folder: Path, job: Job, info: RunInfo) -> dict[str, Any]:
 
 def _identity(job: Job) -> Texts:
     """Return all that defines a run except its seed, which its folder names."""
-    recipe = job.recipe
-    return {"preset": recipe.preset, "env": str(recipe.env), "data": str(recipe.data), **recipe.settings}
+    config = job.config
+    return {"preset": config.preset, "env": str(config.env), "data": str(config.data), **config.settings}
 
 
 def _check_same(folder: Path, jobs: Sequence[Job], finished: Mapping[str, Mapping[str, Any]]) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from trainkit.cli.flags import SCHEDULES, add_settings, given_settings, preset_name, preset_of
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
-from trainkit.cli.recipe import Recipe, read_config, read_settings
+from trainkit.cli.run_config import RunConfig, read_config, read_settings
+from trainkit.core.config import to_shell
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.folders import CHECKPOINT
-from trainkit.core.setting_texts import format_for_shell
 from trainkit.core.stats import RunInfo
 from trainkit.envs.factories import is_registered
 from trainkit.loggers.logger import run_loggers
@@ -122,31 +122,31 @@ def run_train(options: argparse.Namespace) -> int:
         )
         checks.require(not (options.resume and options.checkpoint_every == 0), ": --resume needs checkpoints")
         check_jobs(checks, options)
-    first = _recipe(options)
+    first = _config_of(options)
     name = options.name or "-".join(filter(None, (first.preset, first.env))).replace("/", "_").replace(":", "_")
-    recipes = [replace(first, seed=seed) for seed in range(first.seed, first.seed + options.seeds)]
+    configs = [replace(first, seed=seed) for seed in range(first.seed, first.seed + options.seeds)]
     folder: Path = options.logdir / name
     if options.jobs is not None:
-        outcomes = list(train_at_once({f"seed{recipe.seed}": recipe for recipe in recipes}, folder, options))
+        outcomes = list(train_at_once({f"seed{config.seed}": config for config in configs}, folder, options))
         code = exit_code(outcomes)
         if code == 0:
             print_line(_what_is_next(first, [outcome.result for outcome in outcomes], options))
         return code
     infos = []
-    for recipe in recipes:
-        infos.append(train(recipe, folder / f"seed{recipe.seed}", options))
+    for config in configs:
+        infos.append(train(config, folder / f"seed{config.seed}", options))
         if infos[-1].stop_reason == TERMINATE:
             return 128 + signal.SIGTERM
     print_line(_what_is_next(first, infos, options))
     return 0
 
 
-def _what_is_next(recipe: Recipe, infos: Sequence[RunInfo], options: argparse.Namespace) -> str:
+def _what_is_next(config: RunConfig, infos: Sequence[RunInfo], options: argparse.Namespace) -> str:
     """Return a line with the commands that show what was learned, to be copied."""
     folders = [Path(str(info.run_dir)) for info in infos]
     commands = [["plot", str(folders[0] if len(folders) == 1 else folders[0].parent)]]
-    if options.checkpoint_every and recipe.env is not None:
-        env = [] if is_registered(recipe.env) else ["--env", recipe.env]
+    if options.checkpoint_every and config.env is not None:
+        env = [] if is_registered(config.env) else ["--env", config.env]
         commands.insert(0, ["eval", str(folders[0]), *env])
     return f"next: {'; '.join(shlex.join(['trainkit', *words]) for words in commands)}"
 
@@ -158,17 +158,17 @@ def check_jobs(checks: Checks, options: argparse.Namespace) -> None:
     checks.require(is_used, f": --backend {options.backend} needs --jobs, the number of runs at a time")
 
 
-def train_at_once(recipes: Mapping[str, Recipe], folder: Path, options: argparse.Namespace) -> Iterator[Outcome]:
+def train_at_once(configs: Mapping[str, RunConfig], folder: Path, options: argparse.Namespace) -> Iterator[Outcome]:
     """Train several runs at a time, and yield how each ended; those that were trained before continue.
 
     Args:
-        recipes: {name of the run's folder below `folder`: recipe}.
+        configs: {name of the run's folder below `folder`: config}.
         folder: of all runs.
         options: of the command.
     """
     every = options.checkpoint_every
     how = {"resume": every > 0, "checkpoint_every": every, "quiet": True, "logdir": folder.parent, "name": folder.name}
-    work = {name: partial(train, recipe, folder / name, argparse.Namespace(**how)) for name, recipe in recipes.items()}
+    work = {name: partial(train, config, folder / name, argparse.Namespace(**how)) for name, config in configs.items()}
     tasks = [Task(name=name, folder=folder / name, work=train_one) for name, train_one in work.items()]
     with ProgressBar(show_bar=False if options.quiet else None, show_lines=True) as bar:
         for outcome in run_tasks(tasks, options.jobs, backend=options.backend, show=bar.show):
@@ -192,7 +192,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return 128 + signal.SIGTERM if was_ended else 0
 
 
-def _recipe(options: argparse.Namespace) -> Recipe:
+def _config_of(options: argparse.Namespace) -> RunConfig:
     """Return what the command line asks for: a preset with settings, or a run to repeat, with other ones."""
     if options.config is not None and options.config.suffix == ".json":
         saved = read_config(options.config, env=options.env)
@@ -204,7 +204,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
         return replace(saved, settings={**saved.settings, **changes}, **given)
     if options.preset is None:
         raise ConfigError("trainkit train needs a PRESET, or --config RUN/config.json to repeat a run")
-    return Recipe(
+    return RunConfig(
         preset=options.preset,
         env=options.env,
         seed=1 if options.seed is None else options.seed,
@@ -214,11 +214,11 @@ def _recipe(options: argparse.Namespace) -> Recipe:
     )
 
 
-def train(recipe: Recipe, folder: Path, options: argparse.Namespace, report: Report | None = None) -> RunInfo:
+def train(config: RunConfig, folder: Path, options: argparse.Namespace, report: Report | None = None) -> RunInfo:
     """Train one run, or continue the run in the folder; `report` is called with every epoch."""
     resumes = options.resume and (folder / CONFIG).is_file()
     if resumes:
-        _check_same_run(recipe, folder)
+        _check_same_run(config, folder)
     with contextlib.ExitStack() as opened:
         lines, events = run_loggers(folder, resume=resumes)
         assert lines.folder is not None, "it writes to one"
@@ -229,7 +229,7 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace, report: Rep
         opened.callback(events.close)
         every = options.checkpoint_every
         checkpoint = Checkpoint(folder / CHECKPOINT, every=every) if every else None
-        trainer = recipe.trainer(
+        trainer = config.trainer(
             logger=[lines, events],
             checkpoint=checkpoint,
             resume_from="auto" if resumes else None,
@@ -237,10 +237,10 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace, report: Rep
             show_progress=False if options.quiet else None,
         )
         opened.pop_all()
-    write_config(folder, recipe.to_plain(trainer))
-    print_line(f"{recipe.command}  ->  {folder}")
+    write_config(folder, config.to_plain(trainer))
+    print_line(f"{config.command}  ->  {folder}")
     where = ["--logdir", str(options.logdir)] + (["--name", options.name] if options.name else [])
-    how_to_resume = f"to resume: {recipe.command} {shlex.join([*where, '--resume'])}"
+    how_to_resume = f"to resume: {config.command} {shlex.join([*where, '--resume'])}"
     with trainer:
         if trainer.is_finished:
             how = ": raise --max-epoch to go on" if trainer.epoch >= trainer.max_epoch else ""
@@ -262,11 +262,11 @@ def train(recipe: Recipe, folder: Path, options: argparse.Namespace, report: Rep
     return info
 
 
-def _check_same_run(recipe: Recipe, folder: Path) -> None:
+def _check_same_run(config: RunConfig, folder: Path) -> None:
     """Raise `ConfigError` for a resume with another preset, environment or dataset; settings may differ."""
-    former = Recipe.of(RunFolder.read(folder))
+    former = RunConfig.of(RunFolder.read(folder))
     for name in ("preset", "env", "seed", "data", "shuffle_rows"):
-        own, theirs = getattr(recipe, name), getattr(former, name)
+        own, theirs = getattr(config, name), getattr(former, name)
         if own != theirs:
             raise ConfigError(f"{folder} was trained with {name} {theirs!r}, not {own!r}: give another --name")
 
@@ -293,7 +293,7 @@ def run_presets(options: argparse.Namespace) -> int:
     preset = PRESETS[options.preset]
     tables = {domain: preset.settings(domain) for domain in preset.domains}
     rows = [["setting", *tables]]
-    rows += [[name, *(format_for_shell(own[name]) for own in tables.values())] for name in preset.settings()]
+    rows += [[name, *(to_shell(own[name]) for own in tables.values())] for name in preset.settings()]
     print_line(f"{preset.name}: {preset.summary}\n")
     print_line(format_table(rows, left=len(rows[0])))
     print_line(f"\n`trainkit train {preset.name} --help` says what each is, and lists the options of its trainer, too")

@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
-from trainkit.cli.recipe import read_settings
+from trainkit.cli.run_config import read_settings
 from trainkit.core import files
+from trainkit.core.config import from_toml, to_toml
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
-from trainkit.core.setting_texts import from_toml, to_toml
 from trainkit.presets import PRESETS
 from trainkit.presets.base import EnvPreset, with_changes
 from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry, folder_flag

@@ -31,7 +31,7 @@ from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_group
 from trainkit.envs.agents import whole_games
 from trainkit.envs.backends import Ids
 from trainkit.envs.envs import Envs, VectorStep, rows_of
-from trainkit.envs.recovery import described, play_again
+from trainkit.envs.recovery import in_words, play_again
 
 _log = logging.getLogger(__name__)
 
@@ -863,7 +863,7 @@ class Collector:
                 "%s: the run may not continue with the same bits: after the open episodes were replayed, attributes of "
                 "the environments differ from those saved: %s. What an environment keeps from one episode to the next "
                 "is not saved: set it in reset(), or derive it from the episode's seed",
-                *(self._envs.name, described(changed, "game" if self._envs.agents else "env")),
+                *(self._envs.name, in_words(changed, "game" if self._envs.agents else "env")),
             )
         if self.events is not None and state["events"]:
             self.events.load_state_dict(state["events"], self._envs.obs)
@@ -874,7 +874,7 @@ def _behavior_of(policy: ActingPolicy, envs: Envs, *, in_evaluation: bool, rows_
     behavior = policy.behavior_for(envs, in_evaluation=in_evaluation, rows_per_step=rows_per_step)
     if behavior is not None:
         return behavior
-    play_alone = envs.recipe is not None and envs.recipe.processes.play_alone
+    play_alone = envs.config is not None and envs.config.processes.play_alone
     return FragmentBehavior(policy, envs) if play_alone and not in_evaluation else SingleBehavior(policy, envs.n)
 
 

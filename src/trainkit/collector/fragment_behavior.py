@@ -59,8 +59,8 @@ class _Group:
     """An actor, its environments, and the fragments that it was to play."""
 
     def __init__(self, actor: Actor, envs: Envs, policy: bytes) -> None:
-        assert envs.recipe is not None, "actors are made by make_envs"
-        rows = envs.recipe.rows
+        assert envs.config is not None, "actors are made by make_envs"
+        rows = envs.config.rows
         options = {"stack": rows.stack, "mask_key": rows.mask_key, "lives_key": rows.lives_key}
         self.actor = actor
         self.ids = envs.all_ids[actor.first : actor.first + actor.n]
@@ -118,8 +118,8 @@ class FragmentBehavior(SingleBehavior):
                 has_state = getattr(policy, "sequences", None) is not None or bool({*policy.streams_state()} - _STREAMS)
                 rule = f".policy {type(policy).__name__} has a memory, or exploration with a state from step to step"
                 checks.require(not has_state, f"{rule}, which copies in actors do not share: {remedy}")
-        assert envs.recipe is not None, "actors are made by make_envs"
-        self._envs, self._fragment, self._lag = envs, envs.recipe.processes.fragment, envs.recipe.processes.lag
+        assert envs.config is not None, "actors are made by make_envs"
+        self._envs, self._fragment, self._lag = envs, envs.config.processes.fragment, envs.config.processes.lag
         self.n_left: Callable[[], int] = lambda: 0
         self.max_updates: Callable[[int], int] | None = None
         self._groups: list[_Group] = []

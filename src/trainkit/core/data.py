@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
+from trainkit.core.config import Part
 from trainkit.core.errors import Checks, ConfigError, DeviceError, DivergedError
 from trainkit.core.names import did_you_mean
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 from trainkit.core.stats import EpochStats, RunInfo
 
 # An observation: an array with a leading axis, or a dict or tuple of them (see `tree`).

@@ -190,7 +190,7 @@ def _lock(opened: int, path: Path, subject: str) -> None:
     """Lock an open file; on file systems without locks, its text decides whether it is in use."""
     owner = _owner(opened)
     in_use = ConfigError(
-        f"{subject} is in use by {_described(owner)}: wait until that run ends, or stop it, or name another folder"
+        f"{subject} is in use by {_in_words(owner)}: wait until that run ends, or stop it, or name another folder"
     )
     try:
         import fcntl
@@ -222,7 +222,7 @@ def _owner(opened: int) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
-def _described(owner: dict[str, Any]) -> str:
+def _in_words(owner: dict[str, Any]) -> str:
     if not owner:
         return "another process"
     return f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}"

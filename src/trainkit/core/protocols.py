@@ -311,7 +311,7 @@ class Trainee(ActingPolicy, Seedable, Protocol):
         ...
 
     @property
-    def recipes(self) -> Mapping[str, Mapping[str, Any] | None]:
+    def configs(self) -> Mapping[str, Mapping[str, Any] | None]:
         """How each of its policies was made, by name; empty for an only one."""
         ...
 
@@ -333,7 +333,7 @@ class Trainee(ActingPolicy, Seedable, Protocol):
         ...
 
     @property
-    def recipe(self) -> Mapping[str, Any] | None:
+    def config(self) -> Mapping[str, Any] | None:
         """How to make one like it, in plain values; None where that is not known."""
         ...
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from trainkit.core.config import Part
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 
 
 @runtime_checkable
@@ -25,6 +26,8 @@ class Schedule(Protocol):
 @dataclass(frozen=True, slots=True)
 class Constant(Part):
     """A constant value."""
+
+    shorthand = "value"
 
     value: float
 
@@ -48,6 +51,8 @@ class Piecewise(Part):
 
     The first knot is at step 0 and steps grow strictly. Two knots are RLlib's and Dopamine's linear decay.
     """
+
+    shorthand = "knots"
 
     knots: Sequence[tuple[int, float]]
 
@@ -100,13 +105,18 @@ class Linear(Part):
             checks.number("end", self.end)
             checks.number("share", self.share, low=0, high=1, above_low=True)
 
+    def __repr__(self) -> str:
+        """Return it as settings are written, such as Linear(1.0, 0.05) or Linear(1.0, 0.05, 0.5)."""
+        share = "" if self.share == 1 else f", {self.share!r}"
+        return f"Linear({self.start!r}, {self.end!r}{share})"
+
     def over(self, n_steps: int) -> Piecewise:
         """Return the schedule for a run of this many environment steps."""
         return Piecewise([(0, self.start), (max(round(self.share * n_steps), 1), self.end)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Part):
     """Call a function of the step; raise `ConfigError` where it fails or its value is not a finite number in the range.
 
     Args:
@@ -118,12 +128,17 @@ class Checked:
         above_low: whether values must be above `low`.
     """
 
+    shorthand = "function"
+
     function: Schedule
     owner: str
     name: str
     low: float
     high: float
     above_low: bool
+
+    def __repr__(self) -> str:
+        return repr(self.function)
 
     def __call__(self, step: int) -> float:
         try:
@@ -229,12 +244,3 @@ def _check_steps(owner: str, name: str, schedule: Schedule) -> None:
         f"{owner}.{name} {problem}, and schedules are functions of the step: give tk.Linear({ends}) in a preset, "
         f"elsewhere tk.Linear({ends}).over(n_steps)"
     )
-
-
-def to_plain(schedule: Schedule) -> float | list[list[float]] | None:
-    """Describe a schedule as a number or knots for `as_schedule`; None for any other function."""
-    if isinstance(schedule, Constant):
-        return schedule.value
-    if isinstance(schedule, Piecewise):
-        return [[step, value] for step, value in schedule.knots]
-    return None

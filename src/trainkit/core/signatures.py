@@ -22,13 +22,12 @@ notebooks reads it, names the options that a `**` stands for. Not for functions 
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 from typing_extensions import get_protocol_members, is_protocol, is_typeddict
@@ -446,109 +445,3 @@ def _in_words(annotation: Any) -> str:
         return f"a class like {inner[0].__name__}" if inner else "a class"
     name = getattr(kind, "__name__", str(kind))
     return _WORDS.get(kind, f"a{'n' * (name[0] in 'AEIO')} {name}")
-
-
-class Part:
-    """A part of a policy, such as a value, a backup or a schedule, that is described by its arguments.
-
-    A part keeps each argument of its constructor in an attribute of the same name, or overrides `arguments`. Those that
-    `trainkit` exports are described in checkpoints and made again by `load_policy`.
-    """
-
-    __slots__ = ()
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments for an equal part."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def __repr__(self) -> str:
-        """Return the constructor's call, with the arguments that it had."""
-        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
-        return f"{type(self).__name__}({given})"
-
-
-def to_plain(value: Any) -> Any:
-    """Describe an argument in JSON-compatible values; raise TypeError if that is impossible.
-
-    A part becomes {"part": its class's name, "of": its arguments}, a mapping with string keys {"mapping": its items}. A
-    class of optimizers or schedulers of torch, or a `functools.partial` of one, becomes {"class": its path, "of": the
-    options of the partial}.
-    """
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [to_plain(child) for child in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"mapping": {key: to_plain(child) for key, child in value.items()}}
-    if isinstance(value, functools.partial) and not value.args and _is_factory(value.func):
-        return {**to_plain(value.func), "of": {name: to_plain(own) for name, own in value.keywords.items()}}
-    if _is_factory(value):
-        return {"class": _path_of(value), "of": {}}
-    name = type(value).__name__
-    if not isinstance(value, Part) or _exported().get(name) is not type(value):
-        raise TypeError(f"{value!r} is not a part that trainkit exports")
-    return {"part": name, "of": {argument: to_plain(child) for argument, child in value.arguments().items()}}
-
-
-def from_plain(plain: Any) -> Any:
-    """Construct what `to_plain` described; raise LookupError, TypeError or ValueError for anything else.
-
-    Only exported parts are made: a file cannot call anything else. Classes are looked up among those that are imported,
-    and must be of optimizers or schedulers of torch; they are not called.
-
-    Raises:
-        UnknownClassError: a class is not imported.
-    """
-    if isinstance(plain, list):
-        return tuple(from_plain(child) for child in plain)
-    if isinstance(plain, dict) and "mapping" in plain:
-        return {key: from_plain(child) for key, child in plain["mapping"].items()}
-    if isinstance(plain, dict) and "class" in plain:
-        kind, options = _factory_at(plain["class"]), {name: from_plain(child) for name, child in plain["of"].items()}
-        return functools.partial(kind, **options) if options else kind
-    if isinstance(plain, dict):
-        return _exported()[plain["part"]](**{name: from_plain(child) for name, child in plain["of"].items()})
-    return plain
-
-
-class UnknownClassError(LookupError):
-    """A class of optimizers or schedulers in a file that this process has not imported."""
-
-
-_OF_TORCH = "torch.optim", "torch.optim.lr_scheduler"
-_FACTORIES = "torch.optim.optimizer.Optimizer", "torch.optim.lr_scheduler.LRScheduler"
-
-
-def _is_factory(value: object) -> TypeGuard[type]:
-    """Return whether a value is a class of optimizers or schedulers of torch that has a path."""
-    if not isinstance(value, type) or "<locals>" in value.__qualname__:
-        return False
-    return any(f"{base.__module__}.{base.__qualname__}" in _FACTORIES for base in value.__mro__)
-
-
-def _path_of(kind: type) -> str:
-    """Return the path of a class, of torch's own where torch exports it."""
-    names = [name for name in _OF_TORCH if getattr(sys.modules.get(name), kind.__name__, None) is kind]
-    return f"{[*names, kind.__module__][0]}.{kind.__qualname__}"
-
-
-def _factory_at(path: str) -> type:
-    """Return the class of optimizers or schedulers of torch at a path, without importing anything."""
-    module, _, name = path.rpartition(".")
-    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
-    if found is None:
-        raise UnknownClassError(path)
-    if not _is_factory(found):
-        raise LookupError(f"{path} is no class of optimizers or schedulers of torch")
-    return found
-
-
-def _exported() -> dict[str, type[Part]]:
-    """Return the parts that the package exports, by their classes' names."""
-    modules = [vars(sys.modules[name]) for name in ("trainkit", "trainkit.buffer", "trainkit.schedules")]
-    exported = {name: kind for module in modules for name, kind in module.items()}
-    return {name: kind for name, kind in exported.items() if isinstance(kind, type) and issubclass(kind, Part)}

@@ -16,9 +16,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trainkit.core.config import Part
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.schedules import Schedule
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 from trainkit.engine.device import convolutions_timed
 from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.optimizers import OptimizerSpec, as_spec

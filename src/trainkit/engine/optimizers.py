@@ -13,9 +13,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from trainkit.core.config import Part
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.schedules import Schedule, as_schedule
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 # A number, knots, a schedule of the environment step, or optimizer -> torch scheduler. One type of both functions, so

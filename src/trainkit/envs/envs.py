@@ -27,7 +27,7 @@ from trainkit.envs.single import SingleBackend
 from trainkit.envs.validation import ActionValidator, StepValidator, Where, check_rendered
 
 if TYPE_CHECKING:
-    from trainkit.envs.make import EnvsRecipe
+    from trainkit.envs.make import EnvsConfig
 
 _Rows = TypeVar("_Rows", Begun, RawStep)
 _Result = TypeVar("_Result")
@@ -70,7 +70,7 @@ class Envs:
         max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
         soft_horizon: steps after which a collector counts an episode that continues; None: at its end only.
         ownership: their one owner, and the thread that uses them.
-        recipe: what `make_envs` was given, to make equal environments again; None without it.
+        config: what `make_envs` was given, to make equal environments again; None without it.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Envs:
         restarts: Restarts | None = None,
         max_episode_steps: int | None = None,
         soft_horizon: int | None = None,
-        recipe: "EnvsRecipe | None" = None,
+        config: "EnvsConfig | None" = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n
         self.agents = tuple(agents)
         self.agent_views: Mapping[str, AgentView] = agent_views or {}
         self.name = name
-        self.recipe = recipe
+        self.config = config
         self.stack = stack
         self.max_episode_steps, self.soft_horizon = max_episode_steps, soft_horizon
         self.restarts = Restarts() if restarts is None else restarts
@@ -131,20 +131,20 @@ class Envs:
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """The arguments of `make_envs` that a resumed run compares, as text."""
-        return {} if self.recipe is None else self.recipe.described()
+        """The arguments of `make_envs` that decide what the environments are, which a resumed run compares."""
+        return {} if self.config is None else self.config.of_environments()
 
-    def described_for_evaluation(self) -> dict[str, Any]:
+    def for_evaluation(self) -> dict[str, Any]:
         """Return what evaluates in the same environments: {"env": id, "env_options": options, "unknown": names}.
 
         "unknown" are arguments of `make_envs` that no file can hold; the id is None where there is none.
         """
-        return {} if self.recipe is None else self.recipe.described_for_evaluation()
+        return {} if self.config is None else self.config.for_evaluation()
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `make_envs` that are known, for the record of a run."""
         live = {name: getattr(self, name) for name in ("stack", "max_episode_steps", "soft_horizon")}
-        return {**({} if self.recipe is None else self.recipe.arguments()), **live}
+        return {**({} if self.config is None else self.config.arguments()), **live}
 
     def use_players(self, players: Players) -> None:
         """Give processors the function that returns the names of the policies that control rows [K] of games."""
@@ -293,7 +293,7 @@ class Envs:
             EnvError: a constructor raised.
             BusyError: they are in use.
         """
-        if self.recipe is None or not self.recipe.is_repeatable:
+        if self.config is None or not self.config.is_repeatable:
             raise ConfigError(
                 f"Envs.rebuild cannot make {self.name} again, a vector environment that was passed in: make another "
                 "one, and make_envs of it"
@@ -302,8 +302,8 @@ class Envs:
             raise ConfigError(
                 f"Envs.rebuild.env_kwargs must be a dict of the constructor's arguments, got {env_kwargs!r}"
             )
-        recipe, processed = self.recipe.with_env_kwargs(env_kwargs), self._backend
-        backend = recipe.make_backend()
+        config, processed = self.config.with_env_kwargs(env_kwargs), self._backend
+        backend = config.make_backend()
         former = processed.backend if isinstance(processed, Processed) else processed
         if backend.n != former.n or any(
             getattr(backend, space) != getattr(former, space) for space in ("observation_space", "action_space")
@@ -318,7 +318,7 @@ class Envs:
             processed.backend = backend
         else:
             self._backend = backend
-        self.recipe = recipe
+        self.config = config
         self.restarts.failed.clear()
         former.close()
 
@@ -342,7 +342,7 @@ class Envs:
     @property
     def max_lag(self) -> int:
         """The updates that the policies of actors may be behind, `make_envs(lag=)`."""
-        return 0 if self.recipe is None else self.recipe.processes.lag
+        return 0 if self.config is None else self.config.processes.lag
 
     @property
     def actors(self) -> Sequence[Actor]:

@@ -251,21 +251,6 @@ def is_foreign_vector(env: object) -> bool:
     return has_numbers and callable(getattr(env, "step", None)) and not isinstance(env, gym.Env)
 
 
-# ---- descriptions ----
-
-
-def described(value: Any) -> str:
-    """Return a description that is the same in every process; objects are described by the name of their type."""
-    if isinstance(value, (bool, int, float, str, list, tuple, dict, type(None))):
-        return repr(value)
-    return str(getattr(value, "__qualname__", type(value).__qualname__))
-
-
-def described_kwargs(env_kwargs: Mapping[str, Any]) -> dict[str, str]:
-    """Return descriptions of a constructor's arguments."""
-    return {str(name): described(value) for name, value in sorted(env_kwargs.items())}
-
-
 # ---- nested actions ----
 
 

@@ -13,6 +13,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
+from trainkit.core.config import flatten
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
@@ -26,8 +27,6 @@ from trainkit.envs.factories import (
     ValidateEnv,
     Wrapper,
     creation_errors,
-    described,
-    described_kwargs,
     is_class_path,
     is_foreign_vector,
     replaced_action_space,
@@ -110,7 +109,7 @@ def make_envs(
         wait_num: a step returns as soon as this many "async" environments have answered; None: when all have.
         environment_variables: set in the process of each "async" environment, or actor, before it is made.
     """
-    recipe = EnvsRecipe(
+    config = EnvsConfig(
         spec=spec,
         n=n,
         seed=seed,
@@ -121,8 +120,8 @@ def make_envs(
         failures=FailureOptions(on_error, max_restarts, restart_delay_s, failed_episodes),
         in_evaluation=in_evaluation,
     )
-    recipe.check()
-    return spec if isinstance(spec, Envs) else recipe.make()
+    config.check()
+    return spec if isinstance(spec, Envs) else config.make()
 
 
 def has_own_number(spec: EnvSpec) -> bool:
@@ -263,7 +262,7 @@ class FailureOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvsRecipe:
+class EnvsConfig:
     """All arguments of `make_envs`, from which the environments are made: also again, and in another process."""
 
     spec: EnvSpec
@@ -281,8 +280,8 @@ class EnvsRecipe:
         """Whether equal environments can be made again: not a vector environment that was passed in."""
         return not isinstance(self.spec, VectorEnv)
 
-    def with_env_kwargs(self, env_kwargs: Mapping[str, Any]) -> "EnvsRecipe":
-        """Return the recipe of the same environments with other arguments of their constructor or factory."""
+    def with_env_kwargs(self, env_kwargs: Mapping[str, Any]) -> "EnvsConfig":
+        """Return the config of the same environments with other arguments of their constructor or factory."""
         return replace(self, single=replace(self.single, env_kwargs=env_kwargs))
 
     def arguments(self) -> dict[str, Any]:
@@ -292,17 +291,17 @@ class EnvsRecipe:
         grouped["environment_variables"] = sorted(self.processes.environment_variables)  # a value may be a password
         return {**grouped, "processors": self.processors, "in_evaluation": self.in_evaluation}
 
-    def described(self) -> dict[str, Any]:
-        """Return the arguments that a resumed run compares, as text."""
+    def of_environments(self) -> dict[str, Any]:
+        """Return the arguments that decide what the environments are, which a resumed run compares."""
         return {
-            "env_kwargs": described_kwargs(self.single.env_kwargs),
+            "env_kwargs": flatten("", self.single.env_kwargs),
             "max_episode_steps": self.single.max_episode_steps,
-            "wrappers": [described(wrapper) for wrapper in self.single.wrappers],
+            **flatten("wrappers", list(self.single.wrappers)),
             "processors": [type(processor).__name__ for processor in self.processors],
         }
 
-    def described_for_evaluation(self) -> dict[str, Any]:
-        """Return what `Envs.described_for_evaluation` does."""
+    def for_evaluation(self) -> dict[str, Any]:
+        """Return what `Envs.for_evaluation` does."""
         options = {
             "stack": self.rows.stack if self.rows.stack > 1 else None,
             "mask_key": self.rows.mask_key,
@@ -415,7 +414,7 @@ class EnvsRecipe:
                 restarts=self.failures.restarts(),
                 max_episode_steps=_registered_limit(self.spec) if limit is None else limit,
                 soft_horizon=rows.soft_horizon,
-                recipe=self,
+                config=self,
             )
             unfinished.pop_all()
         return envs

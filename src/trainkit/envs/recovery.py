@@ -302,7 +302,7 @@ def differences(saved: Sequence[Fingerprint], own: Sequence[Fingerprint]) -> dic
     return changed
 
 
-def described(changed: dict[int, list[str]], kind: str = "env") -> str:
+def in_words(changed: dict[int, list[str]], kind: str = "env") -> str:
     """Describe differences, grouping environments with the same attributes; long lists are cut."""
     groups: dict[str, list[str]] = {}
     for index, names in changed.items():

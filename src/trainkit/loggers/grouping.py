@@ -6,10 +6,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from trainkit.core.config import from_plain, from_text, to_shell
 from trainkit.core.errors import ConfigError
 from trainkit.core.files import decoding
-from trainkit.core.setting_texts import format_for_shell, parse_value
-from trainkit.core.signatures import from_plain
 from trainkit.loggers.runs import NUMBERS, RunFolder
 
 _MOST = 3  # settings in a label, if fewer do not distinguish the groups
@@ -120,11 +119,11 @@ def _effective(run: RunFolder, names: set[str]) -> Settings:
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each setting with its text, those in dicts by dotted names."""
     for name, value in settings.items():
-        parsed = parse_value(value) if isinstance(value, str) else value
+        parsed = from_text(value) if isinstance(value, str) else value
         if isinstance(parsed, Mapping) and parsed:
             yield from _flat({f"{name}.{key}": child for key, child in parsed.items()})
         else:
-            text = format_for_shell(parsed)
+            text = to_shell(parsed)
             yield name, re.sub(r"[\s()\[\]]|,\)$", "", text) if isinstance(parsed, (tuple, list)) else text
 
 

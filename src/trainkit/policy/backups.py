@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainkit.core.config import Part
 from trainkit.core.data import MOMENT
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 from trainkit.engine.loss import TensorBatch
 from trainkit.nets.networks import Prediction
 from trainkit.policy.values import ExpectedValue, ReturnValue, Value

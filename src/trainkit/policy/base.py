@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from trainkit.core import seeding, tree, user_code
 from trainkit.core.checkpoint import save_checkpoint
+from trainkit.core.config import Plain
 from trainkit.core.data import (
     ACTION_PROB,
     ActOutput,
@@ -32,7 +33,6 @@ from trainkit.core.data import (
     Transition,
     TransitionBatch,
 )
-from trainkit.core.described import Plain
 from trainkit.core.errors import Checks, ConfigError, all_made
 from trainkit.core.observations import ObservationReader
 from trainkit.core.protocols import BehaviorPolicy, Component, Dataset, EnvSpaces, Games, Learner, StepClock
@@ -61,11 +61,11 @@ from trainkit.policy.no_memory import NoMemory
 from trainkit.policy.parts import LearningPart
 from trainkit.policy.persistence import (
     KeyMap,
+    about_policy,
     acting_state,
     action_units,
     as_array,
     check_action_units,
-    describe,
     load_policy,
     load_weights,
 )
@@ -152,7 +152,7 @@ class Policy(nn.Module):
             own.
         unwatched: names of attributes that change while the policy acts and learns and that no loss reads: the engine
             records a function again when any other attribute changes.
-        recipe: class and arguments of the `for_envs` that made the policy; None otherwise.
+        config: class and arguments of the `for_envs` that made the policy; None otherwise.
         n_updates: number of updates taken.
         last_step: environment step of the last update, at which schedules are evaluated outside of training.
         rng: numpy's random stream, for exploration.
@@ -163,7 +163,7 @@ class Policy(nn.Module):
     unwatched: ClassVar[frozenset[str]] = frozenset()
     is_random: ClassVar[bool] = False
     _memory = NoMemory()  # of its networks
-    recipe: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class Policy(nn.Module):
             self._modules["auxiliary"] = auxiliary  # under the property's name, which no assignment replaces
         self._extras_spec: Mapping[str, ArraySpec] = {}
         self._precision = LearningPrecision(self, precision, self.device)
-        unread = vars(self).keys() - {"_auxiliary"} | {"_engine", "_ignored", "recipe"}
+        unread = vars(self).keys() - {"_auxiliary"} | {"_engine", "_ignored", "config"}
         self._ignored = frozenset(unread) | self.unwatched  # attributes that no loss reads
         self._use_engine(engine)
 
@@ -259,7 +259,7 @@ class Policy(nn.Module):
         return {}
 
     @property
-    def recipes(self) -> Mapping[str, Mapping[str, Any] | None]:
+    def configs(self) -> Mapping[str, Mapping[str, Any] | None]:
         """How each of its policies was made, by name: none."""
         return {}
 
@@ -984,7 +984,7 @@ class Policy(nn.Module):
                 quarter of the size, and actions that can differ where two are nearly equal.
         """
         state = acting_state(self) | ({"weights": self._compact_weights()} if compact else {})
-        return save_checkpoint(path, {"policy": state}, describe(self))
+        return save_checkpoint(path, {"policy": state}, about_policy(self))
 
     def on_cpu(self) -> "Policy":
         """Return this policy, or an equal one on the CPU, to be sent to another process."""

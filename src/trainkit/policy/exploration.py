@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from trainkit.core.assignments import Elsewhere
+from trainkit.core.config import Part
 from trainkit.core.data import ACTION_PROB, ArraySpec, Obs, any_true
 from trainkit.core.errors import Checks, ConfigError, DivergedError
 from trainkit.core.schedules import Adjustable, Scheduled
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import random_legal
 
 if TYPE_CHECKING:

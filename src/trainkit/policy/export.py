@@ -120,7 +120,7 @@ def describe_export(policy: Exportable, inputs: Sequence[str], outputs: Sequence
     "observation_space" and "action_space" are as in a checkpoint's manifest; "inputs" and "outputs" the names of
     arrays, in order; "versions" those of trainkit, torch, numpy and gymnasium.
     """
-    recipe = getattr(policy, "recipe", None) or {}
+    config = getattr(policy, "config", None) or {}
     shown = {
         "observation_space": _plain(policy.observation_space),
         "action_space": _plain(getattr(policy, "action_space", None)),
@@ -129,7 +129,7 @@ def describe_export(policy: Exportable, inputs: Sequence[str], outputs: Sequence
         "versions": versions(),
     }
     texts = {"policy": type(policy).__name__} | {name: json.dumps(value) for name, value in shown.items()}
-    return texts | ({"env": recipe["env"]} if recipe.get("env") else {})
+    return texts | ({"env": config["env"]} if config.get("env") else {})
 
 
 def _plain(space: Space[Any] | None) -> dict[str, Any] | None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from trainkit.core import seeding, tree
 from trainkit.core.checkpoint import save_checkpoint
+from trainkit.core.config import Plain
 from trainkit.core.data import PLAYED_BY, STATE, ActOutput, ArraySpec, Obs, Transition
-from trainkit.core.described import Plain
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
@@ -23,7 +23,7 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
 from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.game_behavior import GameBehavior, GameEpisode, PolicyClock, state_of_copy
-from trainkit.policy.persistence import acting_state, current_recipe, describe
+from trainkit.policy.persistence import about_policy, acting_state, current_config
 
 PolicyMapping = Callable[[str, GameEpisode], str]
 
@@ -481,7 +481,7 @@ class MultiAgentPolicy:
         return max(clock.env_step for clock in self.clocks.values())
 
     @property
-    def recipe(self) -> None:
+    def config(self) -> None:
         """None: each policy has its own."""
         return None
 
@@ -568,13 +568,13 @@ class MultiAgentPolicy:
         """Save every policy that can be saved in a folder, for `load_policy(path, name="main")`."""
         saved = {name: policy for name, policy in self._policies.items() if hasattr(policy, "state_dict")}
         states = {f"policy/{name}": acting_state(policy) for name, policy in saved.items()}
-        return save_checkpoint(path, states, describe(self))
+        return save_checkpoint(path, states, about_policy(self))
 
     @property
-    def recipes(self) -> dict[str, Mapping[str, Any] | None]:
+    def configs(self) -> dict[str, Mapping[str, Any] | None]:
         """How each policy was made, by its name; None where that is not known."""
-        has_recipe = {name: hasattr(policy, "recipe") for name, policy in self._policies.items()}
-        return {name: current_recipe(self._policies[name]) if has_recipe[name] else None for name in self._policies}
+        has_recipe = {name: hasattr(policy, "config") for name, policy in self._policies.items()}
+        return {name: current_config(self._policies[name]) if has_recipe[name] else None for name in self._policies}
 
     def components(self) -> dict[str, Component]:
         """Return the parts of a checkpoint, {"policy": ..., "policy/main": ...}: how each is read and restored."""

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainkit.core.config import Part
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 
 EnvIds = NDArray[np.intp] | None  # [K]
 Starts = NDArray[np.bool_] | None  # [K]

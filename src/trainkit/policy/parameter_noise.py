@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from trainkit.core import tree
+from trainkit.core.config import Part
 from trainkit.core.data import Obs, is_finite
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.schedules import Adjustable, Scheduled
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 from trainkit.engine.device import to_device
 from trainkit.policy.exploration import Actions, EnvIds, Mask, Values, non_finite_values
 

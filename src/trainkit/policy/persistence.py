@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, load_tensors, newest, read_manifest
+from trainkit.core.config import UnknownClassError, from_plain, plain_call
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, reject_unknown
 from trainkit.core.files import decoding
 from trainkit.core.names import did_you_mean
-from trainkit.core.signatures import UnknownClassError, checked, from_plain, options_of, to_plain
+from trainkit.core.signatures import checked, options_of
 from trainkit.core.spaces import Spaces, space_to_plain
 from trainkit.nets.encoders import named_encoder
 from trainkit.nets.layers import named_activation
@@ -41,18 +42,18 @@ _BY_NAME: Mapping[str, Callable[[Any], Any]] = {"encoder": named_encoder, "activ
 
 
 def recorded(for_envs: ForEnvs) -> ForEnvs:
-    """Record the arguments of a `for_envs` in the `recipe` of the policy it makes.
+    """Record the arguments of a `for_envs` in the `config` of the policy it makes.
 
-    A recipe is {"class": name, "arguments": {name: plain value}, "unknown": {name: repr of what has no plain value}},
+    A config is {"class": name, "arguments": {name: plain value}, "unknown": {name: repr of what has no plain value}},
     and "env": the name of the environments, if they have one.
     """
 
     @wraps(for_envs)
     def recording(cls: Any, envs: Any, **options: Any) -> Any:
-        recipe = recipe_of(cls, options)  # before the options are used
+        config = config_of(cls, options)  # before the options are used
         policy = for_envs(cls, envs, **options)
         name = getattr(envs, "name", None)
-        policy.recipe = recipe | ({"env": name} if isinstance(name, str) else {})
+        policy.config = config | ({"env": name} if isinstance(name, str) else {})
         policy._parts_made, policy._parts_named = _parts_of(policy), set()
         return policy
 
@@ -61,18 +62,11 @@ def recorded(for_envs: ForEnvs) -> ForEnvs:
     return function
 
 
-def recipe_of(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a policy made by `cls.for_envs(envs, **options)`."""
-    arguments: dict[str, Any] = {}
-    unknown: dict[str, str] = {}
-    for name, value in options.items():
-        if name in _MACHINE_OPTIONS:
-            continue
-        try:
-            arguments[name] = to_plain(_BY_NAME[name](value) if name in _BY_NAME else value)
-        except TypeError:
-            unknown[name] = repr(value)
-    return {"class": cls.__name__, "arguments": arguments, "unknown": unknown}
+def config_of(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a policy made by `cls.for_envs(envs, **options)`."""
+    kept = {name: own for name, own in options.items() if name not in _MACHINE_OPTIONS}
+    named = {name: by_name(kept[name]) for name, by_name in _BY_NAME.items() if name in kept}
+    return {"class": cls.__name__, **plain_call({**kept, **named})}
 
 
 @runtime_checkable
@@ -86,25 +80,19 @@ class Recorded(Protocol):
 def _parts_of(policy: Any) -> dict[str, Any]:
     """Return the parts of a policy that may be assigned, as plain values; of others the objects themselves."""
     parts: dict[str, Any] = {name: getattr(policy, name) for name in _PARTS if hasattr(policy, name)}
-    plain: dict[str, Any] = {}
-    for name, part in parts.items():
-        try:
-            plain[name] = to_plain(part)
-        except TypeError:
-            plain[name] = part
-    return plain
+    return {**parts, **plain_call(parts)["arguments"]}
 
 
-def current_recipe(policy: Any) -> Mapping[str, Any] | None:
-    """Return the recipe of a policy as it is now: with parts that were assigned after it was made.
+def current_config(policy: Any) -> Mapping[str, Any] | None:
+    """Return the config of a policy as it is now: with parts that were assigned after it was made.
 
     A part that is not trainkit's is among the "unknown", and a warning says that it is not saved.
     """
-    recipe: Mapping[str, Any] | None = policy.recipe
-    if recipe is None or not isinstance(policy, Recorded):
-        return recipe
+    config: Mapping[str, Any] | None = policy.config
+    if config is None or not isinstance(policy, Recorded):
+        return config
     options = options_of(getattr(type(policy), "for_envs"))  # noqa: B009  # it made the policy
-    arguments, unknown = dict(recipe["arguments"]), dict(recipe["unknown"])
+    arguments, unknown = dict(config["arguments"]), dict(config["unknown"])
     for name, part in _parts_of(policy).items():
         made = policy._parts_made[name]
         is_plain = isinstance(part, _PLAIN)
@@ -123,15 +111,15 @@ def current_recipe(policy: Any) -> Mapping[str, Any] | None:
                 "%s.%s was replaced by %r, which is not trainkit's, and is not saved: give it to load_policy, %s=..."
             )
             _log.log(level, message, type(policy).__name__, name, part, name)
-    return {**recipe, "arguments": arguments, "unknown": unknown}
+    return {**config, "arguments": arguments, "unknown": unknown}
 
 
-def describe(policy: Any) -> dict[str, Any]:
-    """Return a policy's class, spaces and recipes, for a manifest."""
+def about_policy(policy: Any) -> dict[str, Any]:
+    """Return a policy's class, spaces and configs, for a manifest."""
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     plain = {name: None if space is None else space_to_plain(space) for name, space in spaces.items()}
-    recipes = {"policy": current_recipe(policy), "policies": policy.recipes}
-    return {"settings": {"policy": type(policy).__name__}, "spaces": plain, **recipes}
+    configs = {"policy": current_config(policy), "policies": policy.configs}
+    return {"settings": {"policy": type(policy).__name__}, "spaces": plain, **configs}
 
 
 def acting_state(policy: Any) -> dict[str, Any]:
@@ -323,7 +311,7 @@ def load_policy(
         arguments: of `for_envs`, for those that the file cannot hold, such as `encoder=MyEncoder`.
 
     Raises:
-        CheckpointError: it is damaged, it has no recipe of the policy, or `policy` has other parameters.
+        CheckpointError: it is damaged, it has no config of the policy, or `policy` has other parameters.
         ConfigError: `for_envs` has no such argument, or both a policy and arguments are given.
     """
     folder = newest(path)
@@ -369,18 +357,18 @@ def _before_scaling(options: Mapping[str, Any], action_space: Space[Any]) -> dic
 
 
 def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-    """Make a policy by the recipe of the saved one, whose state is `state`, and arguments that override it."""
+    """Make a policy by the config of the saved one, whose state is `state`, and arguments that override it."""
     manifest = read_manifest(folder)
     give = f"make one like it and give it: load_policy({str(folder)!r}, policy=...)"
-    with decoding(folder, "a policy's recipe", remedy=f"it does not say how its policy was made; {give}"):
-        recipe = manifest.get("policy") if name is None else manifest.get("policies", {}).get(name)
-        kind = None if recipe is None else _exported_policies().get(str(recipe.get("class")))
-    if recipe is None or kind is None:
+    with decoding(folder, "a policy's config", remedy=f"it does not say how its policy was made; {give}"):
+        config = manifest.get("policy") if name is None else manifest.get("policies", {}).get(name)
+        kind = None if config is None else _exported_policies().get(str(config.get("class")))
+    if config is None or kind is None:
         raise CheckpointError(f"{folder} does not say how its policy was made, which was not by our `for_envs`: {give}")
     remedy = f"it does not say how its policy was made; {give}"
-    with decoding(folder, "a policy's recipe", remedy=remedy):
+    with decoding(folder, "a policy's config", remedy=remedy):
         reject_unknown("load_policy", arguments, [*options_of(load_policy), *options_of(kind.for_envs)])
-        unknown = {name: value for name, value in dict(recipe["unknown"]).items() if name not in arguments}
+        unknown = {name: value for name, value in dict(config["unknown"]).items() if name not in arguments}
         lost = {name: value for name, value in unknown.items() if name not in _LEARNING_OPTIONS}
         if lost:
             what = ", ".join(f"{name}={value}" for name, value in lost.items())
@@ -396,20 +384,20 @@ def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any],
         n_saved = manifest["components"][_component(folder, name)]["bytes"]  # at least the number of weights
         with _AllocationLimit(str(folder), _MAX_RATIO * n_saved + _FREE_ELEMENTS):
             try:
-                plain = {name: own for name, own in recipe["arguments"].items() if name not in ("compile", *arguments)}
+                plain = {name: own for name, own in config["arguments"].items() if name not in ("compile", *arguments)}
                 options = _options(folder, plain)
                 if "action_scaling" in options_of(kind.for_envs) and "action_scaling" not in state:
                     options = _before_scaling(options, own_spaces.action_space)
                 made = kind.for_envs(own_spaces, device=device, **{**options, **arguments})
             except ConfigError as error:
                 raise CheckpointError(f"{folder} does not say how its policy was made ({error}): {give}") from error
-        if isinstance(name := recipe.get("env"), str):
-            made.recipe = made.recipe | {"env": name}
+        if isinstance(name := config.get("env"), str):
+            made.config = made.config | {"env": name}
         return made
 
 
 def _options(folder: Path, plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a recipe, without those of learning whose classes are not imported."""
+    """Return the arguments of a config, without those of learning whose classes are not imported."""
     options: dict[str, Any] = {}
     for name, own in plain.items():
         try:
@@ -442,7 +430,7 @@ _FACTORIES: dict[Any, Callable[..., float]] = {
 
 
 class _AllocationLimit(TorchFunctionMode):
-    """Limit on the elements of all tensors made, which a damaged recipe exceeds; raises before they are allocated."""
+    """Limit on the elements of all tensors made, which a damaged config exceeds; raises before they are allocated."""
 
     def __init__(self, folder: str, limit: int) -> None:
         super().__init__()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from trainkit.core.described import Plain, described
-from trainkit.core.signatures import from_plain, options_of
+from trainkit.core.config import Plain, flatten, from_plain
+from trainkit.core.signatures import options_of
 
 if TYPE_CHECKING:
     from trainkit.policy.base import Policy
@@ -25,11 +25,11 @@ def settings_of(policy: "Policy", learning: "Learning") -> dict[str, Plain]:
     parts: dict[str, Plain] = {}
     for name in options_of(type(policy)):
         if name not in _ELSEWHERE and hasattr(policy, name):
-            parts |= described(name, getattr(policy, name))
+            parts |= flatten(name, getattr(policy, name))
     return {
         **_arguments_of_for_envs(policy),
         **parts,
-        **described("", policy.horizon.arguments()),
+        **flatten("", policy.horizon.arguments()),
         **_of_learning(learning),
         "device": str(policy.device),
         "engine": policy.engine.wanted,
@@ -39,14 +39,14 @@ def settings_of(policy: "Policy", learning: "Learning") -> dict[str, Plain]:
 
 def _arguments_of_for_envs(policy: "Policy") -> dict[str, Plain]:
     """Return the arguments of the `for_envs` that made a policy, with its defaults; empty if none did."""
-    if policy.recipe is None:
+    if policy.config is None:
         return {}
     for_envs: Callable[..., object] = getattr(type(policy), "for_envs")  # noqa: B009  # not every policy has one
     parameters = inspect.signature(for_envs).parameters.values()
     options = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
-    options |= {name: from_plain(own) for name, own in policy.recipe["arguments"].items()} | policy.recipe["unknown"]
+    options |= {name: from_plain(own) for name, own in policy.config["arguments"].items()} | policy.config["unknown"]
     others = {*options_of(type(policy)), *_BY_PARTS}
-    return described("", {name: own for name, own in options.items() if name not in others})
+    return flatten("", {name: own for name, own in options.items() if name not in others})
 
 
 def _of_learning(learning: "Learning") -> dict[str, Plain]:
@@ -55,17 +55,17 @@ def _of_learning(learning: "Learning") -> dict[str, Plain]:
     "lr" is the learning rate of all optimizers, where it is the same.
     """
     flat: dict[str, Plain] = {}
-    rates = [described("lr", getattr(step.optimizer, "lr", None)) for step in learning.gradient_steps.values()]
+    rates = [flatten("lr", getattr(step.optimizer, "lr", None)) for step in learning.gradient_steps.values()]
     if rates and all(rate == rates[0] for rate in rates):
         flat |= rates[0]
     for name, step in learning.gradient_steps.items():
         prefix = "" if len(learning.gradient_steps) == 1 else f"{name}/"
-        parts = {**described("optimizer", step.optimizer), **described("clip", step.clip)}
+        parts = {**flatten("optimizer", step.optimizer), **flatten("clip", step.clip)}
         flat |= {f"{prefix}{path}": own for path, own in parts.items()}
         flat[f"{prefix}layers"] = ", ".join(_layers(step.module))
         flat[f"{prefix}parameters"] = sum(one.numel() for one in step.module.parameters() if one.requires_grad)
     for name, target in learning.targets.items():
-        flat |= described("target" if len(learning.targets) == 1 else f"{name}/target", target.spec)
+        flat |= flatten("target" if len(learning.targets) == 1 else f"{name}/target", target.spec)
     return flat
 
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from trainkit.core.config import Part
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.schedules import Scheduled, as_schedule
-from trainkit.core.signatures import Part, checked
+from trainkit.core.signatures import checked
 from trainkit.engine.flat_storage import Placement, joined, lay_flat
 
 

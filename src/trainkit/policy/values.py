@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainkit.core.config import Part
 from trainkit.core.errors import Checks
-from trainkit.core.signatures import Part, checked, read_only
+from trainkit.core.signatures import checked, read_only
 from trainkit.engine.loss import Max, Metric
 
 

@@ -12,11 +12,12 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
+from trainkit.core.config import plain_call
 from trainkit.core.data import Sequences
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
-from trainkit.core.signatures import check_options, checked, to_plain
+from trainkit.core.signatures import check_options, checked
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.core.stats import CollectStats
 from trainkit.core.typed_options import completed, types_of
@@ -164,7 +165,7 @@ _OF_A_MEMORY = "sequence_length", "burn_in", "stored_state"
 
 _TRAINER_OPTIONS = frozenset(types_of(TrainerOptions))
 
-# Options of a call that do not belong to its recipe: they are of one run, or change no bit.
+# Options of a call that do not belong to its config: they are of one run, or change no bit.
 _OF_ONE_RUN = ("seed", "logger", "checkpoint", "resume_from", "save_checkpoint_fn", "verbose", "show_progress")
 
 
@@ -334,25 +335,20 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """Return the steps of the clock between two rounds of updates."""
         return 1
 
-    def _recipe(self, domain: str, settings: SettingsT) -> dict[str, Any]:
+    def _plain_config(self, domain: str, settings: SettingsT) -> dict[str, Any]:
         """Return how a trainer is made: the preset, the domain, and every setting that has an effect, in plain values.
 
         Options of the trainer that were not given are left out; "unknown" are those without a plain value.
         """
-        arguments: dict[str, Any] = {}
-        unknown: dict[str, str] = {}
+        effective: dict[str, Any] = {}
         for name in self.option_types:
             value = by_name(settings)[name]
             is_unset = name in _TRAINER_OPTIONS and (value is None or value == ())
-            if name in _OF_ONE_RUN or is_unset or self._no_effect(name, settings) or _is_replaced(name, settings):
-                continue
-            try:
-                arguments[name] = to_plain(value)
-            except TypeError:
-                unknown[name] = repr(value)
-        if "zoo" in arguments:
-            arguments["zoo"] = False  # nothing is left to an entry of the zoo
-        return {"preset": self.name, "domain": domain, "arguments": arguments, "unknown": unknown}
+            if not (name in _OF_ONE_RUN or is_unset or self._no_effect(name, settings) or _is_replaced(name, settings)):
+                effective[name] = value
+        if "zoo" in effective:
+            effective["zoo"] = False  # nothing is left to an entry of the zoo
+        return {"preset": self.name, "domain": domain, **plain_call(effective)}
 
     def _evaluates(self, options: Mapping[str, Any], env_option: str) -> bool:
         """Return whether to evaluate: unless `evaluation` or `test_collector` is given, as None.
@@ -497,7 +493,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             table = self._table_by_spaces(envs) if domain is None else self.table(domain)
         domain = self._domain_of(envs) if domain is None else domain
         settings = with_changes(table, options)
-        recipe = self._recipe(domain, settings)
+        config = self._plain_config(domain, settings)
         n_steps = self._schedule_steps(settings, settings["step_per_epoch"])
         if settings["self_play"]:  # by the clock of the policy, which controls one agent of each game
             n_steps //= max(len(envs.agents), 1)
@@ -514,7 +510,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             common["episode_per_test"] = settings["episode_per_test"]
             common["test_collector"] = Collector(policy, self._make_envs(again, "n_test_envs", making, options))
         trainer = self._trainer(policy, envs, settings, common)
-        trainer.recipe = recipe
+        trainer.config = config
         if changed:
             trainer.note(f"{self}: the general table, as env_options changes {changed} of the zoo's {env}")
         elif entry is not None:

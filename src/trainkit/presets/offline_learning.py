@@ -196,7 +196,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         domain = self._domain_of(spaces)
         table = self.table(domain)
         settings = with_changes(table, options)
-        recipe = self._recipe(domain, settings)
+        config = self._plain_config(domain, settings)
         settings = self._over_the_run(
             settings, table, self._schedule_steps(settings, settings["update_per_epoch"]), options
         )
@@ -216,7 +216,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             batch_size=settings["batch_size"],
             **common,
         )
-        trainer.recipe = recipe
+        trainer.config = config
         trainer.note(f"{self}: the general table {domain!r}")
         return trainer
 

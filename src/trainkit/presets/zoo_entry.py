@@ -27,9 +27,9 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from trainkit.core import files
+from trainkit.core.config import from_toml, to_text
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
-from trainkit.core.setting_texts import format_value, from_toml
 from trainkit.core.signatures import mismatch
 
 ZOO = Path(__file__).parent / "zoo"
@@ -117,7 +117,7 @@ class ZooEntry:
     @property
     def digest(self) -> str:
         """A short hash of the settings: a result with another one is outdated."""
-        texts = sorted((name, format_value(value)) for name, value in self.settings.items())
+        texts = sorted((name, to_text(value)) for name, value in self.settings.items())
         return hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
 
     @property

@@ -150,11 +150,11 @@ class TensorEnvs:
         if isinstance(leaf, Tensor):
             if leaf.shape == shape and leaf.dtype == dtype and leaf.device == self.device:
                 return
-            got = _described(leaf.shape, leaf.dtype, leaf.device)
+            got = _in_words(leaf.shape, leaf.dtype, leaf.device)
         raise BadEnvDataError(
-            f"{self.name}.{method} must return {what} as a tensor {_described(shape, dtype, self.device)}, got {got}"
+            f"{self.name}.{method} must return {what} as a tensor {_in_words(shape, dtype, self.device)}, got {got}"
         )
 
 
-def _described(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
+def _in_words(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"

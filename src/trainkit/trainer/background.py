@@ -56,7 +56,7 @@ class EvaluationWorker:
         if os.name != "posix":
             raise ConfigError("Evaluation.background needs a POSIX system: leave it out")
         self._envs = evaluation.collector.envs
-        self._recipe = self._envs.recipe  # of the environments in the process
+        self._config = self._envs.config  # of the environments in the process
         parts = {"envs": self._factory(), "options": evaluation.options, "metric": evaluation.collector.reward_metric}
         self._parts = packed(parts, _SUBJECT, "the environments' factory, or a function of the evaluation,")
         self._is_auto = evaluation.duration == "auto"
@@ -111,13 +111,13 @@ class EvaluationWorker:
 
     def _factory(self) -> Callable[[], Envs]:
         """Return what makes equal environments in the process."""
-        recipe = self._envs.recipe
-        if recipe is None or not recipe.is_repeatable or recipe is not self._recipe:
+        config = self._envs.config
+        if config is None or not config.is_repeatable or config is not self._config:
             raise ConfigError(
                 f"Evaluation.background: the environments of {self._envs.name} were made before or rebuilt, and cannot "
                 "be made again in another process: give make_envs an id or a factory"
             )
-        return recipe.make
+        return config.make
 
     def _send(self, message: object) -> None:
         assert self._process is not None, "it was started"

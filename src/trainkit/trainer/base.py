@@ -16,8 +16,8 @@ from trainkit.collector import Collector
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core import seeding, user_code
 from trainkit.core.assignments import Elsewhere, fixed_options
+from trainkit.core.config import Plain
 from trainkit.core.data import EpochResult
-from trainkit.core.described import Plain
 from trainkit.core.errors import BusyError, Checks, ConfigError, reject_unknown
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
@@ -41,7 +41,7 @@ from trainkit.trainer.options import LONGEST_RUN, TrainerOptions, callbacks_of, 
 from trainkit.trainer.parallel.ranked import launched
 from trainkit.trainer.progress import end_line
 from trainkit.trainer.reports import Reports
-from trainkit.trainer.run_checkpoint import RunCheckpoint, describe_run, newest_intact
+from trainkit.trainer.run_checkpoint import RunCheckpoint, about_run, newest_intact
 from trainkit.trainer.run_record import record_of
 
 _log = logging.getLogger(__name__)
@@ -89,10 +89,10 @@ class Trainer(Generic[TraineeT]):
         options: those every trainer has, checked.
 
     Attributes:
-        recipe: the preset that made the trainer, and all of its settings in plain values; None otherwise.
+        config: the preset that made the trainer, and all of its settings in plain values; None otherwise.
     """
 
-    recipe: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
 
     lr = Elsewhere("policy.lr = 1e-4 is for updates that follow")
     learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
@@ -953,8 +953,8 @@ class Trainer(Generic[TraineeT]):
         threads = getattr(self.policy, "n_threads", None) if threads is None else threads
         envs = {} if self._train_collector is None else self._train_collector.envs.made_with
         player = self._train_collector if self.test_collector is None else self.test_collector
-        evaluation = player.envs.described_for_evaluation() if isinstance(player, Collector) else {}
+        evaluation = player.envs.for_evaluation() if isinstance(player, Collector) else {}
         logs = self._reports.loggers.folders
         return RunCheckpoint(
-            components, describe_run(self.policy, self.settings(), self.info, envs, evaluation, logs, threads)
+            components, about_run(self.policy, self.settings(), self.info, envs, evaluation, logs, threads)
         )

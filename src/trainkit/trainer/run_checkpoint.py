@@ -12,7 +12,7 @@ from trainkit.core.errors import CheckpointError, Checks
 from trainkit.core.files import decoding
 from trainkit.core.protocols import Component, Trainee
 from trainkit.core.stats import RunInfo
-from trainkit.policy.persistence import describe
+from trainkit.policy.persistence import about_policy
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class RunCheckpoint:
 
     Args:
         components: {name: (function that returns its state, function that restores it)}, restored in this order.
-        about: describes the run, see `describe_run`.
+        about: describes the run, see `about_run`.
     """
 
     def __init__(self, components: Mapping[str, Component], about: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ class RunCheckpoint:
         ]
 
 
-def describe_run(
+def about_run(
     policy: Trainee,
     settings: Mapping[str, Any],
     info: RunInfo,
@@ -132,10 +132,10 @@ def describe_run(
 ) -> dict[str, Any]:
     """Describe in plain values what a run learns, its settings, its machine and its progress."""
     about = {
-        **describe(policy),
+        **about_policy(policy),
         "settings": settings,
         "logs": logs,
-        "machine": _describe_machine(policy, threads),
+        "machine": _about_machine(policy, threads),
         "envs": envs,
         "evaluation": evaluation,
         "progress": {name: getattr(info, name) for name in _PROGRESS},
@@ -144,7 +144,7 @@ def describe_run(
     return plain
 
 
-def _describe_machine(policy: Trainee, threads: int | None) -> dict[str, Any]:
+def _about_machine(policy: Trainee, threads: int | None) -> dict[str, Any]:
     """Describe what determines the bits of a run in addition to its settings."""
     device, engine = getattr(policy, "device", None), getattr(policy, "engine", None)
     return {

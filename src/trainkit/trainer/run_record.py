@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainkit.core import checkpoint as checkpoints
-from trainkit.core.described import Plain, described
+from trainkit.core.config import Plain, flatten
 from trainkit.core.signatures import options_of
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.history import History
@@ -35,7 +35,7 @@ def record_of(trainer: "Trainer[Any]", options: TrainerOptions, callbacks: Seque
     parts = [one for one in (trainer, policy, trainer.buffer, train, test, envs, evaluation) if one is not None]
 
     def flat(name: str, part: object) -> dict[str, Plain]:
-        own = described(name, part, known=[one for one in parts if one is not part])
+        own = flatten(name, part, known=[one for one in parts if one is not part])
         return {path: value for path, value in own.items() if not path.endswith(("/seed", "/name"))}
 
     record = _of_trainer(trainer, options)
@@ -47,10 +47,10 @@ def record_of(trainer: "Trainer[Any]", options: TrainerOptions, callbacks: Seque
         if isinstance(callback, (History, OptionFunctions)):
             continue
         if isinstance(callback, EventFunctions):
-            record |= described("", callback.functions)
+            record |= flatten("", callback.functions)
         else:
             record |= flat(f"callbacks/{type(callback).__name__}", callback)
-    record["preset"] = None if trainer.recipe is None else trainer.recipe["preset"]
+    record["preset"] = None if trainer.config is None else trainer.config["preset"]
     return {**trainer.settings(), **record, **trainer.settings(), **_of_machine(trainer)}
 
 
@@ -61,7 +61,7 @@ def _of_trainer(trainer: "Trainer[Any]", options: TrainerOptions) -> dict[str, P
     for name in options_of(type(trainer)):
         value = own.get(name, own.get(f"_{name}"))
         if name not in _PARTS:
-            flat |= described(name, value)
+            flat |= flatten(name, value)
     return flat
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainkit.core.setting_texts import format_value
+from trainkit.core.config import to_text
 from trainkit.core.stats import format_number
 from trainkit.presets.zoo_entry import ZOO, ZooEntry, folder_flag
 
@@ -64,7 +64,7 @@ def _row(entry: ZooEntry) -> list[str]:
 def _details(entry: ZooEntry, folder: Path) -> list[str]:
     """Return the paragraphs about one entry."""
     tuned = ", ".join(map(str, entry.tuning_seeds)) or "none"
-    settings = ", ".join(f"`{name}` {format_value(value)}" for name, value in entry.settings.items())
+    settings = ", ".join(f"`{name}` {to_text(value)}" for name, value in entry.settings.items())
     lines = [f"Source: {entry.source}. Tuning seeds: {tuned}.", "", f"Settings: {settings}."]
     if (result := entry.result) is None:
         return [

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainkit.core import files, seeding
+from trainkit.core.config import to_toml
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.folders import CHECKPOINT
-from trainkit.core.setting_texts import to_toml
 from trainkit.core.signatures import checked
 from trainkit.envs.make import borrowed_envs
 from trainkit.loggers import JsonlLogger

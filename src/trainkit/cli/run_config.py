@@ -1,4 +1,4 @@
-"""How a run is made, as text: settings parsed and formatted, the recipe in config.json, and the trainer made from it.
+"""Configs of runs: given on the command line, written to config.json, read again, and the trainers made from them.
 
 A run folder may be of unknown origin. Its files are data: no class path in them is called and no module that they name
 is imported. An environment is made from a file only by an id that is registered already, with plain values.
@@ -18,11 +18,11 @@ from typing import Any
 from trainkit.cli.output import print_note
 from trainkit.core import files
 from trainkit.core.checkpoint import versions
+from trainkit.core.config import from_plain, from_text, short, texts_from_toml
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import Dataset
-from trainkit.core.setting_texts import parse_value, short, texts_from_toml
-from trainkit.core.signatures import from_plain, mismatch
+from trainkit.core.signatures import mismatch
 from trainkit.datasets import load_dataset, stream_dataset
 from trainkit.envs.factories import is_registered
 from trainkit.loggers.runs import CONFIG, RunFolder, check_config
@@ -47,8 +47,8 @@ _PLAIN_WORD = re.compile(r"[\w +-]{0,200}")  # names no module, no attribute and
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """Everything needed to repeat a run.
+class RunConfig:
+    """Everything needed to repeat a run: the preset, the environment, the seed and the settings.
 
     Attributes:
         data: of offline presets, files of a dataset.
@@ -86,8 +86,8 @@ class Recipe:
             raise ConfigError(f"{self.preset} needs an environment: trainkit train {self.preset} CartPole-v1")
 
     @classmethod
-    def of(cls, run: RunFolder) -> "Recipe":
-        """Return the recipe of a saved run.
+    def of(cls, run: RunFolder) -> "RunConfig":
+        """Return the config of a saved run.
 
         Raises:
             ConfigError: there is no config.json, or it does not have the fields that `trainkit train` writes.
@@ -97,13 +97,13 @@ class Recipe:
                 f"{run.path} has no config.json: only runs of `trainkit train` can be made again; in Python "
                 "tk.evaluate(tk.load_policy(checkpoint), env) plays with any saved policy"
             )
-        return cls.of_config(run.path / CONFIG, run.config)
+        return cls.of_content(run.path / CONFIG, run.config)
 
     @classmethod
-    def of_config(cls, file: Path, config: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe in the content of a config.json, whose fields have the right types."""
+    def of_content(cls, file: Path, content: Mapping[str, Any]) -> "RunConfig":
+        """Return the config in a config.json with this content, whose fields have the right types."""
         names = ("preset", "env", "seed", "data", "settings")
-        values = {name: config[name] for name in (*names, "shuffle_rows") if name in config}
+        values = {name: content[name] for name in (*names, "shuffle_rows") if name in content}
         with Checks(str(file)) as checks:
             for item in fields(cls):
                 if item.name not in names:
@@ -115,7 +115,7 @@ class Recipe:
             checks.done()
             is_text = all(isinstance(text, str) for text in values["settings"].values())
             checks.require(is_text, ".settings must be texts")
-        return cls(**values, complete=config.get("complete", {}), file=str(file))
+        return cls(**values, complete=content.get("complete", {}), file=str(file))
 
     @property
     def command(self) -> str:
@@ -138,10 +138,10 @@ class Recipe:
         for name, plain in self.complete.items():
             with files.decoding(f"{self.file}: {name}", "a setting", remedy="correct it", error=ConfigError):
                 given[name] = from_plain(plain)
-        return given | {name: parse_value(text) for name, text in self.settings.items()}
+        return given | {name: from_text(text) for name, text in self.settings.items()}
 
     def trainer(self, **options: Any) -> Trainer:
-        """Make the trainer; `options` are those outside the recipe, such as the logger and what to resume."""
+        """Make the trainer; `options` are those outside the config, such as the logger and what to resume."""
         try:
             made: Trainer = PRESETS[self.preset](
                 *self._dataset(), self.env, seed=self.seed, **{**self.given(), **options}
@@ -159,11 +159,11 @@ class Recipe:
         return [stream_dataset(self.data, shuffle_rows=self.shuffle_rows)]
 
     def to_plain(self, trainer: Trainer) -> dict[str, Any]:
-        """Return the content of config.json: the recipe of this trainer, the command, the versions and the time."""
+        """Return the content of config.json: how this trainer was made, the command, the versions and the time."""
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         given = {name: getattr(self, name) for name in ("preset", "env", "seed", "data")}
         given |= {} if self.shuffle_rows is None else {"shuffle_rows": self.shuffle_rows}
-        made = {} if trainer.recipe is None else dict(trainer.recipe)
+        made = {} if trainer.config is None else dict(trainer.config)
         return {
             **given,
             "settings": dict(self.settings),
@@ -174,8 +174,8 @@ class Recipe:
         }
 
 
-def read_config(file: Path, *, env: str | None) -> Recipe:
-    """Return the recipe in the config.json of a run.
+def read_config(file: Path, *, env: str | None) -> RunConfig:
+    """Return the config in the config.json of a run.
 
     Args:
         file: may be of unknown origin.
@@ -184,29 +184,29 @@ def read_config(file: Path, *, env: str | None) -> Recipe:
     Raises:
         ConfigError: it is damaged, or names an environment that is not registered.
     """
-    config = files.read_json(file, error=ConfigError)
-    check_config(file, config)
-    recipe = Recipe.of_config(file, config)
-    values = recipe.given()
+    content = files.read_json(file, error=ConfigError)
+    check_config(file, content)
+    config = RunConfig.of_content(file, content)
+    values = config.given()
     check_env_options(values.get("env_options", {}), f"{file}: env_options")
     again = values.get("test_env")
-    for name in (recipe.env if env is None else env, again):
+    for name in (config.env if env is None else env, again):
         if name is not None and name != env and not (isinstance(name, str) and is_registered(name)):
             remedy = "if you trust it, name the environment yourself: trainkit train PRESET ENV --config FILE"
             raise ConfigError(
                 f"{file} names the environment {short(name)}, which is not an id in Gymnasium's registry; code that a "
                 f"file names is never imported or called: {remedy}"
             )
-    if not recipe.complete:
+    if not config.complete:
         print_note(f"{file} has only the settings that were given: the others have the defaults of this version")
-    elif changed := {name: now for name, now in versions().items() if config.get("versions", {}).get(name) != now}:
-        print_note(f"{file} was written with other versions, the bits may differ: {_changes(config, changed)}")
-    return recipe if env is None else replace(recipe, env=env)
+    elif changed := {name: now for name, now in versions().items() if content.get("versions", {}).get(name) != now}:
+        print_note(f"{file} was written with other versions, the bits may differ: {_changes(content, changed)}")
+    return config if env is None else replace(config, env=env)
 
 
-def _changes(config: Mapping[str, Any], now: Mapping[str, str | None]) -> str:
+def _changes(content: Mapping[str, Any], now: Mapping[str, str | None]) -> str:
     return ", ".join(
-        f"{name} {short(config.get('versions', {}).get(name))} -> {version}" for name, version in now.items()
+        f"{name} {short(content.get('versions', {}).get(name))} -> {version}" for name, version in now.items()
     )
 
 
@@ -228,13 +228,13 @@ def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def saved_env(recipe: Recipe, where: Path) -> str:
+def saved_env(config: RunConfig, where: Path) -> str:
     """Return the environment of a run folder, which must be an id that is registered already.
 
     Raises:
         ConfigError: the file names a class or a module, or an unknown id: only the command line may.
     """
-    env = recipe.env
+    env = config.env
     if env is None:
         raise ConfigError(f"{where} was trained without an environment: give --env")
     if not is_registered(env):
@@ -245,20 +245,20 @@ def saved_env(recipe: Recipe, where: Path) -> str:
     return env
 
 
-def saved_env_options(recipe: Recipe, where: Path, *, env_kwargs: dict[str, Any] | None) -> dict[str, Any]:
+def saved_env_options(config: RunConfig, where: Path, *, env_kwargs: dict[str, Any] | None) -> dict[str, Any]:
     """Return the options of make_envs that a run was evaluated with.
 
     Args:
-        recipe: of the run.
+        config: of the run.
         where: its folder, for messages.
         env_kwargs: from the command line, instead of those in the run folder.
 
     Raises:
         ConfigError: the file has more than plain values.
     """
-    preset = PRESETS[recipe.preset]
-    options: dict[str, Any] = dict(preset.settings(preset.domain_of_id(recipe.env)).get("env_options", {}))
-    given = recipe.given()
+    preset = PRESETS[config.preset]
+    options: dict[str, Any] = dict(preset.settings(preset.domain_of_id(config.env)).get("env_options", {}))
+    given = config.given()
     if "env_options" in given:
         options = given["env_options"]
         if not isinstance(options, dict):

@@ -1,4 +1,4 @@
-"""Settings are written as text and read back, and a recipe makes the same run again."""
+"""Settings are written as text and read back, and a config makes the same run again."""
 
 import json
 import platform
@@ -11,9 +11,8 @@ import torch
 
 import trainkit as tk
 from trainkit.cli.main import build_parser, main
-from trainkit.cli.recipe import Recipe, read_settings
-from trainkit.core.setting_texts import parse_value
-from trainkit.core.signatures import from_plain
+from trainkit.cli.run_config import RunConfig, read_settings
+from trainkit.core.config import from_plain, from_text
 from trainkit.loggers.runs import RunFolder
 
 
@@ -21,7 +20,7 @@ def test_words_count_more_than_the_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text('lr = 1e-3\nhidden = [8, 8]\nbeta = "Linear(0.4, 1.0)"\nreward = "sign"\ndueling = true\n')
     settings = read_settings(file, ["lr=2e-3", "gamma=0.9"])
-    assert {name: parse_value(text) for name, text in settings.items()} == {
+    assert {name: from_text(text) for name, text in settings.items()} == {
         "lr": 2e-3, "hidden": (8, 8), "beta": tk.Linear(0.4, 1.0), "reward": "sign", "dueling": True, "gamma": 0.9,
     }  # fmt: skip
 
@@ -47,26 +46,26 @@ def test_what_is_no_setting_is_refused(tmp_path: Path) -> None:
 )
 def test_a_recipe_that_cannot_work_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(tk.ConfigError) as caught:
-        Recipe(**{"preset": "dqn", "env": "CartPole-v1", "seed": 1, **given})
+        RunConfig(**{"preset": "dqn", "env": "CartPole-v1", "seed": 1, **given})
     assert str(caught.value) == message
 
 
 def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> None:
     settings = {"hidden": "(8, 8)", "reward": "sign", "beta": "Linear(0.4, 1.0)", "device": "cpu", "zoo": "False"}
-    recipe = Recipe(preset="rainbow", env="CartPole-v1", seed=7, settings=settings)
-    program, *words = shlex.split(recipe.command)
+    config = RunConfig(preset="rainbow", env="CartPole-v1", seed=7, settings=settings)
+    program, *words = shlex.split(config.command)
     assert program == "trainkit"
     options = build_parser().parse_args(words)
     assert read_settings(options.config, options.set) == settings
     assert (options.preset, options.env, options.seed, options.seeds) == ("rainbow", "CartPole-v1", 7, 1)
-    with recipe.trainer(verbose=False) as trainer:
-        plain = recipe.to_plain(trainer)
-    assert plain["command"] == recipe.command
+    with config.trainer(verbose=False) as trainer:
+        plain = config.to_plain(trainer)
+    assert plain["command"] == config.command
     assert plain["versions"]["torch"]
     assert plain["versions"]["python"] == platform.python_version()
     names = ("preset", "env", "seed", "data", "settings")
-    assert Recipe(**{name: plain[name] for name in names}) == recipe
-    given = {name: parse_value(text) for name, text in settings.items()}
+    assert RunConfig(**{name: plain[name] for name in names}) == config
+    given = {name: from_text(text) for name, text in settings.items()}
     table = {**tk.presets.rainbow.settings("classic"), **given}
     complete = {name: from_plain(own) for name, own in plain["complete"].items()}
     options_of_trainer = {"log_every", "smoothed_reports", "test_in_train", "callback_errors", "episode_per_test"}
@@ -164,7 +163,7 @@ def test_train_needs_a_preset_or_a_config_json(capsys: Any) -> None:
 def test_arrays_of_a_toml_file_are_tuples(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text("reward = [-1, 1]\nn_step = [1, 3]\nhidden = [8]\n")
-    settings = {name: parse_value(text) for name, text in read_settings(file, []).items()}
+    settings = {name: from_text(text) for name, text in read_settings(file, []).items()}
     assert settings == {"reward": (-1, 1), "n_step": (1, 3), "hidden": (8,)}
 
 
