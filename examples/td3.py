@@ -21,7 +21,6 @@ class TD3Policy(tk.Policy):
         spaces: dict[str, Any] = {name: getattr(envs, name) for name in ("observation_space", "action_space")}
         preprocess = tk.nets.Preprocess(envs.observation_space)
         super().__init__(**spaces, preprocess=preprocess, **options)
-        self.scale = tk.nets.ActionScale(envs.action_space)
         self.n_dimensions = int(np.prod(envs.action_space.shape))
         self.actor = tk.nets.ActorNetwork(preprocess.shapes, self.n_dimensions, hidden=hidden)
         self.critics = tk.nets.CriticNetwork(preprocess.shapes, self.n_dimensions, hidden=hidden)
@@ -30,13 +29,12 @@ class TD3Policy(tk.Policy):
         delayed = tk.Target(every=2, unit="updates", tau=0.005)
         self.target_actor = self.add_target("actor", self.actor, delayed)
         self.target_critics = self.add_target("critic", self.critics, delayed)
-        self.to(self.device)
 
     def act(self, obs: Any, *, explore: bool = False, **_: Any) -> tk.policy.ActOutput:
         unit = self.engine.call("act", self.greedy_unit, obs)["unit"]  # [K, D], an array
         if explore:
             unit = unit + EXPLORATION * self.rng.standard_normal(unit.shape, np.float32)
-        return tk.policy.ActOutput(self.scale.to_space(unit.reshape(-1, *self.scale.low.shape)), {}, None)
+        return tk.policy.ActOutput(self.action_scale.to_space(unit.reshape(-1, *self.action_scale.low.shape)), {}, None)
 
     def greedy_unit(self, obs: Any) -> dict[str, Tensor]:
         return {"unit": self.actor(self.preprocess(obs)).tanh()}
@@ -49,7 +47,7 @@ class TD3Policy(tk.Policy):
             noise = (SMOOTHING * rows.inputs["noise"]).clamp(-LIMIT, LIMIT)
             next_unit = (self.target_actor(rows.next_obs).tanh() + noise).clamp(-1.0, 1.0)
             target = rows.reward + rows.discount * self.target_critics(rows.next_obs, next_unit).amin(dim=1)
-        q = self.critics(rows.obs, self.scale.to_unit(rows.action).flatten(1))  # [B, 2]
+        q = self.critics(rows.obs, self.action_scale.to_unit(rows.action).flatten(1))  # [B, 2]
         td = q - target.unsqueeze(1)
         metrics = {"q_mean": q.mean(), "target_mean": target.mean()}
         return tk.engine.Loss(td.square().sum(dim=1), td.abs().mean(dim=1), metrics)

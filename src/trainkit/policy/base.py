@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import seeding, tree, user_code
+from trainkit.core.assignments import fixed_options
 from trainkit.core.checkpoint import save_checkpoint
 from trainkit.core.config import Plain
 from trainkit.core.data import (
@@ -49,7 +51,7 @@ from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision
 from trainkit.engine.process_group import ProcessGroup
-from trainkit.nets.action_scale import ActionScale
+from trainkit.nets.action_scale import ActionScale, action_scale_for
 from trainkit.nets.preprocess import Preprocess, WithoutMask
 from trainkit.nets.weights import SeededModule, seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, takes_features_and_rows
@@ -110,6 +112,7 @@ def parts_for(
 
 
 @checked
+@fixed_options("action_scaling")
 class Policy(nn.Module):
     """Base class of policies: a torch module that acts on observations and learns by gradient steps.
 
@@ -133,6 +136,8 @@ class Policy(nn.Module):
     Args:
         observation_space: of one environment, for `predict` and checks; a collector sets it otherwise.
         action_space: of one environment.
+        action_scaling: policy units -1 and 1 are the bounds of a Box of floats; False: they are those of the space. See
+            `ActionScale`.
         preprocess: maps raw observation tensors to features; by default it removes the action mask.
         horizon: the return to learn from.
         device: "auto", "cpu", "cuda", "cuda:1", "xpu", "mps" or a torch device.
@@ -170,6 +175,7 @@ class Policy(nn.Module):
         *,
         observation_space: Space[Any] | None = None,
         action_space: Space[Any] | None = None,
+        action_scaling: bool = True,
         preprocess: nn.Module | None = None,
         horizon: Horizon | None = None,
         device: str | torch.device = "auto",
@@ -188,7 +194,8 @@ class Policy(nn.Module):
         super().__init__()
         self._observations = ObservationReader(observation_space)
         self._action_space = None if action_space is None else flat_actions(action_space)
-        self._action_scale: ActionScale | None = None
+        self._action_scaling = action_scaling
+        self._action_scale = None if action_space is None else action_scale_for(action_space, scaling=action_scaling)
         self.preprocess = WithoutMask() if preprocess is None else preprocess
         self._horizon = Horizon() if horizon is None else horizon
         if self._horizon.reward == "return_scale":
@@ -290,8 +297,16 @@ class Policy(nn.Module):
         return self._action_space
 
     @property
-    def action_scale(self) -> ActionScale | None:
-        """Maps policy units to the units of a Box of floats; None for other spaces."""
+    def action_scale(self) -> ActionScale:
+        """Maps policy units, [-1, 1], to the units of a Box of floats and back; raises for other spaces.
+
+        `to_space(unit)` and `to_unit(action)` take tensors on the device, in losses, and arrays, in `act`.
+        """
+        if self._action_scale is None:
+            had = (
+                "no space yet: give action_space at construction" if self._action_space is None else self._action_space
+            )
+            raise ConfigError(f"{type(self).__name__}.action_scale is of actions in a Box of floats, got {had}")
         return self._action_scale
 
     @property
@@ -511,7 +526,11 @@ class Policy(nn.Module):
     # ---- spaces and devices ----
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Raise for spaces that differ from the policy's or do not fit its networks, else store them."""
+        """Raise for spaces that differ from the policy's or do not fit its networks, else store them.
+
+        Modules that are not on the device yet are moved there.
+        """
+        self._take_in_modules()
         if self.auxiliary is not None and not any(
             isinstance(one.loss, AuxiliaryLoss) for one in self._learning.gradient_steps.values()
         ):
@@ -521,6 +540,8 @@ class Policy(nn.Module):
             )
         check_same_spaces(self, observation_space, action_space)
         self.check_networks(observation_space, action_space)
+        if self._action_space is None:
+            self._action_scale = action_scale_for(action_space, scaling=self._action_scaling)
         self._observations, self._action_space = ObservationReader(observation_space), flat_actions(action_space)
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -666,7 +687,8 @@ class Policy(nn.Module):
 
         Args:
             name: of the step, for `minimize` and metrics.
-            module: is moved to the device; its initial weights are drawn if the policy is seeded.
+            module: its initial weights are drawn if the policy is seeded. It and all modules that the policy has now
+                are moved to the device.
             optimizer, clip, flush_denormals, after, training: as in `GradientStep`.
             loss: rows -> `Loss`; None for a step that your `update` takes by `minimize`.
             features_of: the network whose `encoder` gives the features of the policy's `auxiliary`, which is added to
@@ -677,9 +699,11 @@ class Policy(nn.Module):
                 `rows.inputs`.
 
         Raises:
-            ConfigError: there is a gradient step of this name, or `reads` names none, or one with another `every`.
+            ConfigError: there is a gradient step of this name, or `reads` names none, or one with another `every`; or
+                a module was assigned to an attribute that the policy has.
         """
         self._check_new("gradient_step", name, self._learning.gradient_steps)
+        self._take_in_modules()
         if reads is not None:
             self._check_reads(name, reads, every)
         module.to(self.device)
@@ -702,9 +726,10 @@ class Policy(nn.Module):
         """Return a target network of a module, which updates move as specified; store it as an attribute.
 
         Raises:
-            ConfigError: there is a target of this name.
+            ConfigError: there is a target of this name, or a module was assigned to an attribute that the policy has.
         """
         self._check_new("target", name, self._learning.targets)
+        self._take_in_modules()
         self._learning.targets[name] = TargetNetwork(online.to(self.device), spec)
         return self._learning.targets[name].network
 
@@ -730,11 +755,38 @@ class Policy(nn.Module):
                 f"it: give it another name than {', '.join(map(repr, known))}"
             )
 
+    def _take_in_modules(self) -> None:
+        """Check the names of all modules that the policy has now, and move those that are elsewhere to its device."""
+        self._check_names()
+        if any(tensor.device != self.device for tensor in chain(self.parameters(), self.buffers())):
+            self.to(self.device)
+
+    def _check_names(self) -> None:
+        """Raise `ConfigError` for a module under a name that reads something else of the class.
+
+        torch stores a module that is assigned without looking at the class, whose properties do not see it.
+        """
+        for name, module in self._modules.items():
+            if hasattr(type(self), name) and not self._reads(name, module):
+                raise ConfigError(
+                    f"{type(self).__name__}.{name} cannot be assigned, got {type(module).__name__}: reading it returns "
+                    f"what the class has under this name, never the module: del policy.{name}, and give the module "
+                    "another name"
+                )
+
+    def _reads(self, name: str, module: nn.Module | None) -> bool:
+        """Return whether reading a name returns this module."""
+        try:
+            return getattr(self, name) is module
+        except ConfigError:  # of a property that has nothing to return
+            return False
+
     def check_modules(self) -> None:
         """Raise `ConfigError` if a module that learns, or a target, was replaced by another one, which does not.
 
-        Trainers call this where an epoch starts.
+        So does a module that was assigned to an attribute that the policy has. Trainers call this as an epoch starts.
         """
+        self._check_names()
         parameters, modules = set(self.parameters()), set(self.modules())
         moved = {
             name: set(one.module.parameters()) <= parameters for name, one in self._learning.gradient_steps.items()

@@ -17,7 +17,6 @@ from trainkit.core.spaces import StructuredHybrid, flat_actions
 from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
-from trainkit.nets.action_scale import action_scale_for
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
 from trainkit.nets.encoders import EncoderLike, default_hidden
 from trainkit.nets.layers import Activation, Norm
@@ -85,16 +84,14 @@ class BCPolicy(StochasticPolicy):
                 checks.require(
                     fits, f".loss 'mse' measures distances, which {action_space} has none of: use 'likelihood'"
                 )
-        super().__init__(action_space=action_space, **options)
+        super().__init__(action_space=action_space, action_scaling=action_scaling, **options)
         self.distribution = distribution_for(action_space) if distribution is None else distribution
-        self._action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._is_box, self._is_mse = is_box, loss == "mse"
         self._counted: slice | list[int] = slice(None)  # columns that `accuracy` counts
         if isinstance(flat, StructuredHybrid):
             self._counted = np.flatnonzero(flat.structure.is_discrete).tolist()
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self._memory = memory
-        self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         self.add_gradient_step("model", self, default, clip, loss=self.loss, **how)
@@ -158,7 +155,7 @@ class BCPolicy(StochasticPolicy):
     def loss(self, rows: TensorBatch, /) -> Loss:
         """Return the negative log-likelihood of the data's actions, or their squared distance from the mode."""
         outputs, legal = _outputs(self.network(rows.obs)), rows.legal
-        action = rows.action if self.action_scale is None else self.action_scale.to_unit(rows.action)
+        action = rows.action if self._action_scale is None else self._action_scale.to_unit(rows.action)
         if self._is_mse:
             loss = (self.distribution.mode(outputs, legal) - action).reshape(len(action), -1).square().sum(dim=1)
         else:

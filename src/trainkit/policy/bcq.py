@@ -115,7 +115,7 @@ class DiscreteBCQPolicy(DQNPolicy):
             checks.require(parts.pop("backup", None) is None, " has a backup of its own: leave backup and double out")
         plausible = Plausible(imitation, float(threshold))
         super().__init__(network, backup=PlausibleBackup(plausible), optimizer=optimizer, clip=clip, **parts)
-        self.plausible = plausible.to(self.device)
+        self.plausible = plausible
         self.logit_weight = float(logit_weight)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         own = default if imitation_optimizer is None else imitation_optimizer

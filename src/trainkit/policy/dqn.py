@@ -156,7 +156,6 @@ class DQNPolicy(Policy):
                 "learn: ppo and a2c learn each part by itself",
                 *(name, f"{self._joint.n:,}", action_space),
             )
-        self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         self.add_gradient_step("network", self.network, default, clip, loss=self.loss, **how)

@@ -28,7 +28,7 @@ from trainkit.engine.device import CPU, to_device
 from trainkit.engine.gradient_step import Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
-from trainkit.nets.action_scale import ActionBound, action_scale_for
+from trainkit.nets.action_scale import ActionBound
 from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import Distribution, distribution_for
 from trainkit.nets.encoders import EncoderLike, default_hidden
@@ -108,18 +108,16 @@ class OnpolicyPolicy(StochasticPolicy):
             checks.require(memory.size == 0 or has_none, rule)
             if (horizon := options.get("horizon")) is not None:
                 _check_one_step(checks, horizon)
-        super().__init__(action_space=action_space, **options)
+        super().__init__(action_space=action_space, action_scaling=action_scaling, **options)
         self.lam, self.normalize_advantage = lam, normalize_advantage
         self.distribution = distribution_for(action_space) if distribution is None else distribution
-        self._action_scale = action_scale_for(action_space, scaling=action_scaling)
         self._extras_spec = dict(_STORED)
-        if self.action_scale is not None:
-            self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self.action_scale.low.shape, dtype=_FLOAT32)
+        if self._action_scale is not None:
+            self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self._action_scale.low.shape, dtype=_FLOAT32)
         self._memory = memory
         self.columns = (*type(self).columns, *memory.columns)
         self._extras_spec |= memory.spec
         self.network = network
-        self.to(self.device)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         self.add_gradient_step("model", self, default, clip, loss=self.loss, training=False, **how)
@@ -290,7 +288,7 @@ class OnpolicyPolicy(StochasticPolicy):
         stored = {name: np.asarray(rollout.extras[name], spec.dtype) for name, spec in self.extras_spec.items()}
         by_row = {
             "obs": rollout.obs,
-            "action": rollout.action if self.action_scale is None else stored[POLICY_ACTION],
+            "action": rollout.action if self._action_scale is None else stored[POLICY_ACTION],
             "log_prob": stored["log_prob"],
             "extras": {name: rollout.extras[name] for name in self.columns},
         }

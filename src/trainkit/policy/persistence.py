@@ -133,17 +133,19 @@ def acting_state(policy: Any) -> dict[str, Any]:
 
 def action_units(policy: Any) -> dict[str, bool]:
     """Return an entry for checkpoints: whether a policy scales actions; empty if its actions have no units."""
-    return {} if policy.action_scale is None else {"action_scaling": policy.action_scale.scaling}
+    scale = policy._action_scale
+    return {} if scale is None else {"action_scaling": scale.scaling}
 
 
 def check_action_units(policy: Any, state: Mapping[str, Any]) -> None:
     """Raise `CheckpointError` if saved weights give actions in other units than a policy's."""
-    if policy.action_scale is None:
+    scale = policy._action_scale
+    if scale is None:
         return
     saved = state["action_scaling"]
-    if policy.action_scale.scaling is not saved:
+    if scale.scaling is not saved:
         raise CheckpointError(
-            f"{type(policy).__name__}.action_scaling is {policy.action_scale.scaling}, but the checkpoint's weights "
+            f"{type(policy).__name__}.action_scaling is {scale.scaling}, but the checkpoint's weights "
             f"were trained with action_scaling={saved}: make the policy (or call the preset) with "
             f"action_scaling={saved}"
         )

@@ -22,7 +22,6 @@ from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
-from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import SquashedGaussian, bounded_box
 from trainkit.nets.encoders import EncoderLike
@@ -103,7 +102,6 @@ class SACPolicy(StochasticPolicy):
             _check_temperature(checks, temperature, initial_temperature, target_entropy)
         super().__init__(action_space=action_space, **options)
         self.distribution: SquashedGaussian = SquashedGaussian(box, log_std=None)
-        self._scale = self._action_scale = ActionScale(box)
         self._memory = memory
         self._extras_spec = dict(memory.spec)
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
@@ -111,7 +109,6 @@ class SACPolicy(StochasticPolicy):
         is_learned = temperature == "auto"
         self.learned_temperature = LogTemperature(initial_temperature) if is_learned else None
         self._schedule = None if is_learned else as_schedule(name, "temperature", temperature, low=0)
-        self.to(self.device)
         default: OptimizerSpec = Adam(3e-4) if optimizer is None else optimizer
         of_critics = default if critic_optimizer is None else critic_optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals}
@@ -223,7 +220,7 @@ class SACPolicy(StochasticPolicy):
             next_unit, log_prob = self.distribution.draw(self.actor(rows.next_obs), rows.inputs["next_noise"])
             after = self.target_critics(rows.next_obs, next_unit).amin(dim=1) - self._temperature(rows) * log_prob
             target = rows.reward + torch.where(rows.discount > 0, rows.discount * after, 0.0)
-        unit = self._scale.to_unit(rows.action).reshape(len(rows.action), -1).clamp(-1.0, 1.0)
+        unit = self.action_scale.to_unit(rows.action).reshape(len(rows.action), -1).clamp(-1.0, 1.0)
         q = self.critics(rows.obs, unit)
         td = q - target.unsqueeze(1)  # [B, C]
         priority = td.detach().abs().mean(dim=1)

@@ -33,7 +33,7 @@ from trainkit.policy.statistics import ActionStd
 class StochasticPolicy(Policy):
     """Base class of policies whose actor's outputs are the parameters of a distribution of actions.
 
-    A subclass sets `distribution` and `action_scale`, and defines `_actor_outputs`.
+    A subclass sets `distribution` and defines `_actor_outputs`.
 
     Attributes:
         distribution: of actions, those of a Box in policy units.
@@ -169,7 +169,7 @@ class StochasticPolicy(Policy):
 
     def _in_space(self, action: Actions) -> Actions:
         """Convert actions of the distribution to the units and bounds of the environments."""
-        return action if self.action_scale is None else self.action_scale.to_space(action)
+        return action if self._action_scale is None else self._action_scale.to_space(action)
 
     def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Raise for spaces that do not fit the actor, and the critic of states that is called with it."""
