@@ -17,7 +17,7 @@ BY_TORCH = [name for name, run in RUNS.items() if run.engine == "torch" and name
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in BY_TORCH]
 )
-def test_a_run_is_recorded_at_its_start_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_records_each_function_once_for_each_layout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: Counter[Any] = Counter()
     record = NumpyFunction._record
 
@@ -30,4 +30,5 @@ def test_a_run_is_recorded_at_its_start_alone(name: str, monkeypatch: pytest.Mon
     trainer = run.make(run.world(1))
     trainer.run()
     assert str(trainer.policy.engine) == "numpy (on the CPU)"
-    assert max(counts.values()) <= 2  # again where the first update has laid parameters out elsewhere
+    n_recordings = 2 if "reinforce" in name else 1  # whose critic never learns: the rest is laid out without it
+    assert max(counts.values()) == n_recordings

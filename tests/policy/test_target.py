@@ -267,7 +267,7 @@ def test_a_layer_without_gradient_is_copied_apart() -> None:
     learning = Learning(Layers(used=False), 0.5)
     learning.update()
 
-    assert learning.n_copied() == [4]  # the layers before it, its weight, its bias, the layer after it
+    assert learning.n_copied() == [3]  # the layers before it, the layer itself, the one after it
 
 
 def test_nothing_is_searched_for_again_while_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Flat storage: parameters that move together are views of one tensor, and their gradients of another."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -10,6 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import ConfigError
+
+
+def lay_out(parameters: Iterable[nn.Parameter]) -> None:
+    """Make parameters neighbors in memory, those of each dtype and device; those that are already stay there."""
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        if parameter.is_contiguous():
+            groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    for group in groups.values():
+        in_one(group)
+
+
+def in_one(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Return the tensor [N] that parameters of one dtype and device are views of; see `lay_flat`.
+
+    Those that are neighbors in memory already stay there.
+    """
+    (first, *rest) = joined(parameters)
+    return lay_flat(parameters) if rest or not first[0].is_contiguous() else first[0].view(-1)
 
 
 def lay_flat(parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -76,6 +95,11 @@ class Placement:
 class FlatGroup:
     """Parameters that are views of one tensor, as are their gradients.
 
+    Args:
+        named: the parameters of a module, with their paths.
+        indices: of the group's parameters among them.
+        moves: whether the tensor is a new one in any case, so that whoever reads the parameters notices.
+
     Attributes:
         indices: of these parameters among the module's.
         members: the parameters.
@@ -83,7 +107,9 @@ class FlatGroup:
         parameters, gradient: flat.
     """
 
-    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int]) -> None:
+    def __init__(
+        self, named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int], *, moves: bool = True
+    ) -> None:
         self.indices = list(indices)
         self.members = [named[i][1] for i in indices]
         self.layout = {named[i][0]: (named[i][1].numel(), named[i][1].shape) for i in indices}
@@ -96,7 +122,7 @@ class FlatGroup:
                     f"GradientStep needs dense gradients, but that of {path} is sparse: make its module with "
                     "sparse=False"
                 )
-        self.parameters = lay_flat(self.members)
+        self.parameters = (lay_flat if moves else in_one)(self.members)
         self.gradient = torch.zeros_like(self.parameters)
         self._gradient_array = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
         self._gradients = self.pieces(self.gradient)

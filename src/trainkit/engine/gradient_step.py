@@ -21,7 +21,7 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import checked
 from trainkit.engine.device import convolutions_timed
-from trainkit.engine.flat_storage import FlatGroup
+from trainkit.engine.flat_storage import FlatGroup, lay_out
 from trainkit.engine.optimizers import OptimizerSpec, as_spec
 from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
 from trainkit.engine.update_rules import State, rule_for
@@ -109,6 +109,7 @@ class GradientStep:
         self.groups: list[FlatGroup] = []  # for Adam one more for each set of parameters that came to move later
         self._laid_out: set[nn.Parameter] = set()  # the parameters of all groups
         self._named = list(module.named_parameters())
+        lay_out(self.trainable)  # now, as moving them later invalidates what was recorded with them
         self._rule = rule_for(self.optimizer, [parameter for _, parameter in self._named])
         self._look()
         self.process_group: ProcessGroup = ONE_PROCESS
@@ -331,7 +332,8 @@ class GradientStep:
         """Lay out the parameters that require gradients, and have one or have had one."""
         state = self._rule.state()
         moving = [i for i, (_, p) in enumerate(self._named) if p.requires_grad and (i in state or p.grad is not None)]
-        self.groups = [FlatGroup(self._named, indices) for indices in self._rule.partition(moving)]
+        moves = bool(self.groups)  # a recorded graph has the memory of groups before
+        self.groups = [FlatGroup(self._named, indices, moves=moves) for indices in self._rule.partition(moving)]
         self._rule.lay_out(self.groups)
         self._laid_out = {parameter for group in self.groups for parameter in group.members}
 

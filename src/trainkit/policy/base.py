@@ -57,7 +57,7 @@ from trainkit.nets.weights import SeededModule, seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, takes_features_and_rows
 from trainkit.policy.checks import check_same_spaces
 from trainkit.policy.export import Exportable, export_policy
-from trainkit.policy.layer_streams import LayerStreams, drops
+from trainkit.policy.layer_streams import LayerStreams
 from trainkit.policy.learning import Learning
 from trainkit.policy.no_memory import NoMemory
 from trainkit.policy.parts import LearningPart
@@ -591,7 +591,7 @@ class Policy(nn.Module):
 
     def enter(self, *, training: bool) -> None:
         """Switch to training or evaluation mode, if a module depends on it."""
-        if self.training != training and self._depends_on_mode:
+        if self._depends_on_mode and self.training != training:
             self.train(training)
 
     def enter_step(self, gradient_step: GradientStep) -> None:
@@ -1004,14 +1004,9 @@ class Policy(nn.Module):
         self.generator = torch.Generator(self.device).manual_seed(seeding.derive(root, "policy", "noise"))
         self._layer_streams = LayerStreams(seeding.derive(root, "policy", "layers"), self.device)
 
-    @cached_property
-    def _drops(self) -> bool:
-        """Whether a module drops some of its inputs in training mode."""
-        return any(map(drops, self.modules()))
-
     def layers_draw(self) -> AbstractContextManager[None]:
         """Return a context in which layers that draw from torch's global generators continue the policy's streams."""
-        return self._layer_streams.drawn_from() if self._drops else nullcontext()
+        return self._layer_streams.drawn_from() if self._learning.drops else nullcontext()
 
     def streams_state(self) -> dict[str, Any]:
         """Return the state of the random streams."""
@@ -1100,7 +1095,7 @@ class Policy(nn.Module):
 
     def training_state(self) -> dict[str, Any]:
         """Return everything that training continues from: weights, moments, counters, random streams."""
-        layers = {"layers": self._layer_streams.state_dict()} if self._drops else {}
+        layers = {"layers": self._layer_streams.state_dict()} if self._learning.drops else {}
         return (
             action_units(self)
             | layers

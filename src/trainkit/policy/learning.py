@@ -1,7 +1,7 @@
 """How a policy learns: its gradient steps in their order, its target networks, and what is reported of an update."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from trainkit.engine.device import CPU, BatchMemory, with_room
 from trainkit.engine.gradient_step import GradientStep, Scalar, Taken
 from trainkit.engine.loss import Objective, OwnObjective
 from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
+from trainkit.policy.layer_streams import drops
 from trainkit.policy.target import TargetNetwork
 from trainkit.policy.update_result import DeviceSums, DivergenceGuard, MeanMetrics, PeriodicMeans, UpdateResult
 
@@ -108,6 +109,11 @@ class Learning:
     def has_loss(self) -> bool:
         """Whether an update can be taken by the gradient steps' own losses."""
         return any(gradient_step.loss is not None for gradient_step in self.gradient_steps.values())
+
+    @cached_property
+    def drops(self) -> bool:
+        """Whether a module drops some of its inputs in training mode."""
+        return any(map(drops, self._policy.modules()))
 
     def update(
         self, columns: Any, n_rows: int, frames: Any = None, *, step: int

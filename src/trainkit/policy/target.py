@@ -12,7 +12,7 @@ from trainkit.core.config import Part
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
-from trainkit.engine.flat_storage import Placement, joined, lay_flat
+from trainkit.engine.flat_storage import Placement, joined, lay_out
 
 
 @checked
@@ -45,7 +45,7 @@ class TargetNetwork:
         self._tau = as_schedule("Target", "tau", spec.tau, low=0, high=1, above_low=True)
         self.network = copy.deepcopy(online).requires_grad_(False)
         self.network.eval()
-        _lay_out(self.network)
+        lay_out(self.network.parameters())
         self._pairs: _Pairs | None = None
         self._periods_done: int | None = None  # periods of the clock until the last move
         self.n_updates = 0
@@ -98,7 +98,7 @@ class _Pairs:
     """
 
     def __init__(self, network: nn.Module, online: nn.Module) -> None:
-        _lay_out(network)
+        lay_out(network.parameters())
         self.placement = Placement(network, online)
         parameters = _paired(dict(network.named_parameters()), dict(online.named_parameters()))
         self.buffers = _paired(dict(network.named_buffers()), dict(online.named_buffers()))
@@ -120,14 +120,3 @@ def _paired(own: Mapping[str, Tensor], online: Mapping[str, Tensor]) -> list[tup
                 "target network: change the layers of both"
             )
     return [(tensor, online[name]) for name, tensor in own.items()]
-
-
-def _lay_out(network: nn.Module) -> None:
-    """Make a network's parameters views of one tensor per dtype and device."""
-    groups: dict[Any, list[nn.Parameter]] = {}
-    for parameter in network.parameters():
-        if parameter.is_contiguous():
-            groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-    for group in groups.values():
-        if len(joined(group)) > 1:
-            lay_flat(group)
