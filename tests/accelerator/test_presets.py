@@ -150,7 +150,7 @@ def test_a_policy_is_exported_from_there(name: str, accelerator: torch.device, t
     pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
     with make(name, accelerator, Mazes, evaluation=None) as trainer:
         policy = trainer.policy
-        policy.export(tmp_path / "policy", formats=("onnx", "torch"))
+        tk.export(policy, tmp_path / "policy", formats=("onnx", "torch"))
     obs = observations(policy.observation_space, 20)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
     inputs = obs if isinstance(obs, dict) else {"obs": obs}

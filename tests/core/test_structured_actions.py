@@ -456,7 +456,7 @@ def test_an_exported_graph_gives_the_flat_rows(env: Any, kind: Any, tmp_path: Pa
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
     pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
     policy = kind.for_envs(env(), hidden=(8,), seed=1)
-    policy.export(tmp_path / "policy.onnx")
+    tk.export(policy, tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     obs = np.eye(3, dtype=np.float32)
     (rows,) = session.run(["action"], {session.get_inputs()[0].name: obs})

@@ -238,6 +238,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "entry": Call(tk.zoo.entry, {"preset": "dqn", "env": "CartPole-v1"}),
         "evaluate": Call(tk.evaluate, {"policy": learner(), "env": Walk, "n_episode": 1}),
         "compare": Call(tk.compare, {"policy": learner(), "baseline": learner(), "env": Walk, "n_episode": 2}),
+        "export": Call(tk.export, {"policy": learner(), "path": folder / "policy.pt2"}),
         "gae": Call(tk.policy.gae, {**columns, "gamma": 0.9, "lam": 0.9}),
         "importance_sampling": estimation(tk.datasets.importance_sampling),
         "inspect_checkpoint": Call(tk.trainer.inspect_checkpoint, {"path": checkpoint}),

@@ -290,5 +290,5 @@ def test_weights_and_exports_of_several_policies_are_those_of_each(tmp_path: Pat
     other.set_weights(weights)
     for name, values in other["main"].get_weights().items():
         np.testing.assert_array_equal(values, weights["main"][name])
-    assert policy.export(tmp_path / "duel.pt2") == [tmp_path / "duel-main.pt2"]
-    assert policy.export(tmp_path / "both", ["torch"]) == [tmp_path / "both-main.pt2"]
+    assert tk.export(policy, tmp_path / "duel.pt2") == [tmp_path / "duel-main.pt2"]
+    assert tk.export(policy, tmp_path / "both", ["torch"]) == [tmp_path / "both-main.pt2"]

@@ -116,7 +116,7 @@ OF_EVERY_STEP = pytest.mark.xfail(strict=True, raises=TypeError, reason="it is c
     [
         pytest.param(lambda: collector().collect(reset_before_collect=True), "reset", marks=OF_EVERY_STEP),
         (lambda: collector().reset(gym_reset_kwargs={}), "options"),
-        (lambda: dqn().export("x.pt2", opset=17), "formats"),
+        (lambda: tk.export(dqn(), "x.pt2", opset=17), "formats"),
     ],
     ids=["collect", "reset", "export"],
 )

@@ -7,6 +7,7 @@ from trainkit.cli.output import Commands, Parser, add_command, print_line
 from trainkit.cli.run_config import parse_dict
 from trainkit.cli.saved import SavedPolicy
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.extensions import exported
 from trainkit.core.extras import install_command
 from trainkit.policy import RandomPolicy, load_policy
 from trainkit.presets.base import MAIN, RANDOM
@@ -109,6 +110,6 @@ def run_export(options: argparse.Namespace) -> int:
     """Load, export, and print the file's name."""
     saved = SavedPolicy.find(options.run_folder, best=options.best)
     out = options.out or options.run_folder / "policy.onnx"
-    load_policy(saved.path, name=saved.name).export(out)
+    exported("export")(load_policy(saved.path, name=saved.name), out)
     print_line(str(out))
     return 0

@@ -16,6 +16,7 @@ from trainkit.cli import check, compare, completion, evaluate, inspect, serve, s
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import TrainkitError
+from trainkit.core.extensions import table
 
 _EXAMPLES = """\
 examples:
@@ -52,7 +53,8 @@ def build_parser(arguments: Sequence[str] = (), *, completes: bool = False) -> P
     compare.add_plot(commands)
     compare.add_compare(commands)
     inspect.add_inspect(commands)
-    evaluate.add_export(commands)
+    if "export" in table("NAMES"):
+        evaluate.add_export(commands)
     serve.add_serve(commands)
     to_minari.add_to_minari(commands)
     train.add_presets(commands)

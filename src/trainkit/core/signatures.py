@@ -165,7 +165,7 @@ def _check_call(
         if name == made and name not in signature.annotations:
             problems.append(f"{subject} makes the {name} itself: give yours to {owner.__name__}({name}, ...)")
         elif name not in known and name in options and not forwards:
-            hint = option_hint(name, known, options_by_owner()) or _of_method(function)
+            hint = option_hint(name, known, options_by_owner()) or _all_of(function)
             problems.append(f"{subject}: unknown option {name!r}{hint}")
             is_unknown = True
         elif name in by_position and name in options:
@@ -182,12 +182,12 @@ def _check_call(
         raise ConfigError("\n".join(problems)) from error
 
 
-def _of_method(function: Function) -> str:
-    """Return the end of an error that lists all that a method takes; "" for other calls, which take more."""
+def _all_of(function: Function) -> str:
+    """Return the end of an error that lists all that a function or method takes; "" for what makes an object."""
     signature = _Signature.of(function)
-    if signature.positional[:1] != ["self"] or function.__name__.startswith("__"):
+    if signature.positional[:1] == ["cls"] or function.__name__.startswith("__"):
         return ""
-    taken = [name for name in signature.annotations if name != "self"]
+    taken = [name for name in signature.annotations if name not in ("self", "return")]
     return f": it takes {', '.join(taken) or 'none'}"
 
 

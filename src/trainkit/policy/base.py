@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
+from typing import Any, ClassVar, Literal, Protocol, TypedDict, TypeVar, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -56,7 +56,6 @@ from trainkit.nets.preprocess import Preprocess, WithoutMask
 from trainkit.nets.weights import SeededModule, seeded_parts
 from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, takes_features_and_rows
 from trainkit.policy.checks import check_same_spaces
-from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.layer_streams import LayerStreams
 from trainkit.policy.learning import Learning
 from trainkit.policy.no_memory import NoMemory
@@ -109,6 +108,18 @@ def parts_for(
         "action_space": envs.action_space,
         "preprocess": preprocess,
     }
+
+
+@runtime_checkable
+class HasGreedy(Protocol):
+    """A policy whose greedy actions are a function of tensors."""
+
+    @property
+    def greedy(self) -> Callable[..., Mapping[str, Tensor]]:
+        """Returns "action" [B, ...] and what it was chosen by, for raw observations [B, ...] on the device.
+
+        Of a recurrent policy the states [B, S] are the second argument, and the next ones are "state_out".
+        """
 
 
 @checked
@@ -485,7 +496,7 @@ class Policy(nn.Module):
 
     def _greedy_outputs(self, obs: Obs) -> dict[str, NDArray[Any]]:
         """Return the outputs that greedy actions are chosen by; empty if the policy has no `greedy`."""
-        if not isinstance(self, Exportable):
+        if not isinstance(self, HasGreedy):
             return {}
         with torch.no_grad():
             outputs = self.greedy(to_device(obs, self.device))
@@ -500,24 +511,6 @@ class Policy(nn.Module):
         except ConfigError:
             return {}
         return {ACTION_PROB: probability[np.arange(len(action)), action]}
-
-    @checked
-    def export(self, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
-        """Write the greedy policy, with preprocessing, mask and metadata, as ONNX or torch.export files.
-
-        Args:
-            path: of the file, which ends in ".onnx" or ".pt2"; with `formats`, of each file but for its end.
-            formats: "onnx", "torch" or both; default: by the end of `path`.
-
-        Returns:
-            The files, each compared with `act` on random observations, of a recurrent policy over 1,000 steps.
-
-        Raises:
-            MissingExtraError: "onnx" needs the extra `onnx`.
-            ConfigError: the policy has no method `greedy` or no observation space, or torch cannot write its networks.
-            DivergedError: a file gives other actions than the policy; no file is written.
-        """
-        return export_policy(self, path, formats)
 
     def settings(self) -> dict[str, Plain]:
         """Return every setting by name, in plain values, for the record of a run: see `Trainer.describe`."""

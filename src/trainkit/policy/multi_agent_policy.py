@@ -21,7 +21,6 @@ from trainkit.core.observations import ObservationReader
 from trainkit.core.protocols import ActingPolicy, Component, Games, Learner, MultiAgentStore, Seedable, StepClock
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
-from trainkit.policy.export import Exportable, export_policy
 from trainkit.policy.game_behavior import GameBehavior, GameEpisode, PolicyClock, state_of_copy
 from trainkit.policy.persistence import about_policy, acting_state, current_config
 
@@ -355,27 +354,6 @@ class MultiAgentPolicy:
             self[name]
         for name, own in weights.items():
             self[name].set_weights(own)
-
-    @checked
-    def export(self, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
-        """Write each policy that learns as `Policy.export` does: "duel.onnx" becomes "duel-main.onnx" and so on.
-
-        Args:
-            path: of the files, without the policies' names.
-            formats: as in `Policy.export`.
-
-        Raises:
-            ConfigError: no policy has a method `greedy`, or as `Policy.export`.
-        """
-        own = {name: policy for name, policy in self._policies.items() if isinstance(policy, Exportable)}
-        if not own:
-            raise ConfigError("MultiAgentPolicy.export needs a policy with a method greedy, and there is none: add one")
-        path = Path(path)
-        files: list[Path] = []
-        for name, policy in own.items():
-            named = path.with_name(f"{path.stem}-{name}{path.suffix}" if formats is None else f"{path.name}-{name}")
-            files += export_policy(policy, named, formats)
-        return files
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 import trainkit as tk
 from trainkit.core import tree
 from trainkit.core.spaces import Spaces
-from trainkit.policy.export import describe_export, random_rows
+from trainkit.extensions.export.export import describe_export, random_rows
 
 pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -70,7 +70,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[tk.DQNPolicy, An
     policy.preprocess.observe(tree.map_tree(torch.from_numpy, obs))
     policy.preprocess.fold()
     folder = tmp_path_factory.mktemp("exported")
-    written = policy.export(folder / "policy", formats=("onnx", "torch"))
+    written = tk.export(policy, folder / "policy", formats=("onnx", "torch"))
     assert written == [folder / "policy.onnx", folder / "policy.pt2"]
     assert sorted(written) == sorted(folder.iterdir())
     return policy, obs, folder
@@ -107,7 +107,7 @@ def test_a_file_of_a_recurrent_policy_takes_and_returns_the_state(
     space = options.pop("action_space", spaces.Discrete(4))
     hidden = (8, 8) if kind is tk.SACPolicy else (8,)
     policy = make(kind, VECTOR if kind is tk.SACPolicy else MASKED, space, hidden=hidden, **options)
-    policy.export(tmp_path / "policy", formats=("onnx", "torch"))
+    tk.export(policy, tmp_path / "policy", formats=("onnx", "torch"))
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
     program = torch.export.load(tmp_path / "policy.pt2").module()
     rows = thousand(policy.observation_space)
@@ -156,14 +156,14 @@ def test_a_loaded_policy_knows_its_environments_still(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["policy", "policy.onnx", "policy.pt2", "v1.2"])
 def test_the_end_of_a_name_is_its_format_and_others_are_added_to(path: str, tmp_path: Path) -> None:
-    (written,) = make(tk.DQNPolicy, VECTOR, spaces.Discrete(3)).export(tmp_path / path, formats=["torch"])
+    (written,) = tk.export(make(tk.DQNPolicy, VECTOR, spaces.Discrete(3)), tmp_path / path, formats=["torch"])
     assert written.name == ("v1.2.pt2" if path == "v1.2" else "policy.pt2")
 
 
 @pytest.mark.slow
 def test_a_file_takes_any_number_of_rows(tmp_path: Path) -> None:
     policy = make(tk.PPOPolicy, VECTOR, spaces.Discrete(3))
-    policy.export(tmp_path / "policy.onnx")
+    tk.export(policy, tmp_path / "policy.onnx")
     for n_rows in (1, 2, 777):
         told = play(tmp_path / "policy.onnx", np.ones((n_rows, 4), np.float32))
         assert [told[name].shape for name in ("action", "probability", "value")] == [(n_rows,), (n_rows, 3), (n_rows,)]
@@ -198,7 +198,7 @@ def test_every_policy_and_network_can_be_written(
     kind: Any, observation_space: Any, action_space: Any, words: Any, tmp_path: Path
 ) -> None:
     policy = make(kind, observation_space, action_space, **words)
-    policy.export(tmp_path / "policy", formats=("onnx", "torch"))
+    tk.export(policy, tmp_path / "policy", formats=("onnx", "torch"))
     obs = thousand(observation_space)
     action = policy.predict(obs)
     for told in (play(tmp_path / "policy.onnx", obs)["action"], play_torch(tmp_path / "policy.pt2", obs)["action"]):
@@ -225,37 +225,40 @@ class TestRefusals:
         path = tmp_path / name
         path.write_bytes(b"an older one")
         with pytest.raises(
-            tk.errors.DivergedError, match=rf"Liar.export: the {file} file gives other actions in 256 of 256 rows"
+            tk.errors.DivergedError, match=rf"export of Liar: the {file} file gives other actions in 256 of 256 rows"
         ):
-            make(Liar, VECTOR, spaces.Discrete(3)).export(path)
+            tk.export(make(Liar, VECTOR, spaces.Discrete(3)), path)
         assert path.read_bytes() == b"an older one"
         assert [path] == list(tmp_path.iterdir())
 
     def test_a_policy_without_greedy_is_refused_with_what_to_do(self, tmp_path: Path) -> None:
         with pytest.raises(tk.ConfigError, match=r"RandomPolicy cannot be exported: give it a method greedy"):
-            tk.RandomPolicy(spaces.Discrete(2)).export(tmp_path / "policy.onnx")
+            tk.export(tk.RandomPolicy(spaces.Discrete(2)), tmp_path / "policy.onnx")
 
     def test_a_policy_that_was_told_no_space_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(tk.ConfigError, match=r"DQNPolicy.export needs an observation_space"):
-            tk.DQNPolicy(torch.nn.Identity()).export(tmp_path / "policy.onnx")
+        with pytest.raises(
+            tk.ConfigError,
+            match=r"^export needs the observation_space of DQNPolicy, and it has none: give one at construction$",
+        ):
+            tk.export(tk.DQNPolicy(torch.nn.Identity()), tmp_path / "policy.onnx")
 
     def test_a_name_or_a_format_that_says_nothing_is_refused(self, tmp_path: Path) -> None:
         policy = make(tk.DQNPolicy, VECTOR, spaces.Discrete(3))
         with pytest.raises(tk.ConfigError, match=r"policy.pt' must end in .onnx or .pt2, which is its format: give"):
-            policy.export(tmp_path / "policy.pt")
+            tk.export(policy, tmp_path / "policy.pt")
         with pytest.raises(
             tk.ConfigError, match=r"formats must be one of \['onnx', 'torch'\], got 'onx', did you mean"
         ):
-            policy.export(tmp_path / "policy", formats=["onx"])
+            tk.export(policy, tmp_path / "policy", formats=["onx"])
         for formats in ("onnx", ()):
             with pytest.raises(tk.ConfigError, match=r"formats must be a sequence such as \(.onnx., .torch.\)"):
-                policy.export(tmp_path / "policy", formats=formats)
+                tk.export(policy, tmp_path / "policy", formats=formats)
         assert list(tmp_path.iterdir()) == []
 
     def test_a_missing_package_is_named_with_its_extra(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         with pytest.raises(tk.ConfigError, match=r"needs onnxruntime .*: pip install 'trainkit-rl\[onnx\]'"):
-            make(tk.DQNPolicy, VECTOR, spaces.Discrete(3)).export(tmp_path / "policy.onnx")
+            tk.export(make(tk.DQNPolicy, VECTOR, spaces.Discrete(3)), tmp_path / "policy.onnx")
 
 
 class TestRandomRows:

@@ -23,8 +23,10 @@ from trainkit.core.data import ACTION_MASK, ActOutput, Obs
 from trainkit.core.errors import Checks, ConfigError, DivergedError
 from trainkit.core.extras import import_extra
 from trainkit.core.files import write_whole
+from trainkit.core.signatures import checked
 from trainkit.core.spaces import joint_actions, random_actions, space_to_plain
 from trainkit.engine.device import to_device
+from trainkit.policy.base import HasGreedy
 
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}  # {format: the end of its files' names}
 METADATA_FILE = "metadata.json"  # in a file of torch.export
@@ -38,8 +40,8 @@ _MAX_WIDTH = 100.0  # of a Box to draw uniform observations from
 
 
 @runtime_checkable
-class Exportable(Protocol):
-    """A policy whose greedy actions are a function of tensors."""
+class Exportable(HasGreedy, Protocol):
+    """A policy whose greedy actions are a function of tensors, and that says what it sees."""
 
     observation_space: Space[Any] | None
     device: torch.device
@@ -47,20 +49,13 @@ class Exportable(Protocol):
     @property
     def state_size(self) -> int: ...
 
-    @property
-    def greedy(self) -> Callable[..., Mapping[str, Tensor]]:
-        """Returns "action" [B, ...] and what it was chosen by, for raw observations [B, ...] on the device.
-
-        Of a recurrent policy the states [B, S] are the second argument, and the next ones are "state_out".
-        """
-        ...
-
     def act(self, obs: Obs, *, state: Any = None) -> ActOutput: ...
 
     def enter(self, *, training: bool) -> None: ...
 
 
-def export_policy(policy: object, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
+@checked
+def export(policy: Any, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
     """Write a policy's greedy actions as files for any number of rows, if what they give is what `act` gives.
 
     Preprocessing and mask are inside. Each file holds the metadata of `describe_export`. Actions of a Discrete space
@@ -68,8 +63,9 @@ def export_policy(policy: object, path: str | Path, formats: Sequence[str] | Non
     `policy.action_space.structure.unpack` returns the environment's.
 
     Args:
-        policy: with a method `greedy`.
-        path: of the file; with `formats`, of each file but for its end, ".onnx" or ".pt2".
+        policy: with a method `greedy`. Of one that consists of several, each that has it: "duel.onnx" becomes
+            "duel-main.onnx" and so on.
+        path: of the file, which ends in ".onnx" or ".pt2"; with `formats`, of each file but for its end.
         formats: "onnx", whose inputs are the leaves of an observation as the environment gives it, named by their
             path, "obs" where there is but one; "torch", a `torch.export` program on the CPU whose input is the
             observation. Outputs are "action" and the others that `greedy` returns. The states [B, S] of a recurrent
@@ -77,7 +73,8 @@ def export_policy(policy: object, path: str | Path, formats: Sequence[str] | Non
             the end of `path`.
 
     Returns:
-        The files, in the order of `formats`.
+        The files, in the order of `formats`, each compared with `act` on random observations, of a recurrent policy
+        over 1,000 steps.
 
     Raises:
         MissingExtraError: onnx, onnxscript or onnxruntime is not installed, for "onnx".
@@ -85,6 +82,22 @@ def export_policy(policy: object, path: str | Path, formats: Sequence[str] | Non
             torch cannot write.
         DivergedError: a file does not give what the policy does; no file is written then.
     """
+    path = Path(path)
+    several: Mapping[str, object] = getattr(policy, "policies", {})
+    if not several:
+        return _export_one(policy, path, formats)
+    own = {name: one for name, one in several.items() if isinstance(one, Exportable)}
+    if not own:
+        raise ConfigError(f"export needs a policy with a method greedy, and {type(policy).__name__} has none: add one")
+    files: list[Path] = []
+    for name, one in own.items():
+        named = path.with_name(f"{path.stem}-{name}{path.suffix}" if formats is None else f"{path.name}-{name}")
+        files += _export_one(one, named, formats)
+    return files
+
+
+def _export_one(policy: object, path: Path, formats: Sequence[str] | None) -> list[Path]:
+    """Write the files of one policy; see `export`."""
     subject = type(policy).__name__
     if not isinstance(policy, Exportable):
         raise ConfigError(
@@ -92,17 +105,17 @@ def export_policy(policy: object, path: str | Path, formats: Sequence[str] | Non
             '{"action": ..., and what it was chosen by}'
         )
     if policy.observation_space is None:
-        raise ConfigError(f"{subject}.export needs an observation_space: give one at construction")
-    paths = _paths(subject, Path(path), formats)
+        raise ConfigError(f"export needs the observation_space of {subject}, and it has none: give one at construction")
+    paths = _paths(path, formats)
     obs = random_rows(policy.observation_space, _N_ROWS, seeding.generator(0, "policy", "export"))
     policy.enter(training=False)
     given = (obs, _zero_state(policy, _N_ROWS)) if policy.state_size else (obs,)
     on_device = to_device(given, policy.device)
-    written = {wanted: _FORMATS[wanted](f"{subject}.export", policy, *on_device) for wanted in paths}
+    about = f"export of {subject}"
+    written = {wanted: _FORMATS[wanted](about, policy, *on_device) for wanted in paths}
     for wanted, (_, run) in written.items():
-        about = f"{subject}.export: the {wanted} file"
         for n_rows, n_steps in ((_N_ROWS, 1), (1, _N_STEPS if policy.state_size else 1)):  # a batch, and a row alone
-            _check_steps(about, policy, obs, run, n_rows, n_steps)
+            _check_steps(f"{about}: the {wanted} file", policy, obs, run, n_rows, n_steps)
     for wanted, file_path in paths.items():
         content = written[wanted][0]
         write_whole(file_path, partial(_put, content))
@@ -136,17 +149,17 @@ def _plain(space: Space[Any] | None) -> dict[str, Any] | None:
     return None if space is None else space_to_plain(space)
 
 
-def _paths(subject: str, path: Path, formats: Sequence[str] | None) -> dict[str, Path]:
+def _paths(path: Path, formats: Sequence[str] | None) -> dict[str, Path]:
     """Return {format: file}."""
     endings = {ending: name for name, ending in SUFFIXES.items()}
     if formats is None:
         if path.suffix not in endings:
             raise ConfigError(
-                f"{subject}.export: {str(path)!r} must end in .onnx or .pt2, which is its format: give such a name, "
+                f"export: {str(path)!r} must end in .onnx or .pt2, which is its format: give such a name, "
                 'or formats=("onnx", "torch")'
             )
         return {endings[path.suffix]: path}
-    with Checks(f"{subject}.export") as checks:
+    with Checks("export") as checks:
         is_list = isinstance(formats, Sequence) and not isinstance(formats, str) and len(formats) > 0
         checks.require(is_list, f'.formats must be a sequence such as ("onnx", "torch"), got {formats!r}')
         for name in formats if is_list else ():

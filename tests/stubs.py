@@ -1,0 +1,91 @@
+"""Stubs of the packages whose public names include those of extensions, for type checkers and editors.
+
+    python -m tests.stubs           write them
+    python -m tests.stubs --check   say which differ; exit status 1 if any does
+
+A package resolves the names of extensions when they are first used, which no checker sees. Its stub imports all of its
+names from where they are defined.
+"""
+
+import argparse
+import ast
+import importlib
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src"
+RUFF = Path(sys.executable).with_name("ruff")
+
+
+def packages() -> list[str]:
+    """Return the packages to which extensions add names."""
+    from trainkit.core.extensions import table
+
+    spaces = {path.rpartition(".")[0] for path in table("NAMES")}
+    return sorted(f"trainkit.{space}".rstrip(".") for space in spaces)
+
+
+def path_of(package: str) -> Path:
+    """Return the path of a package's stub."""
+    return SRC / package.replace(".", "/") / "__init__.pyi"
+
+
+def text_of(package: str) -> str:
+    """Return the stub of a package: its docstring, imports from where its names are, constants, and `__all__`."""
+    from trainkit.core.extensions import table
+
+    module = importlib.import_module(package)
+    tree = ast.parse(path_of(package).with_suffix(".py").read_text())
+    public = sorted(module.__all__)
+    origin: dict[str, tuple[str, str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            origin |= {alias.asname or alias.name: (str(node.module), alias.name) for alias in node.names}
+    prefix = package.partition(".")[2]
+    for path, entry in table("NAMES").items():
+        space, _, name = path.rpartition(".")
+        if space == prefix:
+            origin[name] = (entry.module, entry.path.partition(":")[2])
+    origin |= {name: (package, name) for name in public if name not in origin}  # modules that are imported lazily
+    by_module: dict[str, list[str]] = defaultdict(list)
+    for name in public:
+        source, own = origin[name]
+        by_module[source].append(name if own == name else f"{own} as {name}")
+    lines = [f'"""{ast.get_docstring(tree)}"""', "# Written by `python -m tests.stubs`", ""]
+    lines += [f"from {source} import {', '.join(names)}" for source, names in sorted(by_module.items())]
+    if package == "trainkit":
+        lines += ["", "__version__: str"]
+    lines += ["", f"__all__ = {public!r}"]
+    formatted = subprocess.run(
+        [str(RUFF), "check", "--fix-only", "--select=I", "--stdin-filename", str(path_of(package)), "-"],
+        input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, cwd=ROOT,
+    ).stdout  # fmt: skip
+    return subprocess.run(
+        [str(RUFF), "format", "--stdin-filename", str(path_of(package)), "-"],
+        input=formatted, capture_output=True, text=True, check=True, cwd=ROOT,
+    ).stdout  # fmt: skip
+
+
+def main() -> int | str:
+    """Write the stubs, or compare them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    texts = {path_of(package): text_of(package) for package in packages()}
+    stale = [path for path in (SRC / "trainkit").rglob("__init__.pyi") if path not in texts]
+    if options.check:
+        wrong = stale + [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+        names = ", ".join(str(path.relative_to(ROOT)) for path in wrong)
+        return f"not what their packages export: {names}: run python -m tests.stubs" if wrong else 0
+    for path in stale:
+        path.unlink()
+    for path, text in texts.items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
