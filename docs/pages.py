@@ -238,8 +238,10 @@ def _pages() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _exported(namespace: str) -> list[str]:
-    """Return the names in a namespace's `__all__`."""
-    for node in ast.parse((SOURCES / namespace / "__init__.py").read_text()).body:
+    """Return the names in a namespace's `__all__`: in its stub, where extensions add to them."""
+    package = SOURCES / namespace / "__init__.py"
+    stub = package.with_suffix(".pyi")
+    for node in ast.parse((stub if stub.exists() else package).read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return sorted(ast.literal_eval(node.value), key=str.lower)
     return []

@@ -54,7 +54,8 @@ def text_of(package: str) -> str:
     for name in public:
         source, own = origin[name]
         by_module[source].append(name if own == name else f"{own} as {name}")
-    lines = [f'"""{ast.get_docstring(tree)}"""', "# Written by `python -m tests.stubs`", ""]
+    about = (ast.get_docstring(tree) or "").partition("\n")[0]
+    lines = [f'"""{about}"""', "# Written by `python -m tests.stubs`", ""]
     lines += [f"from {source} import {', '.join(names)}" for source, names in sorted(by_module.items())]
     if package == "trainkit":
         lines += ["", "__version__: str"]

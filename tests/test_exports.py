@@ -63,7 +63,7 @@ NAMESPACES = {
         DiscreteBCQPolicy DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
         ImplicitQuantileValue MaxBackup MultiAgentPolicy MunchausenBackup VDNBackup Noise GameEpisode ScriptedPolicy
         PPOPolicy ParameterNoise Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
-        UpdateResult Value discounted_returns gae load_policy
+        UpdateResult Value discounted_returns export gae load_policy
     """,
     "schedules": "Constant Linear Piecewise Schedule",
     "simulators": """

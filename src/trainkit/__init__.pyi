@@ -1,8 +1,4 @@
-"""trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch.
-
-The names of everyday use are here; the others in the namespaces `tk.nets`, `tk.envs`, `tk.datasets`, `tk.schedules`,
-`tk.simulators`, `tk.callbacks`, `tk.errors`, `tk.engine`, `tk.loggers`, `tk.testing`, `tk.policy`, `tk.buffer`,
-`tk.collector`, `tk.trainer` and `tk.zoo`."""
+"""trainkit: reinforcement learning trainers that are iterators, in one process, on PyTorch."""
 # Written by `python -m tests.stubs`
 
 from trainkit import (

@@ -1,6 +1,7 @@
 """Policies: torch modules that act and learn."""
 
 from trainkit.core.data import ActOutput
+from trainkit.core.extensions import attach
 from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import (
     Backup,
@@ -76,3 +77,5 @@ __all__ = [
     "gae",
     "load_policy",
 ]
+
+__dir__, __getattr__ = attach(__name__, __all__)

@@ -1,0 +1,81 @@
+"""Policies: torch modules that act and learn."""
+# Written by `python -m tests.stubs`
+
+from trainkit.core.data import ActOutput
+from trainkit.extensions.export.export import export
+from trainkit.policy.advantages import discounted_returns, gae
+from trainkit.policy.backups import (
+    Backup,
+    ConservativePenalty,
+    DoubleBackup,
+    MaxBackup,
+    MunchausenBackup,
+    Penalty,
+    VDNBackup,
+)
+from trainkit.policy.base import Policy
+from trainkit.policy.baselines import RandomPolicy, ScriptedPolicy
+from trainkit.policy.bc import BCPolicy
+from trainkit.policy.bcq import DiscreteBCQPolicy
+from trainkit.policy.dqn import DQNPolicy
+from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
+from trainkit.policy.game_behavior import GameEpisode
+from trainkit.policy.multi_agent_policy import MultiAgentPolicy
+from trainkit.policy.noise import ColoredNoise, Noise
+from trainkit.policy.parameter_noise import ParameterNoise
+from trainkit.policy.persistence import load_policy
+from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
+from trainkit.policy.sac import SACPolicy
+from trainkit.policy.target import Target
+from trainkit.policy.update_result import UpdateResult
+from trainkit.policy.values import (
+    CategoricalValue,
+    ExpectedValue,
+    HLGaussValue,
+    ImplicitQuantileValue,
+    QuantileValue,
+    Value,
+)
+
+__all__ = [
+    "A2CPolicy",
+    "ActOutput",
+    "BCPolicy",
+    "Backup",
+    "CategoricalValue",
+    "ColoredNoise",
+    "ConservativePenalty",
+    "DQNPolicy",
+    "DiscreteBCQPolicy",
+    "DoubleBackup",
+    "EZGreedy",
+    "EpsilonGreedy",
+    "ExpectedValue",
+    "Exploration",
+    "GameEpisode",
+    "Greedy",
+    "HLGaussValue",
+    "ImplicitQuantileValue",
+    "MaxBackup",
+    "MultiAgentPolicy",
+    "MunchausenBackup",
+    "Noise",
+    "PPOPolicy",
+    "ParameterNoise",
+    "Penalty",
+    "Policy",
+    "QuantileValue",
+    "RandomPolicy",
+    "ReinforcePolicy",
+    "SACPolicy",
+    "ScriptedPolicy",
+    "SoftQ",
+    "Target",
+    "UpdateResult",
+    "VDNBackup",
+    "Value",
+    "discounted_returns",
+    "export",
+    "gae",
+    "load_policy",
+]
