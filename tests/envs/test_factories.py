@@ -131,7 +131,7 @@ def test_given_spaces_stand_instead_of_the_environments_own(way: str) -> None:
     envs = envs_of(way, partial(ScriptedEnv, action_space=box), observation_space=NARROW, action_space=half)
     assert (envs.observation_space, envs.action_space) == (NARROW, half)
     ledger = Ledger()
-    Collector(Still(np.array([-3.0, 0.5], np.float32)), envs, ledger).collect(n_step=4)
+    Collector(Still(np.array([-1.0, 0.5], np.float32)), envs, ledger).collect(n_step=4)
     assert ledger.rows().obs.dtype == np.float32
     envs.close()
 
@@ -140,7 +140,8 @@ def test_actions_are_clipped_to_the_given_space() -> None:
     box = gym.spaces.Box(-2, 2, (1,), np.float32)
     env = ScriptedEnv(action_space=box)
     envs = make_envs(lambda: env, action_space=gym.spaces.Box(-1, 1, (1,), np.float32))
-    Collector(Still(np.array([-3.0], np.float32)), envs).collect(n_step=1)
+    envs.reset()
+    envs.step(np.array([[-3.0]], np.float32), envs.all_ids)
     assert env.actions[0].tolist() == [-1.0]
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ import trainkit as tk
 from tests.helpers.accelerator import load_pretend_device
 from tests.helpers.learning import Spaces, batch_of, small_net
 from trainkit.core.spaces import StructuredHybrid, flat_actions
+from trainkit.policy import ActOutput
 
 PUSH = spaces.Box(np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32))
 
@@ -107,7 +109,7 @@ class TestModules:
         assert policy.offset[0].weight.device.type == device.type
 
     @pytest.mark.parametrize("name", ["action_scale", "gradient_steps", "horizon", "lr", "act", "columns"])
-    def test_one_under_the_name_of_an_attribute_is_rejected_where_the_policy_is_bound(self, name: str) -> None:
+    def test_one_under_the_name_of_an_attribute_is_rejected(self, name: str) -> None:
         policy = Pusher()
         setattr(policy, name, small_net())
         rule = rf"Pusher\.{name} cannot be assigned, got Sequential: .* del policy\.{name}, and give the module another"
@@ -137,3 +139,87 @@ class TestModules:
         policy: Any = Shown()
         policy._modules["head"] = small_net()
         policy.check_modules()
+
+
+# ---- what `act` returns ----
+
+
+class Acting(Pusher):
+    """A policy whose `act` returns what it is given."""
+
+    def __init__(self, output: Any, space: Any = PUSH) -> None:
+        super().__init__(space)
+        self.output = output
+
+    def act(self, obs: Any, **_: Any) -> Any:
+        return self.output
+
+
+def collecting(policy: tk.Policy, space: Any = PUSH) -> tk.Collector:
+    """Return a collector of two environments."""
+    return tk.Collector(policy, tk.make_envs(lambda: Ending(space), 2, seed=0), tk.ReplayBuffer(100))
+
+
+class Ending(gym.Env[Any, Any]):
+    def __init__(self, space: Any) -> None:
+        self.observation_space, self.action_space, self._n = Spaces().observation_space, space, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._n = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._n += 1
+        return np.zeros(4, np.float32), 0.0, self._n == 5, False, {}
+
+
+class TestAct:
+    @pytest.mark.parametrize(
+        ("output", "rule"),
+        [
+            (np.zeros((2, 2)), r"must return an ActOutput, got ndarray: return ActOutput\(action, extras, state\)"),
+            ((np.zeros((2, 2)), {}, None), "must return an ActOutput, got tuple"),
+            (None, "must return an ActOutput, got NoneType"),
+            (ActOutput(torch.zeros(2, 2), {}, None), "must return actions in a numpy array .* got Tensor: convert"),
+        ],
+    )
+    def test_another_result_than_an_act_output_is_rejected_by_name(self, output: Any, rule: str) -> None:
+        policy = Acting(output)
+        with pytest.raises(tk.ConfigError, match=rf"Acting\.act {rule}"):
+            policy.predict(np.zeros((2, 4), np.float32))
+        collector = collecting(policy)
+        with pytest.raises(tk.ConfigError, match=rf"Acting\.act {rule}"):
+            collector.collect(n_step=2)
+        assert collector.env_step == 0
+
+    def test_actions_outside_of_a_box_are_rejected_at_the_first_act(self) -> None:
+        collector = collecting(Acting(ActOutput(np.array([[2.0, -1.0], [0.0, 3.5]]), {}, None)))
+        rule = r"Acting\.act must return actions inside Box\(.*, got 3\.5 for \[-1\.0, 3\.0\] in row 1: map .*to_space"
+        with pytest.raises(tk.ConfigError, match=rule):
+            collector.collect(n_step=2)
+        assert len(collector.buffer or ()) == 0
+
+    def test_bounds_are_inside(self) -> None:
+        rounded = spaces.Box(-0.7, 0.7, (2,), np.float32)  # whose bound in float32 is below 0.7
+        for space, action in ((PUSH, PUSH.high), (PUSH, PUSH.low), (rounded, np.full(2, 0.7))):
+            collecting(Acting(ActOutput(np.stack([action] * 2), {}, None), space), space).collect(n_step=2)
+
+    def test_actions_of_another_shape_are_named_as_such(self) -> None:
+        collector = collecting(Acting(ActOutput(np.full((2, 3), 9.0), {}, None)))
+        with pytest.raises(tk.errors.EnvError, match=r"the policy produced actions of shape \(2, 3\)"):
+            collector.collect(n_step=2)
+
+    def test_nested_actions_have_the_bounds_of_their_leaves(self) -> None:
+        space = spaces.Dict({"jump": spaces.Discrete(2), "push": PUSH})
+        output = ActOutput(np.array([[1.0, 0.0, 0.0], [0.0, -2.5, 0.0]]), {}, None)
+        with pytest.raises(tk.ConfigError, match=r"Acting\.act .* got -2\.5 for \[-2\.0, 2\.0\] in row 1"):
+            collecting(Acting(output, space), space).collect(n_step=2)
+
+    def test_later_acts_are_the_policys_own(self) -> None:
+        policy = Acting(ActOutput(np.zeros((2, 2)), {}, None))
+        collector = collecting(policy)
+        assert collector._behavior.acts is not policy
+        collector.collect(n_step=2, random=True)
+        assert collector._behavior.acts is not policy
+        collector.collect(n_step=2)
+        assert collector._behavior.acts is policy

@@ -875,7 +875,11 @@ def _behavior_of(policy: ActingPolicy, envs: Envs, *, in_evaluation: bool, rows_
     if behavior is not None:
         return behavior
     play_alone = envs.config is not None and envs.config.processes.play_alone
-    return FragmentBehavior(policy, envs) if play_alone and not in_evaluation else SingleBehavior(policy, envs.n)
+    return (
+        FragmentBehavior(policy, envs)
+        if play_alone and not in_evaluation
+        else SingleBehavior(policy, envs.n, envs.action_space)
+    )
 
 
 def _is_saved(state: Any) -> bool:

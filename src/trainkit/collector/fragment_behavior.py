@@ -107,8 +107,7 @@ class FragmentBehavior(SingleBehavior):
     """
 
     def __init__(self, policy: ActingPolicy, envs: Envs) -> None:
-        super().__init__(policy, envs.n)
-        self.acts: Any = self
+        super().__init__(policy, envs.n, envs.action_space)
         self._policy: Any = policy
         remedy = "make environments without fragment and lag"
         with Checks("Collector") as checks:

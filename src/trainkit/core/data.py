@@ -73,6 +73,17 @@ class ActOutput(NamedTuple):
     state: Any  # passed to the next `act`, opaque to the caller
 
 
+def check_act_output(policy: object, output: object) -> None:
+    """Raise `ConfigError` unless what a policy's `act` returned is an `ActOutput` with an array of actions."""
+    subject = f"{type(policy).__name__}.act"
+    if not isinstance(output, ActOutput):
+        got = type(output).__name__
+        raise ConfigError(f"{subject} must return an ActOutput, got {got}: return ActOutput(action, extras, state)")
+    if not isinstance(output.action, np.ndarray):
+        got = type(output.action).__name__
+        raise ConfigError(f"{subject} must return actions in a numpy array [K, ...], got {got}: convert them")
+
+
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]  # (shape, dtype) -> an uninitialized array
 
 

@@ -18,7 +18,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.data import ACTION_MASK, ArraySpec, Obs
+from trainkit.core.data import ACTION_MASK, ArraySpec, Obs, any_true
 from trainkit.core.errors import ConfigError, NoLegalActionError, SpaceMismatchError
 from trainkit.core.files import check_declared
 from trainkit.core.signatures import checked, read_only
@@ -262,6 +262,21 @@ def space_bounds(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         return low, low + space.nvec.astype(np.int64) - 1
     assert isinstance(space, spaces.MultiBinary), f"{space} is not checked, or has bounds of its own"
     return np.array(0), np.array(1)
+
+
+def check_inside(subject: str, action: NDArray[Any], space: Space[Any]) -> None:
+    """Raise `ConfigError` for actions [K, ...] outside the bounds of a Box; `Envs` checks all else about them."""
+    if not isinstance(space, (spaces.Box, StructuredHybrid)) or action.shape[1:] != space.shape:
+        return
+    rows = action.astype(space.dtype, copy=False)
+    outside = (rows < space.low) | (rows > space.high)
+    if any_true(outside):
+        k, *column = np.argwhere(outside)[0].tolist()
+        low, high = (bound[tuple(column)] for bound in (space.low, space.high))
+        raise ConfigError(
+            f"{subject} must return actions inside {space}, got {rows[k, *column]} for [{low}, {high}] in row {k}: map "
+            "policy units by self.action_scale.to_space(unit), which clips, or clip them"
+        )
 
 
 def leaf_spaces(space: Space[Any] | None) -> Any:

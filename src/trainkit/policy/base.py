@@ -34,6 +34,7 @@ from trainkit.core.data import (
     Sequences,
     Transition,
     TransitionBatch,
+    check_act_output,
 )
 from trainkit.core.errors import Checks, ConfigError, all_made
 from trainkit.core.observations import ObservationReader
@@ -448,6 +449,7 @@ class Policy(nn.Module):
             raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")
         rows, is_one = self._read("predict", obs)
         output = self.act(rows, step=self.last_step, explore=explore, state=state)
+        check_act_output(self, output)
         structure = structure_of(self.action_space)
         action = output.action[0] if is_one else output.action
         action = action if structure is None else structure.unpack(action)
