@@ -34,7 +34,6 @@ STAND_IN = {
     "cuda": """
         engine/cuda_graph.py engine/precision.py engine/device_frames.py buffer/frame_mirror.py policy/cpu_copy.py
     """,
-    "diagnosis": "trainer/diagnosis.py",
     "games": """
         envs/agents.py envs/agent_groups.py envs/games.py envs/game_state.py envs/check_game.py core/joint_spaces.py
         buffer/multi_agent_buffer.py buffer/lockstep.py policy/multi_agent_policy.py policy/game_behavior.py
@@ -62,7 +61,7 @@ STAND_IN = {
 # Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
 EXPECTED_FAILURES = set(
     """
-    background cuda diagnosis games memory numpy_engine offline parts processors recovery scale simulators
+    background cuda games memory numpy_engine offline parts processors recovery scale simulators
 """.split()
 )
 # The same of the kernel by itself, and with one extension only.

@@ -31,7 +31,7 @@ NAMESPACES = {
         TransitionBatch buffer_from_config
     """,
     "callbacks": """
-        Callback Checkpoint Curriculum DatasetWriter Histograms History LogEpisodes LogInfo
+        Callback Checkpoint Curriculum DatasetWriter Diagnosis Histograms History LogEpisodes LogInfo
         OffPolicyEvaluation OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory TuneReport on
     """,
     "collector": "Collector Episode EpisodeEvents",

@@ -106,7 +106,7 @@ CASES: dict[int, list[str]] = {
     62: ["faults/test_numbers.py::test_an_update_that_is_not_finite_is_skipped_and_reports_why",
          "faults/test_numbers.py::test_ten_in_a_row_pass_and_the_eleventh_does_not",
          "gpu/test_cuda.py::test_a_gradient_that_is_not_finite_moves_nothing_and_is_reported_at_the_next_read"],
-    63: ["trainer/test_diagnosis.py::test_a_rule_finds_what_it_is_for_and_nothing_in_healthy_neighbors"],
+    63: ["extensions/diagnosis/test_diagnosis.py::test_a_rule_finds_what_it_is_for_and_nothing_in_healthy_neighbors"],
     64: ["buffer/test_replay.py::test_every_number_of_a_batch_is_what_the_reference_says",
          "buffer/test_nstep.py::test_a_window_stops_at_truncation_but_keeps_the_bootstrap"],
     65: ["buffer/test_nstep.py::test_termination_wins_over_truncation_at_the_same_step"],

@@ -208,7 +208,7 @@ def state_of(trainer: Any) -> str:
     obs = np.zeros((4, *policy.observation_space.shape), np.float32)
     extra = {} if trainer._phase == "new" else policy.act(obs, step=policy.last_step, explore=True)
     state = trainer.state_dict()
-    counts = {name: state[name] for name in ("epoch", "seed", "stop_reason", "steps_per_epoch", "diagnosis")}
+    counts = {name: state[name] for name in ("epoch", "seed", "stop_reason", "steps_per_epoch", "warnings")}
     timed = re.compile("second|durations|_ms$|^system/|^time/")
     history = [{name: own for name, own in row.items() if not timed.search(name)} for row in trainer.history]
     return digest(

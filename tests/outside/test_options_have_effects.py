@@ -121,7 +121,6 @@ SPECIAL: dict[str, Any] = {
     "callbacks": tk.callbacks.StopAt(env_step=20),
     "callback_errors": "log",
     "critic_only": ("x",),
-    "diagnosis": (received,),
     "encoder": "impala",
     "env_options": {"max_episode_steps": 9},
     "evaluation": tk.Evaluation(duration=3),

@@ -145,7 +145,7 @@ def of_evaluations(path: str) -> bool:
 
     So is the log that the game of turns keeps for other tests.
     """
-    return path.startswith(("/trainer/evaluation/", "/trainer/diagnosis/")) or path.endswith("/log")
+    return path.startswith(("/trainer/evaluation/", "/trainer/warnings/")) or path.endswith("/log")
 
 
 CASES = [(kind, event) for kind in RUNS for event in EVENTS if event not in NEVER]

@@ -200,3 +200,19 @@ def test_videos_of_games_are_of_runs(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg", reason="needs trainkit-rl[video]")
     with pytest.raises(tk.ConfigError, match="RecordVideo"):
         Filmed(object(), tmp_path)  # type: ignore[arg-type]
+
+
+def test_evaluations_compare_returns_with_predictions_at_the_start() -> None:
+    trainer = make_trainer(test=True, policy={"value": tk.ExpectedValue(), "n_step": 1, "gamma": 0.5})
+    *_, (_, stats, _) = trainer
+    start = np.zeros((1, 2), np.float32)
+    (ordered,) = np.sort(trainer.policy.action_values(start))
+    assert stats.test.start_values.mean == pytest.approx(ordered[-1])  # of all episodes: they start alike
+    assert stats.test.start_values.count == stats.test.discounted_returns.count == 3
+    assert stats.test.action_gaps.mean == pytest.approx(ordered[-1] - ordered[-2])
+    assert 0.5 <= (stats.test.top_action_share or 0) <= 1
+    assert stats.train.start_values.is_empty
+    assert trainer.test_collector is not None
+    assert trainer.test_collector.recorders == []  # of evaluations alone
+    again = make_trainer(evaluation=lambda play: {"score": play(n_episode=2).returns.mean})
+    assert next(again).stats.test.start_values.is_empty  # its episodes may explore

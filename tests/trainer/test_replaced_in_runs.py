@@ -82,7 +82,7 @@ class Run:
         """Train for a few short epochs."""
         settings: dict[str, Any] = {"batch_size": 4, "step_per_collect": 4, "learning_starts": 1_000}
         settings |= {"verbose": False, "show_progress": False}
-        settings |= {"max_epoch": 3, "step_per_epoch": 40, "diagnosis": None}
+        settings |= {"max_epoch": 3, "step_per_epoch": 40}
         tk.OffpolicyTrainer(self.policy, self.collector, **settings | self.options).run()
 
     def assert_acted_on(self) -> None:

@@ -11,7 +11,7 @@ import torch
 import trainkit as tk
 from tests.trainer.toys import Walk, make_trainer
 
-MACHINE = "trainkit.trainer.run_checkpoint._describe_machine"
+MACHINE = "trainkit.trainer.run_checkpoint._about_machine"
 
 
 def weights(trainer: tk.Trainer) -> list[bytes]:

@@ -279,6 +279,6 @@ def test_changed_arguments_of_environments_are_warned_of(tmp_path: Path, caplog:
     pole(env_kwargs={"sutton_barto_reward": False}).load(tmp_path / "run")
     assert "other settings" not in caplog.text
     pole(env_kwargs={"sutton_barto_reward": True}, max_episode_steps=9).load(tmp_path / "run")
-    change = "{'sutton_barto_reward': 'False'} -> {'sutton_barto_reward': 'True'}"
+    change = "{'sutton_barto_reward': False} -> {'sutton_barto_reward': True}"
     assert f"env_kwargs of the environments {change}" in caplog.text
     assert "max_episode_steps of the environments None -> 9" in caplog.text

@@ -82,7 +82,6 @@ def make_trainer(
         "seed": 1,
         "verbose": False,
         "show_progress": False,
-        "diagnosis": None,  # so short a run learns nothing
     }
     if test:
         own["test_collector"] = tk.Collector(learner, tk.make_envs(lambda: env(on_test_step), 2))

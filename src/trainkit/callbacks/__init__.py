@@ -1,5 +1,6 @@
 """Callbacks: the base class for custom callbacks, and the ready-made ones."""
 
+from trainkit.core.extensions import attach
 from trainkit.trainer.callbacks.base import Callback, on
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
@@ -32,3 +33,5 @@ __all__ = [
     "TuneReport",
     "on",
 ]
+
+__dir__, __getattr__ = attach(__name__, __all__)

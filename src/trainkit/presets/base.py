@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar
@@ -15,6 +15,7 @@ from trainkit.collector import Collector
 from trainkit.core.config import plain_call
 from trainkit.core.data import Sequences
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.extensions import table
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked
@@ -37,7 +38,7 @@ from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
 from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.evaluation import Evaluation
-from trainkit.trainer.options import TrainerOptions
+from trainkit.trainer.options import Callbacks, TrainerOptions
 
 # Sticky actions and the minimal action set follow Machado et al. (2018) as Dopamine does (Castro et al., 2018). A game
 # starts with FIRE where it has one: a greedy policy might wait forever.
@@ -375,6 +376,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """Return the trainer's options among these, with `stop_return` converted to a `stop_fn`."""
         common = {name: value for name, value in options.items() if name in _TRAINER_OPTIONS}
         common.pop("episode_per_test", None)  # a setting, for those that evaluate
+        common["callbacks"] = with_defaults(common.get("callbacks", ()))
         if (stop_return := settings["stop_return"]) is not None:
             if "stop_fn" in common:
                 raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
@@ -675,6 +677,13 @@ def training_collector(policy: Any, envs: Envs, buffer: Any) -> Collector:
     """Return the collector of a run, whose buffer is the learner's where it plays copies of itself."""
     is_game = isinstance(policy, MultiAgentPolicy)
     return Collector(policy, envs, MultiAgentBuffer({MAIN: buffer}) if is_game else buffer)
+
+
+def with_defaults(callbacks: Callbacks) -> list[Any]:
+    """Return callbacks, and after them those that extensions add to presets, unless one of the same class is given."""
+    given: list[Any] = [*callbacks] if isinstance(callbacks, Sequence) else [callbacks]
+    defaults = [entry.load() for entry in table("DEFAULT_CALLBACKS").values()]
+    return given + [kind() for kind in defaults if not any(own is kind or isinstance(own, kind) for own in given)]
 
 
 def own_return(stats: CollectStats) -> float | None:

@@ -2,6 +2,7 @@
 
 from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import EpochResult
+from trainkit.core.extensions import attach
 from trainkit.core.protocols import OffpolicyTrainee, OnpolicyTrainee, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, PlayerStats, RunInfo, RunWarning, Summary, TimeStats, scalars
 from trainkit.trainer.base import Trainer
@@ -14,7 +15,6 @@ from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
-from trainkit.trainer.diagnosis import DIAGNOSIS_RULES
 from trainkit.trainer.evaluation import Evaluation, evaluate
 from trainkit.trainer.fitted_q_evaluation import FittedQ, fitted_q_evaluation
 from trainkit.trainer.offline import OfflineTrainer
@@ -30,7 +30,6 @@ __all__ = [
     "Checkpoint",
     "CollectStats",
     "Curriculum",
-    "DIAGNOSIS_RULES",
     "DatasetWriter",
     "EpochResult",
     "EpochStats",
@@ -69,3 +68,5 @@ __all__ = [
     "scalars",
     "tournament",
 ]
+
+__dir__, __getattr__ = attach(__name__, __all__)

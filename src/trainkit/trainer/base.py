@@ -424,7 +424,7 @@ class Trainer(Generic[TraineeT]):
         self._epochs.reset(self.clock)
         self.evaluation_schedule.reset()
         self._callbacks.discard_rest()
-        self._reports.diagnosis.reset()
+        self._reports.warnings.reset()
         self._metrics.restart(self.clock, self.env_step)
 
     def close(self) -> None:
@@ -590,7 +590,7 @@ class Trainer(Generic[TraineeT]):
             updates_per_second=per_second(self.gradient_step - timed_from[1], parts["update_seconds"]),
             stop_reason=self.stop_reason,
             run_dir=self._reports.loggers.folder,
-            warnings=dict(self._reports.diagnosis.warnings),
+            warnings=dict(self._reports.warnings.by_name),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -733,7 +733,8 @@ class Trainer(Generic[TraineeT]):
         self._epochs.is_running = False
         result = EpochResult(self.epoch, stats, self.info)
         self._ended = EndedEpoch(result, report, is_announced=False, is_reported=False)
-        stats = self._reports.diagnosed(self, result)
+        self.history.record(result)
+        stats = self._reports.with_warnings(result, self._callbacks.warnings(self))
         self._ended.result = EpochResult(self.epoch, stats, self.info)
         self._reports.progress.advance_to(self._epochs.n_done(self.clock))
         self._finish_epoch(self._ended)
@@ -907,7 +908,7 @@ class Trainer(Generic[TraineeT]):
             "evaluation": self.evaluation_schedule.state_dict(),
             "callbacks": self._callbacks.state_dict(),
             "metrics": self._metrics.state_dict(self.clock),
-            "diagnosis": self._reports.diagnosis.state_dict(),
+            "warnings": self._reports.warnings.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -922,7 +923,7 @@ class Trainer(Generic[TraineeT]):
         self._metrics.follow(self._learners(state["learners"]))
         self._callbacks.load_state_dict(state["callbacks"])
         self._metrics.load_state_dict(state["metrics"])
-        self._reports.diagnosis.load_state_dict(state["diagnosis"])
+        self._reports.warnings.load_state_dict(state["warnings"])
 
     def _save_now(self) -> None:
         for checkpoint in self._checkpoints:

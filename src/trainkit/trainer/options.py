@@ -16,7 +16,6 @@ from trainkit.core.typed_options import completed
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.stopping import Limits, StopFn
-from trainkit.trainer.diagnosis import DIAGNOSIS_RULES, Rule, check_rules
 from trainkit.trainer.evaluation import Evaluation
 
 if TYPE_CHECKING:
@@ -82,8 +81,6 @@ class OutputOptions(TypedDict, total=False):
         resume_from: a checkpoint to resume from, or the folder of several or of a run: then the newest. "auto" resumes
             from the newest intact one of `checkpoint`, and starts from the beginning where there is none.
         save_checkpoint_fn: called with (epoch, env_step, gradient_step) at the end of every epoch.
-        diagnosis: rules that name a run which does not learn, and the remedy, in the epoch's line; None for none. A
-            rule is a function of the trainer that returns its finding or None, called at the end of every epoch.
     """
 
     logger: Annotated[Any, None]
@@ -94,7 +91,6 @@ class OutputOptions(TypedDict, total=False):
     checkpoint: Annotated[Checkpoint | str | Path | None, None]
     resume_from: Annotated[str | Path | None, None]
     save_checkpoint_fn: Annotated[Callable[[int, int, int], Any] | None, None]
-    diagnosis: Annotated[Sequence[Rule] | None, DIAGNOSIS_RULES]
 
 
 class Options(EvaluationOptions, LimitOptions, OutputOptions, total=False):
@@ -180,7 +176,6 @@ def _check_output(checks: Checks, options: OutputOptions) -> None:
     known = checkpoint is None or isinstance(checkpoint, (Checkpoint, str, Path))
     checks.require(known, f".checkpoint must be a folder or a Checkpoint, got {checkpoint!r}")
     _check_functions(checks, options, "save_checkpoint_fn")
-    check_rules(checks, options["diagnosis"])
 
 
 def _check_functions(checks: Checks, options: Mapping[str, object], *names: str) -> None:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +12,15 @@ from trainkit.core.errors import Checks
 from trainkit.core.stats import CollectStats, EpochStats, scalars
 from trainkit.loggers.logger import as_logger
 from trainkit.trainer.callbacks.history import History
-from trainkit.trainer.diagnosis import Diagnosis
 from trainkit.trainer.options import OutputOptions
 from trainkit.trainer.progress import Progress
-
-if TYPE_CHECKING:
-    from trainkit.trainer.base import Trainer
+from trainkit.trainer.run_warnings import RunWarnings
 
 _log = logging.getLogger(__name__)
 
 
 class Reports:
-    """Where the numbers of a run go: the loggers, the history, the bar and its lines, and the rules that warn.
+    """Where the numbers of a run go: the loggers, the history, the bar and its lines, and the warnings.
 
     Args:
         options: of output.
@@ -35,7 +31,7 @@ class Reports:
         loggers: none until `open_loggers`.
         history: a row of numbers per epoch.
         progress: the bar, and a line per epoch.
-        diagnosis: the rules and their warnings.
+        warnings: those of all epochs.
     """
 
     def __init__(self, options: OutputOptions, n_steps: int, unit: str) -> None:
@@ -43,7 +39,7 @@ class Reports:
         self.loggers = as_logger(None)
         self.history = History()
         self.progress = Progress(n_steps, show_bar=options["show_progress"], show_lines=options["verbose"], unit=unit)
-        self.diagnosis = Diagnosis(options["diagnosis"] or ())
+        self.warnings = RunWarnings()
 
     def open_loggers(self) -> None:
         """Open the loggers; a resumed run continues in the folders of the checkpoint."""
@@ -74,10 +70,9 @@ class Reports:
             checks.require(is_video, f".frames must be uint8 [T, H, W, 3], got {array.dtype.name}{list(array.shape)}")
         self.loggers.write_video(clock, f"custom/{name}", array, float(fps))
 
-    def diagnosed(self, trainer: "Trainer", result: EpochResult) -> EpochStats:
-        """Return an epoch's statistics with the warnings of the rules, which read the history; log new warnings."""
-        self.history.record(result)
-        warnings = self.diagnosis.check(trainer)
+    def with_warnings(self, result: EpochResult, found: Mapping[str, str]) -> EpochStats:
+        """Return an epoch's statistics with what was found wrong, {name: message}; log new warnings."""
+        warnings = self.warnings.add(result.epoch, found)
         level = logging.INFO if self._options["verbose"] else logging.WARNING  # the epoch's line has them, too
         for one in warnings.values():
             if one.first_epoch == result.epoch:
@@ -97,7 +92,7 @@ class Reports:
     def end_run(self) -> None:
         """Remove the bar, and print all warnings of the run."""
         self.progress.close()
-        for warning in self.diagnosis.warnings.values():
+        for warning in self.warnings.by_name.values():
             self.progress.note(f"! {warning}")
 
     def close(self) -> None:

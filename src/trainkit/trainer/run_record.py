@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _PARTS = (  # options that are described apart, or have no effect on the run
     *("policy", "train_collector", "buffer", "test_collector", "evaluation", "episode_per_test", "callbacks"),
     *("checkpoint", "logger", "resume_from", "verbose", "show_progress", "threads", "training_intensity"),
-    "diagnosis",
 )
 _GIT = ("git", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
 

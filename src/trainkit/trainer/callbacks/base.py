@@ -161,6 +161,13 @@ class Callback:
     def on_train_end(self, trainer: "Trainer") -> None:
         """Receive the end of the run."""
 
+    def warnings(self, trainer: "Trainer") -> Mapping[str, str]:
+        """Return what is wrong with the run, {name: finding and remedy}, at the end of every epoch; by default nothing.
+
+        `trainer.history` has the epoch's numbers already. The epoch's line, `stats.warnings` and the loggers show it.
+        """
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint; called before any event too, so that loading can restore that moment."""
         return {}
@@ -386,6 +393,14 @@ class Dispatcher:
                 raise
             batch = returned
         return batch
+
+    def warnings(self, trainer: "Trainer") -> dict[str, str]:
+        """Return what the callbacks find wrong with the run, by name."""
+        found: dict[str, str] = {}
+        for callback in self.callbacks:
+            with user_code.running():
+                found |= callback.warnings(trainer)
+        return found
 
     def deliver_rest(self) -> None:
         """Deliver the events that an exception kept from callbacks; one interrupted by Ctrl-C receives it again."""

@@ -90,16 +90,15 @@ class RunRanks(RunProcesses):
             "logger": None,
             "verbose": False,
             "show_progress": False,
-            "diagnosis": None,
         }
 
     def callbacks_of(self, callbacks: Sequence[Callback]) -> list[Callback]:
-        """Return the callbacks of a rank: those that write to a folder are those of rank 0, except checkpoints."""
-        return [
-            one
-            for one in callbacks
-            if self.group.rank == 0 or isinstance(one, Checkpoint) or not isinstance(one, OwnsFolder)
-        ]
+        """Return the callbacks of a rank: those that warn or write to a folder are rank 0's, except checkpoints."""
+        if self.group.rank == 0:
+            return [*callbacks]
+        warn = [one for one in callbacks if type(one).warnings is not Callback.warnings]
+        write = [one for one in callbacks if isinstance(one, OwnsFolder) and not isinstance(one, Checkpoint)]
+        return [one for one in callbacks if one not in [*warn, *write]]
 
     def join(
         self,

@@ -5,17 +5,14 @@ and returns what it found, in numbers, and the remedy after a colon; or None. `D
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from trainkit.core.errors import Checks
-from trainkit.core.stats import RunWarning
 from trainkit.policy.exploration import EZGreedy
 
 if TYPE_CHECKING:
@@ -26,64 +23,6 @@ Rule = Callable[["Trainer"], str | None]
 PATIENCE = 3  # epochs in a row that a state lasts which a healthy run may pass through
 N_TESTS = 5  # evaluations in a row, likewise
 N_EPISODES = 20  # that are enough to call their returns constant
-PAUSE = 5  # epochs without a finding after which it counts as new, and is printed in full again
-
-
-class Diagnosis:
-    """The warnings of a run: what its rules found, and in which epochs.
-
-    Args:
-        rules: called in this order at the end of every epoch.
-
-    Attributes:
-        warnings: all of the run, by the names of their rules.
-    """
-
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = {rule.__name__: rule for rule in rules}
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all warnings."""
-        self.warnings: dict[str, RunWarning] = {}
-
-    def check(self, trainer: "Trainer") -> dict[str, RunWarning]:
-        """Return the warnings of the epoch that has ended, by the names of their rules."""
-        found = {}
-        for name, rule in self._rules.items():
-            try:
-                message = rule(trainer)
-            except Exception as error:
-                error.add_note(f"raised by the rule {name} of {type(trainer).__name__}.diagnosis")
-                raise
-            if message is not None:
-                before = self.warnings.get(name)
-                continues = before is not None and before.last_epoch >= trainer.epoch - PAUSE
-                first = before.first_epoch if before is not None and continues else trainer.epoch
-                found[name] = RunWarning(name=name, message=message, first_epoch=first, last_epoch=trainer.epoch)
-        self.warnings |= found
-        return found
-
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Return the warnings in plain values."""
-        return [asdict(warning) for warning in self.warnings.values()]
-
-    def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Restore saved warnings."""
-        self.warnings = {saved["name"]: RunWarning(**saved) for saved in state}
-
-
-def check_rules(checks: Checks, rules: object) -> None:
-    """Note what cannot work as the option `diagnosis`."""
-    if rules is None:
-        return
-    is_list = isinstance(rules, Sequence) and all(callable(rule) and hasattr(rule, "__name__") for rule in rules)
-    expected = "a sequence of named functions trainer -> str or None, as trainer.DIAGNOSIS_RULES, or None"
-    if checks.require(is_list, f".diagnosis must be {expected}, got {rules!r}"):
-        assert isinstance(rules, Sequence), "checked above"
-        names = [rule.__name__ for rule in rules]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        checks.require(not twice, f".diagnosis has two rules of one name, {', '.join(twice)}: rename one")
 
 
 # ---- rules: is there anything to learn from? ----

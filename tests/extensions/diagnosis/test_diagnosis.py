@@ -3,24 +3,25 @@
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trainkit as tk
 from tests.trainer import toys
 from tests.trainer.toys import Walk
+from trainkit.extensions.diagnosis import rules
+from trainkit.extensions.diagnosis.rules import DIAGNOSIS_RULES, Rule
 from trainkit.policy.exploration import EZGreedy
-from trainkit.trainer import diagnosis
-from trainkit.trainer.diagnosis import DIAGNOSIS_RULES, Diagnosis
 from trainkit.trainer.progress import epoch_line
+from trainkit.trainer.run_warnings import RunWarnings
 
-PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
+PAGE = Path(__file__).parents[3] / "docs" / "diagnosis.md"
 
 # Four actions, no registered threshold, a limit of 200 steps.
 LAKE, CART = "FrozenLake-v1", "CartPole-v1"  # solved at 0.7 and at 475
@@ -255,7 +256,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("rule", DIAGNOSIS_RULES)
-def test_a_rule_finds_what_it_is_for_and_nothing_in_healthy_neighbors(rule: diagnosis.Rule) -> None:
+def test_a_rule_finds_what_it_is_for_and_nothing_in_healthy_neighbors(rule: Rule) -> None:
     message, ill, healthy = CASES[rule.__name__]
     for run in ill:
         assert re.match(message, rule(run) or "nothing"), rule(run)
@@ -278,14 +279,16 @@ def test_the_page_lists_the_rules_as_they_are() -> None:
     ({"action_values": print, "exploration": EZGreedy(0.1)}, "explore for longer by a higher epsilon, raise n_step"),
 ])  # fmt: skip
 def test_the_remedy_is_that_of_the_policy(policy: dict[str, Any], remedy: str) -> None:
-    assert remedy in (diagnosis.constant_returns(run_of(columns=returns(0.0), policy=policy)) or "")
+    assert remedy in (rules.constant_returns(run_of(columns=returns(0.0), policy=policy)) or "")
 
 
 # ---- where the findings are shown ----
 
 
-def make_trainer(**options: Any) -> tk.OffpolicyTrainer:
-    return toys.make_trainer(**{"diagnosis": DIAGNOSIS_RULES} | options)
+def make_trainer(
+    *, rules: Sequence[Rule] | None = DIAGNOSIS_RULES, callbacks: Sequence[tk.Callback] = (), **options: Any
+) -> tk.OffpolicyTrainer:
+    return toys.make_trainer(**options, callbacks=[tk.callbacks.Diagnosis(rules), *callbacks])
 
 
 class Nothing(Walk):
@@ -303,7 +306,7 @@ def test_a_finding_is_printed_in_full_when_it_starts_and_by_name_afterwards(
     loggers = [tk.JsonlLogger(folders[0]), tk.loggers.TensorboardLogger(folders[1])]
     seen: list[list[str]] = []
     options = {"env": Nothing, "max_epoch": 5, "step_per_epoch": 100, "update_per_step": 0.1}
-    end = {"callbacks": tk.on(epoch_end=lambda trainer, result: seen.append(list(result.stats.warnings)))}
+    end = {"callbacks": [tk.on(epoch_end=lambda trainer, result: seen.append(list(result.stats.warnings)))]}
     with make_trainer(**options, verbose=True, logger=loggers, **end) as trainer:
         results = list(trainer)
     message = "all 24 episodes since epoch 1 returned 0, and none ever less: explore for longer"
@@ -351,12 +354,10 @@ def test_a_wide_support_and_a_value_without_one_are_fine(value: Any, caplog: pyt
 
 
 def test_warnings_are_saved_and_a_pause_makes_them_new_again(tmp_path: Path) -> None:
-    def odd(trainer: Any) -> str | None:
-        return "wrong: mend it" if trainer.epoch in (1, 2, 4, 10) else None
-
-    run, found = Diagnosis([odd]), []
+    run, found = RunWarnings(), []
     for epoch in range(1, 11):
-        found += [(one.first_epoch, one.last_epoch) for one in run.check(SimpleNamespace(epoch=epoch)).values()]  # type: ignore[arg-type]  # all that the rule reads
+        odd = {"odd": "wrong: mend it"} if epoch in (1, 2, 4, 10) else {}
+        found += [(one.first_epoch, one.last_epoch) for one in run.add(epoch, odd).values()]
     assert found == [(1, 1), (1, 2), (1, 4), (10, 10)]
     made = {"env": Nothing, "step_per_epoch": 100, "update_per_step": 0.1}
     stopped = make_trainer(**made, max_epoch=1)
@@ -376,19 +377,19 @@ def test_rules_of_your_own_are_added_and_none_switches_all_off() -> None:
     def broken(trainer: tk.Trainer) -> str | None:
         raise ValueError("no such number")
 
-    own = make_trainer(env=Nothing, diagnosis=[*DIAGNOSIS_RULES, long_run])
+    own = make_trainer(env=Nothing, rules=[*DIAGNOSIS_RULES, long_run])
     assert [list(stats.warnings) for _, stats, _ in own] == [[], ["long_run"], ["long_run"]]
-    off = make_trainer(policy={"value": tk.CategoricalValue(5, -0.1, 0.1)}, diagnosis=None)
+    off = make_trainer(policy={"value": tk.CategoricalValue(5, -0.1, 0.1)}, rules=None)
     assert [stats.warnings for _, stats, _ in off] == [{}] * 3
     with pytest.raises(ValueError, match="no such number") as caught:
-        make_trainer(diagnosis=[broken]).run()
-    assert caught.value.__notes__ == ["raised by the rule broken of OffpolicyTrainer.diagnosis"]
+        make_trainer(rules=[broken]).run()
+    assert caught.value.__notes__ == ["raised by the rule broken of Diagnosis"]
     for wrong, message in {
         (3,): r"must be a sequence of named functions trainer -> str or None, .* got \(3,\)",
         (long_run, long_run): "has two rules of one name, long_run: rename one",
     }.items():
-        with pytest.raises(tk.ConfigError, match=f"OffpolicyTrainer.diagnosis {message}"):
-            make_trainer(diagnosis=wrong)
+        with pytest.raises(tk.ConfigError, match=f"Diagnosis.rules {message}"):
+            tk.callbacks.Diagnosis(wrong)
 
 
 def test_an_exception_of_a_rule_keeps_no_callback_from_the_end_of_the_epoch() -> None:
@@ -400,11 +401,13 @@ def test_an_exception_of_a_rule_keeps_no_callback_from_the_end_of_the_epoch() ->
     ended: list[int] = []
     reported: list[int] = []
     trainer = make_trainer(
-        diagnosis=[fail_in_epoch_2],
-        callbacks=tk.on(
-            epoch_end=lambda trainer, result: ended.append(result.epoch),
-            epoch_reported=lambda trainer, result: reported.append(result.epoch),
-        ),
+        rules=[fail_in_epoch_2],
+        callbacks=[
+            tk.on(
+                epoch_end=lambda trainer, result: ended.append(result.epoch),
+                epoch_reported=lambda trainer, result: reported.append(result.epoch),
+            )
+        ],
     )
     with pytest.raises(ValueError, match="mine"):
         trainer.run()
@@ -419,28 +422,21 @@ def test_a_run_without_updates_is_named() -> None:
     )
 
 
-# ---- predicted and discounted returns of evaluations ----
-
-
-def test_evaluations_compare_returns_with_predictions_at_the_start() -> None:
-    trainer = make_trainer(test=True, policy={"value": tk.ExpectedValue(), "n_step": 1, "gamma": 0.5})
-    *_, (_, stats, _) = trainer
-    start = np.zeros((1, 2), np.float32)
-    (ordered,) = np.sort(trainer.policy.action_values(start))
-    assert stats.test.start_values.mean == pytest.approx(ordered[-1])  # of all episodes: they start alike
-    assert stats.test.start_values.count == stats.test.discounted_returns.count == 3
-    assert stats.test.action_gaps.mean == pytest.approx(ordered[-1] - ordered[-2])
-    assert 0.5 <= (stats.test.top_action_share or 0) <= 1
-    assert stats.train.start_values.is_empty
-    assert trainer.test_collector is not None
-    assert trainer.test_collector.recorders == []  # of evaluations alone
-    again = make_trainer(evaluation=lambda play: {"score": play(n_episode=2).returns.mean})
-    assert next(again).stats.test.start_values.is_empty  # its episodes may explore
-
-
 @pytest.mark.parametrize(
     ("loss", "remedy"), [("huber", "try loss='mse', or more updates"), ("mse", "try more updates")]
 )
 def test_a_loss_that_is_used_already_is_no_remedy(loss: Literal["huber", "mse"], remedy: str) -> None:
     run = run_of(columns=values(50.0, 90.0, std=10.0), policy={"value": tk.ExpectedValue(loss)})
-    assert (diagnosis.wrong_values(run) or "").endswith(remedy)
+    assert (rules.wrong_values(run) or "").endswith(remedy)
+
+
+def test_presets_add_the_rules_unless_callbacks_have_others(caplog: pytest.LogCaptureFixture) -> None:
+    def always(trainer: tk.Trainer) -> str:
+        return "wrong: mend it"
+
+    short = {"seed": 1, "max_epoch": 1, "step_per_epoch": 200, "step_per_collect": 50, "verbose": False}
+    found = []
+    for given in ((), tk.callbacks.Diagnosis([always]), [tk.callbacks.Diagnosis(None)], [tk.callbacks.Diagnosis]):
+        with tk.presets.a2c(Nothing, **short, callbacks=given, evaluation=None) as trainer:
+            found.append([*next(trainer).stats.warnings])
+    assert found == [["constant_returns"], ["always"], [], ["constant_returns"]]

@@ -1,0 +1,37 @@
+"""Callbacks: the base class for custom callbacks, and the ready-made ones."""
+# Written by `python -m tests.stubs`
+
+from trainkit.extensions.diagnosis.diagnosis import Diagnosis
+from trainkit.trainer.callbacks.base import Callback, on
+from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
+from trainkit.trainer.callbacks.curriculum import Curriculum
+from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
+from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
+from trainkit.trainer.callbacks.history import History
+from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, LogInfo
+from trainkit.trainer.callbacks.memory import TrackMemory
+from trainkit.trainer.callbacks.opponent_pool import OpponentPool
+from trainkit.trainer.callbacks.stopping import StopAt
+from trainkit.trainer.callbacks.tune_report import TuneReport
+from trainkit.trainer.callbacks.video import RecordVideo
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "Curriculum",
+    "DatasetWriter",
+    "Diagnosis",
+    "Histograms",
+    "History",
+    "LogEpisodes",
+    "LogInfo",
+    "OffPolicyEvaluation",
+    "OpponentPool",
+    "RecordVideo",
+    "SaveBest",
+    "SaveEvery",
+    "StopAt",
+    "TrackMemory",
+    "TuneReport",
+    "on",
+]
