@@ -301,7 +301,7 @@ def test_a_saved_policy_goes_on_to_the_same_bits() -> None:
     one, two = made(seed=0), made(seed=1)
     list(one.learn(played(one, FOUR_NUMBERS), step=3, batch_size=4))
     two.load_training_state(one.training_state())
-    for policy in (one, two):
+    for policy in (one, two, one, two):  # twice: in its first calls the engine of a loaded policy records them again
         list(policy.learn(played(policy, FOUR_NUMBERS, seed=5), step=6, batch_size=4))
     assert_same(one.training_state(), two.training_state())
 

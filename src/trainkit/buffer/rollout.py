@@ -18,6 +18,7 @@ from trainkit.core.data import (
     Rollout,
     RowSpec,
     Transition,
+    add_at,
     any_true,
 )
 from trainkit.core.errors import (
@@ -90,11 +91,11 @@ class RolloutBuffer:
         env_ids = transition.env_ids
         self._end_skipped(transition.obs, env_ids)
         time = self._n_rows[env_ids]  # [K]
-        longest = time.max(initial=-1)
+        # In lockstep the rows are one slice of every column, which numpy writes faster.
+        in_lockstep = len(time) == self._spec.n_envs and not any_true(time != time[0])
+        longest = time[0] if in_lockstep else time.max(initial=-1)
         if longest >= self._capacity:
             self._allocate(2 * self._capacity)
-        # In lockstep the rows are one slice of every column, which numpy writes faster.
-        in_lockstep = len(time) == self._spec.n_envs and (time == longest).all()
         rows, envs = (longest, slice(None)) if in_lockstep else ((time, env_ids), env_ids)
         for name in ("action", "reward", "terminated", "truncated"):
             self._columns[name][rows] = getattr(transition, name)
@@ -105,9 +106,9 @@ class RolloutBuffer:
         _write(self._pending, envs, transition.next_obs)
         over = transition.terminated | transition.truncated
         self._columns["ended"][rows] = over
-        self._n_rows[envs] += 1
+        add_at(self._n_rows, envs, 1)
         self._is_open[envs] = ~over
-        self._age[envs] += 1
+        add_at(self._age, envs, 1)
         if any_true(over):
             self._age[env_ids[over]] = 0
             self._end(env_ids[over])

@@ -7,10 +7,13 @@ rollout's end. Both end the sum; only the first drops the next value.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import tree
@@ -132,9 +135,9 @@ class RolloutRows(NamedTuple):
         """Return the columns, of which `RolloutRows(*columns)` makes rows again."""
         return tuple(self)[:_N_COLUMNS]
 
-    def at(self, index: Tensor) -> "RolloutRows":
-        """Return the rows at these indices."""
-        return self._map(lambda column: column[index])
+    def at(self, index: Tensor | NDArray[np.int64]) -> "RolloutRows":
+        """Return the rows at these indices: a tensor, or an array for rows in arrays."""
+        return self._map(partial(_taken, index=index))
 
     def in_arrays(self) -> "RolloutRows":
         """Return the rows as arrays that share memory; on the CPU only."""
@@ -151,9 +154,10 @@ class RolloutRows(NamedTuple):
     def normalized_in(self, n_batches: int) -> "RolloutRows":
         """Return the rows with advantages normalized within each batch that `split` yields."""
         size, n_larger = divmod(len(self.advantage), n_batches)
-        larger, smaller = self.advantage.tensor_split([n_larger * (size + 1)])
+        larger, smaller = torch.as_tensor(self.advantage).tensor_split([n_larger * (size + 1)])
         parts = larger.view(n_larger, size + 1), smaller.view(n_batches - n_larger, size)
-        return self._replace(advantage=torch.cat([normalized(part).flatten() for part in parts if len(part)]))
+        advantage: Any = torch.cat([normalized(part).flatten() for part in parts if len(part)])
+        return self._replace(advantage=advantage if isinstance(self.advantage, Tensor) else advantage.numpy())
 
     def _map(self, function: Callable[[Any], Any]) -> "RolloutRows":
         return RolloutRows(*tree.map_tree(lambda column: None if column is None else function(column), self.columns()))
@@ -162,20 +166,26 @@ class RolloutRows(NamedTuple):
 _N_COLUMNS = RolloutRows._fields.index("inputs")
 
 
+def _taken(column: Any, index: Any) -> Any:
+    """Return the rows of a column at these indices; of an array by `take`, which is faster than indexing."""
+    return column[index] if isinstance(column, Tensor) else column.take(index, axis=0)
+
+
 def row_batches(
-    rows: RolloutRows, n_batches: int, *, normalize: bool, generator: torch.Generator
+    rows: RolloutRows, n_batches: int, *, repeat: int, normalize: bool, generator: torch.Generator
 ) -> Iterator[RolloutRows]:
-    """Yield batches of rows in a new order.
+    """Yield batches of all rows `repeat` times, each time in a new order; on the CPU they are in arrays.
 
     Args:
         rows: of a rollout.
-        n_batches: their number.
+        n_batches: their number each time.
+        repeat: how often each row is in a batch.
         normalize: normalize the advantages within each batch.
         generator: of the order, on the rows' device.
     """
-    shuffled = rows.at(torch.randperm(len(rows.action), generator=generator, device=generator.device))
-    if normalize:
-        shuffled = shuffled.normalized_in(n_batches)
-    if generator.device.type == "cpu":
-        shuffled = shuffled.in_arrays()
-    yield from shuffled.split(n_batches)
+    is_on_cpu = generator.device.type == "cpu"
+    own = rows.in_arrays() if is_on_cpu else rows
+    for _ in range(repeat):
+        order = torch.randperm(len(own.action), generator=generator, device=generator.device)
+        shuffled = own.at(order.numpy() if is_on_cpu else order)
+        yield from (shuffled.normalized_in(n_batches) if normalize else shuffled).split(n_batches)

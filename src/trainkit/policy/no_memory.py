@@ -124,9 +124,11 @@ class NoMemory:
         """Return the features of what `before_last` returned; the last E rows are those to bootstrap from."""
         return preprocess(given[0])
 
-    def batches(self, rows: RolloutRows, rollout: Rollout | TensorRollout, n_batches: int, **how: Any) -> Iterator[Any]:
-        """Return the batches of rows in a new order."""
-        return row_batches(rows, n_batches, **how)
+    def batches(
+        self, rows: RolloutRows, rollout: Rollout | TensorRollout, n_batches: int, *, repeat: int, **how: Any
+    ) -> Iterator[Any]:
+        """Return the batches of rows, `repeat` times, each time in a new order."""
+        return row_batches(rows, n_batches, repeat=repeat, **how)
 
     def rollout_rows(self, rows: RolloutRows) -> RolloutRows:
         """Return a batch of `batches` on the device as the argument of losses."""

@@ -239,13 +239,12 @@ class OnpolicyPolicy(StochasticPolicy):
     ) -> Iterator[UpdateResult]:
         rows, n_rows = self._rows(rollout), len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
-        how: dict[str, Any] = {"normalize": self.normalize_advantage, "generator": self.generator}
-        for _ in range(repeat):
-            for batch in self._memory.batches(rows, rollout, n_batches, **how):
-                result, metrics = self._learning.update(batch.columns(), len(batch.action), step=step)
-                yield result
-                if self._should_stop(metrics):
-                    return
+        how: dict[str, Any] = {"normalize": self.normalize_advantage, "generator": self.generator, "repeat": repeat}
+        for batch in self._memory.batches(rows, rollout, n_batches, **how):
+            result, metrics = self._learning.update(batch.columns(), len(batch.action), step=step)
+            yield result
+            if self._should_stop(metrics):
+                return
 
     def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
         """Return the values of the loss's schedules."""

@@ -181,13 +181,16 @@ class RecurrentMemory(NoMemory):
         two = tree.map_tree(lambda *leaves: torch.stack(leaves), preprocess(before), preprocess(obs))
         return _Sequences(two, state)
 
-    def batches(self, rows: RolloutRows, rollout: Rollout | TensorRollout, n_batches: int, **how: Any) -> Iterator[Any]:
-        """Return the batches of sequences in a new order."""
+    def batches(
+        self, rows: RolloutRows, rollout: Rollout | TensorRollout, n_batches: int, *, repeat: int, **how: Any
+    ) -> Iterator[Any]:
+        """Yield the batches of sequences, `repeat` times, each time in a new order."""
         assert isinstance(rollout, Rollout), "collectors of tensors reject memories"
         positions = np.flatnonzero(rollout.is_row)
         starts = np.ravel(rollout.extras["t"])[positions] == 0
         layout = RolloutLayout(positions, starts, rollout.reward.shape[1], self._sequences.length)
-        return _sequence_batches(rows, layout, n_batches, **how)
+        for _ in range(repeat):
+            yield from _sequence_batches(rows, layout, n_batches, **how)
 
     def rollout_rows(self, rows: RolloutRows) -> RolloutRows:
         """Return a batch of `batches` on the device as the argument of losses."""

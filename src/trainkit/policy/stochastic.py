@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainkit.core import tree
 from trainkit.core.assignments import Elsewhere, fixed_options
-from trainkit.core.data import POLICY_ACTION, ActOutput, Obs
+from trainkit.core.data import POLICY_ACTION, ActOutput, Obs, is_finite
 from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError, check_flag
 from trainkit.core.signatures import read_only
 from trainkit.core.spaces import checked_legal, zeros_of
@@ -76,10 +76,9 @@ class StochasticPolicy(Policy):
         outputs = results["outputs"]
         if explore and self._action_std is not None:
             self._action_std.add(outputs)
-        has_density = "log_prob" in results
-        is_finite = np.isfinite(results["log_prob"] + results["value"] if has_density else outputs.sum(axis=1))
-        if not is_finite.all():
-            row = int(np.argmin(is_finite))
+        numbers = results["log_prob"] + results["value"] if "log_prob" in results else outputs.sum(axis=1)
+        if not is_finite(numbers):
+            row = int(np.argmin(np.isfinite(numbers)))
             env = row if env_ids is None else int(env_ids[row])
             raise DivergedError(f"{type(self).__name__} gives {outputs[row].tolist()} for env {env} at step {step}")
         return ActOutput(*self._output({**results, **carried.columns}), carried.after(results))
