@@ -78,6 +78,27 @@ def test_an_evaluation_in_between_answers_a_misspelled_option() -> None:  # its 
         trainer.evaluate(duratoin=3)
 
 
+class OfUser(tk.Policy):
+    """A policy whose constructor passes options on, as the page on custom algorithms shows."""
+
+    def __init__(self, envs: Any, *, lr: float = 1e-3, hidden: tuple[int, ...] = (8,), **options: Any) -> None:
+        super().__init__(observation_space=envs.observation_space, **options)
+
+
+def test_a_subclass_that_passes_options_on_is_advised_of_its_own_too() -> None:
+    assert problems_of(OfUser, Spaces(), learning_rate=1) == [
+        "OfUser: unknown option 'learning_rate', did you mean 'lr'?"
+    ]
+    (listed,) = problems_of(OfUser, Spaces(), zzz=1)
+    assert listed.startswith("OfUser: unknown option 'zzz': it takes envs, lr, hidden, observation_space, action_space")
+    assert listed.endswith("seed, engine, precision, auxiliary")
+
+
+def test_a_constructor_of_trainkit_does_not_list_all_that_it_takes() -> None:
+    assert problems_of(tk.DQNPolicy.for_envs, Spaces(), zzz=1) == ["DQNPolicy.for_envs: unknown option 'zzz'"]
+    assert problems_of(tk.Policy, zzz=1) == ["Policy: unknown option 'zzz'"]
+
+
 def test_all_that_does_not_fit_is_reported_at_once() -> None:
     assert problems_of(tk.DQNPolicy.for_envs, Spaces(), exporation=None, duelling=True, noisy="yes") == [
         "DQNPolicy.for_envs: unknown option 'exporation', did you mean 'exploration'?",

@@ -199,7 +199,7 @@ def test_a_manifest_names_nothing_that_is_executed(tmp_path: Path) -> None:
     trainer.save(tmp_path)
     config = {"class": "os.system", "arguments": {"value": {"part": "Popen", "of": {"args": "touch x"}}}, "unknown": {}}
     rewrite(tmp_path, policy=config)
-    with pytest.raises(tk.errors.CheckpointError, match="which was not by our `for_envs`"):
+    with pytest.raises(tk.errors.CheckpointError, match="as no `for_envs` of trainkit made it"):
         tk.load_policy(tmp_path)
     rewrite(tmp_path, policy=config | {"class": "DQNPolicy"})
     with pytest.raises(

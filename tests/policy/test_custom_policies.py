@@ -1,5 +1,6 @@
 """A policy as a user writes it: the units of its actions, where its modules are, and what its mistakes are told."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -223,3 +224,40 @@ class TestAct:
         assert collector._behavior.acts is not policy
         collector.collect(n_step=2)
         assert collector._behavior.acts is policy
+
+
+# ---- what a loss reads ----
+
+
+class Reading(Pusher):
+    """A policy whose loss looks up a name."""
+
+    columns = ("t",)
+
+    def __init__(self, read: Callable[[Any], Any], **options: Any) -> None:
+        self.__dict__["read"] = read
+        super().__init__(**options)
+
+    def loss_noise(self, n_rows: int) -> dict[str, Any]:
+        return {"noise": torch.zeros(n_rows)}
+
+    def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
+        return {"weight": 1.0}
+
+    def loss(self, rows: tk.engine.TensorBatch) -> tk.engine.Loss:
+        return tk.engine.Loss(super().loss(rows).per_row + self.read(rows))
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("table", ["inputs", "extras"])
+def test_a_loss_that_reads_what_is_not_there_is_told_what_is(table: str, engine: Any) -> None:
+    policy = Reading(lambda rows: getattr(rows, table)["nosie"], engine=engine)
+    rule = (
+        r"Reading: the loss of gradient step 'actor' raised KeyError\('nosie'\): rows\.inputs has 'weight', 'noise' "
+        r"\(what loss_noise and loss_inputs return\), rows\.extras 't' \(what the policy's columns name\)"
+    )
+    batch = batch_of(8, action=np.zeros((8, 2), np.float32), extras={"t": np.zeros(8, np.int64)})
+    with pytest.raises(tk.ConfigError, match=rule) as caught:
+        policy.update(batch, step=0)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert policy.n_updates == 0

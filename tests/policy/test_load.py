@@ -133,7 +133,9 @@ def test_a_network_of_ones_own_is_loaded_into_a_policy_made_like_it(tmp_path: Pa
     with torch.no_grad():
         policy.network.module.body[0].weight.add_(1.0)  # type: ignore[union-attr, operator]  # moved
     policy.save(tmp_path)
-    with pytest.raises(tk.errors.CheckpointError, match=r"was not by our `for_envs`: make one like it and give it"):
+    with pytest.raises(
+        tk.errors.CheckpointError, match=r"as no `for_envs` of trainkit made it: make one like it and give it"
+    ):
         tk.load_policy(tmp_path)
     loaded = tk.load_policy(tmp_path, policy=with_own())
     assert_array_equal(loaded.predict(OBS), policy.predict(OBS))

@@ -246,7 +246,7 @@ class ReplayBuffer(HasSpaces):
         Args:
             batch_size: B, at least 1. None returns every row once, without sampling, environment by environment from
                 the oldest; all weights are 1 then.
-            horizon: which return to compute: `policy.horizon` to learn from it, `Horizon()` for one step.
+            horizon: which return to compute, never None: `policy.horizon` to learn from it, `Horizon()` for one step.
             step: the environment step, for schedules.
             columns: what to return in `extras`: "n" (real steps of the window), "t" (step in the episode), "episode"
                 (its number in its environment), "env_id", "terminated", "truncated" (of the row itself), "weight"
@@ -255,6 +255,7 @@ class ReplayBuffer(HasSpaces):
                 every later row of the episode), or a stored column.
 
         Raises:
+            ConfigError: no horizon is given.
             EmptyBufferError: there is no row.
         """
         return self._sample(1, batch_size, horizon, step, columns)[0]
@@ -318,7 +319,7 @@ class ReplayBuffer(HasSpaces):
             length: rows to learn from, at most.
             burn_in: rows before them; where an episode starts, as many as there are rows, since its state is known.
                 None begins every sequence with its episode.
-            horizon: which return to compute: `policy.horizon` to learn from it.
+            horizon: which return to compute, never None: `policy.horizon` to learn from it.
             step: the environment step, for schedules.
             columns: what to return in `extras`, [T, B, ...] each, as in `sample`.
 

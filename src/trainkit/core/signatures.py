@@ -165,7 +165,8 @@ def _check_call(
         if name == made and name not in signature.annotations:
             problems.append(f"{subject} makes the {name} itself: give yours to {owner.__name__}({name}, ...)")
         elif name not in known and name in options and not forwards:
-            hint = option_hint(name, known, options_by_owner()) or _all_of(function)
+            of_subclass = _passed_on_by(function, owner)
+            hint = option_hint(name, {**of_subclass, **known}, options_by_owner()) or _all_of(function, of_subclass)
             problems.append(f"{subject}: unknown option {name!r}{hint}")
             is_unknown = True
         elif name in by_position and name in options:
@@ -182,8 +183,22 @@ def _check_call(
         raise ConfigError("\n".join(problems)) from error
 
 
-def _all_of(function: Function) -> str:
-    """Return the end of an error that lists all that a function or method takes; "" for what makes an object."""
+def _passed_on_by(function: Function, owner: Any) -> dict[str, Any]:
+    """Return all options of a subclass whose constructor passed its `**` on to this one; empty for other calls."""
+    if function.__name__ != "__init__" or inspect.unwrap(owner.__init__) is function:
+        return {}
+    first: Function = inspect.unwrap(owner.__init__)
+    taken = {**_Signature.of(first).annotations, **_known_options(first, owner)[0]}  # its own, then those of its bases
+    return {name: annotation for name, annotation in taken.items() if name != "self"}
+
+
+def _all_of(function: Function, of_subclass: Mapping[str, Any]) -> str:
+    """Return the end of an error that lists all that a function, method or subclass takes; "" for others.
+
+    Those are the constructors of trainkit, which take more than a line has room for.
+    """
+    if of_subclass:
+        return f": it takes {', '.join(of_subclass)}"
     signature = _Signature.of(function)
     if signature.positional[:1] == ["cls"] or function.__name__.startswith("__"):
         return ""

@@ -1,6 +1,6 @@
 """How a policy learns: its gradient steps in their order, its target networks, and what is reported of an update."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,14 +46,28 @@ class StepResults:
         """Return the outputs of the step that a later one reads."""
         return {} if reads is None else self.outputs[reads]
 
-    def check_is_read(self, name: str, missing: KeyError) -> None:
-        """Raise `ConfigError` if what a gradient step's loss has missed is an output of an earlier step."""
+    def explained(self, name: str, missing: KeyError, inputs: Mapping[str, Any], columns: Iterable[str]) -> ConfigError:
+        """Return the error of a loss that looked up a name that is not there.
+
+        Args:
+            name: of the gradient step.
+            missing: what its loss raised.
+            inputs: `rows.inputs`.
+            columns: the names in `rows.extras`.
+        """
+        key = missing.args[0] if missing.args else None
         for earlier, outputs in self.outputs.items():
-            if missing.args and missing.args[0] in outputs:
-                raise ConfigError(
-                    f"{self._subject}: the loss of gradient step {name!r} reads {missing.args[0]!r}, an output of "
+            if key in outputs:
+                return ConfigError(
+                    f"{self._subject}: the loss of gradient step {name!r} reads {key!r}, an output of "
                     f"{earlier!r}, which it must declare: add_gradient_step({name!r}, ..., reads={earlier!r})"
-                ) from missing
+                )
+        of_inputs, of_extras = (", ".join(map(repr, names)) or "nothing" for names in (inputs, columns))
+        return ConfigError(
+            f"{self._subject}: the loss of gradient step {name!r} raised KeyError({key!r}): rows.inputs has "
+            f"{of_inputs} (what loss_noise and loss_inputs return), rows.extras {of_extras} (what the policy's columns "
+            "name): return it from one of them, or correct the name"
+        )
 
     def add(self, name: str, results: Mapping[str, Any]) -> None:
         """Add a step's results.
@@ -168,8 +182,7 @@ class Learning:
             try:
                 taken = minimize() if policy.device == CPU else self.with_room(minimize, step)
             except KeyError as error:
-                results.check_is_read(name, error)
-                raise
+                raise results.explained(name, error, own[1], policy.columns) from error
             self._record(name, taken, step)
             results.add(name, taken.results)
         policy.enter(training=False)

@@ -366,7 +366,9 @@ def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any],
         config = manifest.get("policy") if name is None else manifest.get("policies", {}).get(name)
         kind = None if config is None else _exported_policies().get(str(config.get("class")))
     if config is None or kind is None:
-        raise CheckpointError(f"{folder} does not say how its policy was made, which was not by our `for_envs`: {give}")
+        raise CheckpointError(
+            f"{folder} does not say how its policy was made, as no `for_envs` of trainkit made it: {give}"
+        )
     remedy = f"it does not say how its policy was made; {give}"
     with decoding(folder, "a policy's config", remedy=remedy):
         reject_unknown("load_policy", arguments, [*options_of(load_policy), *options_of(kind.for_envs)])
