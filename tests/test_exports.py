@@ -1,11 +1,16 @@
 """The public names: exactly these at the top and in each namespace, importable, each with a docstring of its own."""
 
+import functools
+import inspect
+import re
 import tomllib
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
 import trainkit
 from tests import stubs
@@ -117,6 +122,22 @@ def test_a_public_name_has_a_docstring_of_its_own(path: str) -> None:
     doc = getattr(module, name).__doc__
     assert doc
     assert not doc.startswith(f"{name}("), "this is what dataclass and NamedTuple write when nobody else does"
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_help_on_how_a_module_is_made_and_called_is_not_torchs(path: str) -> None:
+    kind: Any = functools.reduce(getattr, path.split("."), trainkit)
+    if not (inspect.isclass(kind) and issubclass(kind, torch.nn.Module)):
+        return
+    assert inspect.getdoc(kind.__init__) != inspect.getdoc(torch.nn.Module.__init__)
+    if kind.forward is not torch.nn.Module.forward:  # else it is not called
+        assert kind.forward.__doc__
+
+
+def test_help_on_rows_and_actions_has_their_shapes_and_units() -> None:
+    for kind in (trainkit.engine.TensorBatch, trainkit.policy.ActOutput):
+        described = re.findall(r"^    (\w+): \S", inspect.getdoc(kind) or "", re.MULTILINE)
+        assert described == list(kind._fields)
 
 
 def test_the_stubs_for_type_checkers_have_the_public_names() -> None:

@@ -66,11 +66,17 @@ class Transition(NamedTuple):
 
 
 class ActOutput(NamedTuple):
-    """A policy's output for K observations."""
+    """A policy's output for K observations.
 
-    action: NDArray[Any]  # [K, ...]
-    extras: Mapping[str, NDArray[Any]]  # stored with the step: log_prob, value, action_prob
-    state: Any  # passed to the next `act`, opaque to the caller
+    Attributes:
+        action: an array [K, ...]; of a Box in the units of the space and inside it.
+        extras: {column: [K, ...]}, stored with the step, as the policy's `extras_spec` says: log_prob, value; often {}.
+        state: passed to the next `act`, opaque to the caller; None without a memory.
+    """
+
+    action: NDArray[Any]
+    extras: Mapping[str, NDArray[Any]]
+    state: Any
 
 
 def check_act_output(policy: object, output: object) -> None:

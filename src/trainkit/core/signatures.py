@@ -60,7 +60,9 @@ def checked(public: Public) -> Public:
         setattr(public, "__init__", _empty_init(public))  # noqa: B010  # mypy allows no assignment to it
     for name, member in list(vars(public).items()):
         if name == "__init__":
-            setattr(public, name, _with_known_options(_checked_function(member), public))
+            constructor = _with_known_options(_checked_function(member), public)
+            constructor.__doc__ = member.__doc__ or f"Make a {public.__name__}; its class describes the arguments."
+            setattr(public, name, constructor)
         elif isinstance(member, classmethod) and not name.startswith("_"):
             setattr(public, name, classmethod(_with_known_options(_checked_function(member.__func__), public)))
     read_only(public)

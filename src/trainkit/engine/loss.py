@@ -91,19 +91,35 @@ class TensorBatch(NamedTuple):
 
     Of a policy whose networks have a memory they are the rows of sequences, and observations are what its networks
     resolve: `self.network(rows.obs)` has passed over what came before.
+
+    Attributes:
+        obs: features [B, ...], as networks take them: what `preprocess` made of observations.
+        action: [B] of a Discrete space, from 0, else [B, ...]; of a Box in the units of the space, which
+            `self.action_scale.to_unit(rows.action)` converts to policy units.
+        reward: [B], the sum of the window's rewards, discounted.
+        discount: [B], gamma ** m after m real steps, and 0 after a termination: the target is
+            `rows.reward + rows.discount * value(rows.next_obs)`.
+        next_obs: features [B, ...] after the window.
+        weight: importance weights [B], of each row, or sequence; the engine applies them.
+        legal: [B, A], the mask of obs; None without one.
+        next_legal: [B, A], the mask of next_obs.
+        extras: {column: [B, ...]}, those that the policy's `columns` names.
+        inputs: what the policy's `loss_inputs` and `loss_noise` returned, and the outputs of the step that this one
+            reads.
+        reduce: to the loss of what the buffer sampled.
     """
 
     obs: Any
-    action: Tensor  # [B] of a Discrete space, else [B, ...]
-    reward: Tensor  # [B]
-    discount: Tensor  # [B]
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
     next_obs: Any
-    weight: Tensor  # of each row, [B], or sequence
-    legal: Tensor | None  # [B, A], of obs
-    next_legal: Tensor | None  # [B, A], of next_obs
-    extras: Mapping[str, Tensor] = MappingProxyType({})  # {column: [B, ...]}, those that the policy's `columns` names
-    inputs: Any = MappingProxyType({})  # what the policy's `loss_inputs` returned, and earlier losses' outputs
-    reduce: Reduction = ROWS  # to the loss of what the buffer sampled
+    weight: Tensor
+    legal: Tensor | None
+    next_legal: Tensor | None
+    extras: Mapping[str, Tensor] = MappingProxyType({})
+    inputs: Any = MappingProxyType({})
+    reduce: Reduction = ROWS
 
 
 def tensor_batch(columns: Columns, preprocess: nn.Module, frames: Any = None) -> TensorBatch:

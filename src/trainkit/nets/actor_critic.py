@@ -76,6 +76,7 @@ class ActorCriticNetwork(SeededModule):
         return self.actor_torso
 
     def forward(self, features: Any) -> ActorCriticOutput:
+        """Return the actor's outputs [B, width] and the critic's values [B] for features [B, ...]."""
         x = self.actor_torso(self._of_actor(features))
         y = x if self.critic_torso is None else self.critic_torso(features)
         return ActorCriticOutput(self.actor(x), self.critic(y).squeeze(1))
@@ -93,6 +94,9 @@ class ActorCriticNetwork(SeededModule):
 @checked
 class ActorNetwork(SeededModule):
     """Actor network: `width` outputs per observation, the parameters of a distribution of actions.
+
+    The outputs are unbounded, as no activation follows the last layer: those of a deterministic actor are in policy
+    units, [-1, 1], after `.tanh()`.
 
     Args:
         shapes: the features' shapes, `Preprocess(space).shapes`.
@@ -123,6 +127,7 @@ class ActorNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any) -> Tensor:
+        """Return unbounded outputs [B, width] for features [B, ...], as `rows.obs` or `preprocess(obs)`."""
         outputs: Tensor = self.head(self.encoder(features))
         return outputs
 
@@ -130,6 +135,9 @@ class ActorNetwork(SeededModule):
 @checked
 class CriticNetwork(SeededModule):
     """Critic networks: `n_critics` values of an action, [B, C]; critics share only the encoder, as of images.
+
+    The critics are stacked: each layer has the weights [C, out, in] and the biases [C, 1, out], and their gradients
+    have these shapes.
 
     Args:
         shapes: the features' shapes, `Preprocess(space).shapes`.
@@ -169,6 +177,7 @@ class CriticNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any, action: Tensor) -> Tensor:
+        """Return values [B, C] for features [B, ...] and actions [B, D], in policy units by convention."""
         x = torch.cat([self.encoder(features), action], dim=1)
         x = x.expand(self.n_critics, *x.shape)
         last = len(self.layers) - 1

@@ -65,6 +65,7 @@ class ImageCNN(SeededModule):
         norm: Norm | None = None,
         channels_last: bool = False,
     ) -> None:
+        """Make the convolutions for images of the shape (C, H, W); the options are those of `Encoder`."""
         _check_shape(type(self).__name__, shape, SMALLEST_IMAGE)
         super().__init__()
         channels, height, width = shape
@@ -79,6 +80,7 @@ class ImageCNN(SeededModule):
         self.draw()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return features [B, F] of images [B, C, H, W]."""
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         for position, convolution in enumerate(self.convolutions):
@@ -135,6 +137,7 @@ class MinAtarCNN(SeededModule):
         self.draw()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return features [B, F] of images [B, C, H, W]."""
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         x = self.convolution(x)
@@ -184,6 +187,7 @@ class ImpalaCNN(SeededModule):
         self.draw()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return features [B, F] of images [B, C, H, W]."""
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         for section in self.sections:

@@ -176,6 +176,7 @@ class MLP(SeededModule):
         self.draw()
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return outputs [B, out] for inputs [B, in]; noisy layers add noise [B or 1, noise_size], None adds none."""
         noises: Iterator[Tensor] | None = None
         if noise is not None and self.noise_size:
             noises = iter(torch.split(noise, self._noise_sizes, dim=1))

@@ -180,6 +180,13 @@ class QNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any, noise: Tensor | None = None, legal: Tensor | None = None) -> Prediction:
+        """Return outputs [B, A, W] for features [B, ...].
+
+        Args:
+            features: of observations.
+            noise: [B or 1, noise_size], of noisy layers; None is the mean network.
+            legal: [B, A], the actions over which dueling heads average; None for all.
+        """
         return Prediction(self.heads(self.encoder(features), noise, legal))
 
     def map_outputs(self, matrix: Tensor, offset: Tensor) -> list[nn.Parameter]:
@@ -251,6 +258,14 @@ class ImplicitQNetwork(SeededModule):
         self.draw()
 
     def forward(self, features: Any, noise: Tensor | None, legal: Tensor | None, fractions: Tensor) -> Prediction:
+        """Return quantiles [B, A, W] for features [B, ...] at fractions [B, W] or [1, W].
+
+        Args:
+            features: of observations.
+            noise: [B or 1, noise_size], of noisy layers; None is the mean network.
+            legal: [B, A], the actions over which dueling heads average; None for all.
+            fractions: of the quantiles.
+        """
         x = self.encoder(features).unsqueeze(1) * self.embedding(fractions)  # [B, W, F]
         rows, width, _ = x.shape
         noise, legal = (

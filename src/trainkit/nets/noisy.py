@@ -50,6 +50,7 @@ class NoisyLinear(nn.Module):
             self.bias_sigma.fill_(self.sigma0 * bound)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return outputs [B, out] for inputs [B, in] and noise [B or 1, noise_size]; None is the mean network."""
         if noise is None:
             return functional.linear(x, self.weight, self.bias)
         noise = noise.to(self.weight.dtype)  # bfloat16 where a policy learns in it

@@ -102,6 +102,7 @@ class Preprocess(nn.Module):
         self.indices: Any = _map_space(add_normalizer, self._space)  # of each leaf's normalizer, None where it has none
 
     def forward(self, obs: Any) -> Any:
+        """Return the features of observations [B, ...], tensors on the device in the structure of the space."""
         unmasked = without_mask(obs)
         if self.is_identity and unmasked.dtype == torch.float32:
             return unmasked

@@ -32,6 +32,7 @@ class Memory(nn.Module):
     """
 
     def __init__(self, n_features: int, state_size: int) -> None:
+        """Store the sizes of outputs and states."""
         super().__init__()
         self.n_features, self.state_size = n_features, state_size
 
