@@ -31,13 +31,17 @@ class TD3Policy(tk.Policy):
         self.target_critics = self.add_target("critic", self.critics, delayed)
 
     def act(self, obs: Any, *, explore: bool = False, **_: Any) -> tk.policy.ActOutput:
-        unit = self.engine.call("act", self.greedy_unit, obs)["unit"]  # [K, D], an array
+        unit = self.engine.call("greedy", self.greedy, obs)["unit"]  # [K, D], an array
         if explore:
             unit = unit + EXPLORATION * self.rng.standard_normal(unit.shape, np.float32)
-        return tk.policy.ActOutput(self.action_scale.to_space(unit.reshape(-1, *self.action_scale.low.shape)), {}, None)
+        return tk.policy.ActOutput(self.in_space(unit), {}, None)
 
-    def greedy_unit(self, obs: Any) -> dict[str, Tensor]:
-        return {"unit": self.actor(self.preprocess(obs)).tanh()}
+    def greedy(self, obs: Any) -> dict[str, Tensor]:  # for `act` and `export`
+        unit = self.actor(self.preprocess(obs)).tanh()  # [K, D]
+        return {"action": self.in_space(unit), "unit": unit}
+
+    def in_space(self, unit: Any) -> Any:
+        return self.action_scale.to_space(unit.reshape(-1, *self.action_scale.low.shape))
 
     def loss_noise(self, n_rows: int) -> dict[str, Any]:
         return {"noise": torch.randn(n_rows, self.n_dimensions, generator=self.generator, device=self.device)}

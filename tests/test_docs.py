@@ -77,6 +77,17 @@ def test_lines_of_code_on_the_pages_of_algorithms_are_in_the_sources() -> None:
     assert [one for one in shown if not any(" ".join(one[1].split()) in source for source in sources)] == []
 
 
+def test_excerpts_on_the_page_of_custom_algorithms_are_lines_of_examples() -> None:
+    sources = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+    known = {" ".join(line.split()) for source in sources for line in source.splitlines()}
+    blocks = re.findall(
+        r"^```text\n(.*?)^```$", (DOCS / "howto" / "custom_algorithms.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    shown = [" ".join(line.split()) for block in blocks for line in block.splitlines() if line]
+    assert len(shown) > 10
+    assert [line for line in shown if line not in known] == []
+
+
 def test_every_page_has_a_description_of_its_own() -> None:
     """Search engines show it: a sentence or two, in the front matter."""
     found = {

@@ -20,7 +20,7 @@ from tests.helpers.accelerator import load_pretend_device
 from tests.helpers.learning import Spaces, assert_same, batch_of, parameters_of, small_net
 from tests.helpers.tape import TapeCapture
 from tests.test_examples import load
-from trainkit import Adam, ConfigError, Policy, Target, TorchOptimizer, TransitionBatch
+from trainkit import Adam, Clip, ConfigError, Policy, Target, TorchOptimizer, TransitionBatch
 from trainkit.engine import Loss, TensorBatch, cuda_graph
 from trainkit.errors import DivergedError
 
@@ -189,6 +189,28 @@ def test_an_output_that_is_read_undeclared_is_an_error_with_the_remedy() -> None
         policy.update(of_rows(0), step=0)
 
 
+# ---- what is left in `.grad` ----
+
+
+@pytest.mark.parametrize("by", ["global_norm", "norm", "value"])
+def test_gradients_are_those_after_the_clip(by: Any, engine: dict[str, Any]) -> None:
+    clipped, plain = (Regression(of_step={"clip": clip}, **engine) for clip in (Clip(1e-2, by=by), None))
+    for policy in (clipped, plain):
+        policy.update(of_rows(0), step=0)
+    wanted = [parameter.grad for parameter in plain.critic.parameters()]
+    size = torch.nn.utils.get_total_norm(wanted)
+    if by == "global_norm":
+        wanted = [gradient * (1e-2 / size) for gradient in wanted]
+    elif by == "norm":
+        wanted = [gradient * (1e-2 / gradient.norm()).clamp(max=1.0) for gradient in wanted]
+    else:
+        wanted = [gradient.clamp(-1e-2, 1e-2) for gradient in wanted]
+    for parameter, gradient in zip(clipped.critic.parameters(), wanted, strict=True):
+        assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
+    assert clipped.read_metrics()["critic_grad_norm"] == pytest.approx(float(size), rel=1e-5)
+    assert next(clipped.actor.parameters()).grad is None  # whose step is not due, and the critic's leaves it
+
+
 # ---- after ----
 
 
@@ -325,6 +347,10 @@ def test_six_frames_lie_between_an_update_and_its_loss() -> None:
 def test_td3_has_the_gradients_of_a_hand_written_loop() -> None:
     envs = Spaces(action_space=PUSH)
     policy = load("td3").TD3Policy(envs, hidden=(16, 16), device="cpu", seed=0, engine="numpy")
+    with torch.no_grad():  # so that values depend on actions, else a wrong smoothing would hardly show
+        for network in (policy.critics, policy.target_critics):
+            for weight in network.parameters():
+                weight.mul_(2.0)
     for step in range(1, 301):
         rows = pushes(step)
         weights = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
@@ -334,12 +360,16 @@ def test_td3_has_the_gradients_of_a_hand_written_loop() -> None:
 
         plain = HandWritten(weights)
         plain.critic_loss(rows, noise).backward()  # type: ignore[no-untyped-call]  # torch's own
-        assert_gradients_are(policy.critics, plain.gradient("critics."))
+        for i in range(2):
+            assert_networks_agree([own.grad[i] for own in policy.critics.parameters()], plain.gradients("critics.", i))
         if step % 2 == 0:
             moved = {f"critics.{path}": own.detach() for path, own in policy.critics.named_parameters()}
             plain = HandWritten({**weights, **moved})
             plain.actor_loss(rows).backward()  # type: ignore[no-untyped-call]  # torch's own
-            assert_gradients_are(policy.actor, plain.gradient("actor."))
+            assert_networks_agree([own.grad for own in policy.actor.parameters()], plain.gradients("actor."))
+        else:
+            for path, own in policy.actor.named_parameters():
+                assert torch.equal(own, weights[f"actor.{path}"])
         for online, target in ((policy.actor, policy.target_actor), (policy.critics, policy.target_critics)):
             name = "target_actor" if target is policy.target_actor else "target_critics"
             for path, own in target.named_parameters():
@@ -348,6 +378,12 @@ def test_td3_has_the_gradients_of_a_hand_written_loop() -> None:
                 assert_close(own.detach(), wanted.detach(), rtol=1e-6, atol=1e-7)
     assert policy.engine.name == "numpy"
     assert policy.read_metrics()["actor_lr"] == pytest.approx(1e-3)
+
+
+def assert_networks_agree(own: list[Tensor], wanted: list[Tensor]) -> None:
+    """Compare the gradients of a network by their norm."""
+    mine, theirs = (torch.cat([gradient.flatten() for gradient in both]).double() for both in (own, wanted))
+    assert float((mine - theirs).norm()) <= 1e-5 * float(theirs.norm())
 
 
 def pushes(seed: int) -> TransitionBatch:
@@ -393,5 +429,6 @@ class HandWritten:
         value = self.critic("critics", 0, obs, self.actor("actor", obs))
         return -(torch.from_numpy(rows.weight) * value).sum() / len(value)
 
-    def gradient(self, prefix: str) -> Tensor:
-        return torch.cat([own.grad.flatten() for path, own in self.weights.items() if path.startswith(prefix)])
+    def gradients(self, prefix: str, of_critic: int | slice = slice(None)) -> list[Tensor]:
+        found = [own.grad for path, own in self.weights.items() if path.startswith(prefix)]
+        return [gradient[of_critic] for gradient in found if gradient is not None]
