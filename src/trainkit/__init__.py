@@ -26,12 +26,9 @@ from trainkit import (
     errors,
     loggers,
     nets,
-    plot,
     policy,
-    presets,
     schedules,
     simulators,
-    testing,
     trainer,
 )
 from trainkit.buffer import (
@@ -186,16 +183,23 @@ __all__ = [
 __dir__, _of_extension = attach(__name__, __all__)
 
 
+_ABOVE = ("plot", "presets", "testing", "zoo")  # the kernel; imported when they are first used
+
+
 def __getattr__(name: str) -> Any:
-    """Return what is imported when it is first used: `zoo`, and the names of extensions; else raise with a hint."""
-    if name == "zoo":
-        return importlib.import_module("trainkit.zoo")
+    """Import what is imported when it is first used, a namespace or a name of an extension; else raise with a hint."""
+    if name in _ABOVE:
+        return importlib.import_module(f"{__name__}.{name}")
     with contextlib.suppress(AttributeError):
         return _of_extension(name)
-    spaces = [globals()[space] for space in __all__ if space in globals() and f"{__name__}.{space}" in sys.modules]
+    spaces = [importlib.import_module(f"{__name__}.{space}") for space in __all__ if _is_namespace(space)]
     known = {own: f"{space.__name__.removeprefix('trainkit.')}.{own}" for space in spaces for own in space.__all__}
     hint = "" if name.startswith("_") else class_hint(name, {**known, **{own: own for own in __all__}})
     if hint and sys._getframe(1).f_code.co_name == "_handle_fromlist":
         # `from trainkit import name` would replace an AttributeError by an error of its own, without the hint
         raise ImportError(f"cannot import name {name!r} from 'trainkit'{hint}", name=name)
     raise AttributeError(f"module 'trainkit' has no attribute {name!r}{hint}")
+
+
+def _is_namespace(name: str) -> bool:
+    return name in _ABOVE or f"{__name__}.{name}" in sys.modules
