@@ -30,7 +30,7 @@ def made(n: int = 3, *, haunts: bool = False, **options: Any) -> tuple[Envs, lis
 
 def games_of(envs: Envs) -> list[Any]:
     backend: Any = envs._backend
-    return [driver.game for driver in getattr(backend, "backend", backend).runner.envs]
+    return [driver.game for driver in backend.environments.runner.envs]
 
 
 def returns_of(game: int, episode: int) -> list[float]:

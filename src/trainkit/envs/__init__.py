@@ -1,5 +1,6 @@
 """Environments: made, stepped and validated, whatever backend and autoreset mode they have."""
 
+from trainkit.core.extensions import attach
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.spaces import ActionStructure, flat_actions
 from trainkit.envs.agent_groups import group_agents
@@ -8,34 +9,18 @@ from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
 from trainkit.envs.game_state import ObserveState
 from trainkit.envs.make import make_envs
-from trainkit.envs.processors import (
-    AgentId,
-    DiscretizeActions,
-    Flatten,
-    MapActions,
-    MapObs,
-    PreviousStep,
-    Processor,
-    TimeFeature,
-)
 
 __all__ = [
-    "AgentId",
     "ActionStructure",
-    "DiscretizeActions",
     "EnvContext",
     "EnvSpaces",
     "Envs",
     "Finding",
-    "Flatten",
-    "MapActions",
-    "MapObs",
     "ObserveState",
-    "PreviousStep",
-    "Processor",
-    "TimeFeature",
     "check_env",
     "flat_actions",
     "group_agents",
     "make_envs",
 ]
+
+__dir__, __getattr__ = attach(__name__, __all__)

@@ -22,6 +22,7 @@ from trainkit.envs.backends import (
     Begun,
     Failure,
     Fingerprint,
+    HasEnvironments,
     Ids,
     ListInfos,
     Options,
@@ -42,7 +43,7 @@ _NAMES = ("observations", "rewards", "terminated", "truncated", "infos")  # of a
 _ONE = {"observations": "an observation", "rewards": "a reward"}
 
 
-class GamesBackend:
+class GamesBackend(HasEnvironments):
     """Games of several agents; row `game * number of agents + agent` is one agent of one game.
 
     An agent's row is open from its action until it is observed again or its episode ends; the rewards in between are

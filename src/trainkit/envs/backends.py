@@ -7,7 +7,8 @@ observed again only when it is to act again. Until then the row is open, and the
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import Obs
-from trainkit.core.errors import ConfigError, EnvError
+from trainkit.core.errors import CheckpointError, ConfigError, EnvError
 from trainkit.core.protocols import EnvSpaces
+from trainkit.core.stats import Summary
 
 Ids = NDArray[np.intp]
 Seeds = Sequence[int]
@@ -204,14 +206,27 @@ class Runner(Protocol):
         ...
 
 
+Players = Callable[[Ids], list[str]]  # the names of the policies that control rows [K]
+
+
 class Backend(Protocol):
-    """Drive the rows of N environments: see `single`, `agents` and `vector` for the implementations."""
+    """Drive the rows of N environments: see `single`, `agents` and `vector` for the implementations.
+
+    One may stand around another, `AroundBackend`; `HasEnvironments` is the base of those that do not.
+    """
 
     n: int
+    agents: tuple[str, ...]  # the names of the rows of a game, in order; empty where an environment has one agent
+    source: str  # of the observations, for messages, such as " (through its processors)"
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     takes_options: bool  # whether `begin` passes on the options of a reset
     seeds_episodes: bool  # whether every episode begins with its own seed, so that it can be replayed
+
+    @property
+    def spent(self) -> Spent:
+        """Seconds that backends around the environments take."""
+        ...
 
     @property
     def in_flight(self) -> Ids:
@@ -253,6 +268,138 @@ class Backend(Protocol):
     def detach(self) -> None:
         """Leave the environments open; no method is called afterwards."""
         ...
+
+    def use_players(self, players: Players) -> None:
+        """Receive the function that returns the names of the policies that control rows [K]."""
+        ...
+
+    def take_metrics(self) -> dict[str, Summary]:
+        """Return what was logged since the last call, by name."""
+        ...
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the states of the backends that stand around the environments, the innermost first."""
+        ...
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Restore saved states."""
+        ...
+
+    def replace_environments(self, backend: "Backend") -> "Backend":
+        """Put another backend of the same spaces in the place of the one that has the environments.
+
+        Returns:
+            What drives them from now on: this backend, where it stands around them, else the other one.
+        """
+        ...
+
+    @property
+    def environments(self) -> "Backend":
+        """The backend that has the environments: this one, or the innermost that it stands around."""
+        ...
+
+
+class HasEnvironments:
+    """Base class of backends that stand around no other: nothing is logged, and nothing saved."""
+
+    agents: tuple[str, ...] = ()
+    source = ""
+
+    @cached_property
+    def spent(self) -> Spent:
+        """Seconds spent by the backends around this one."""
+        return Spent()
+
+    @property
+    def environments(self) -> Any:
+        return self
+
+    def use_players(self, players: Players) -> None:
+        """Ignore who controls the rows."""
+
+    def take_metrics(self) -> dict[str, Summary]:
+        return {}
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return []
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        if states:
+            raise CheckpointError(f"{len(states)} processors were saved, but there are 0: make_envs as before")
+
+    def replace_environments(self, backend: Backend) -> Backend:
+        return backend
+
+
+class AroundBackend:
+    """Base class of backends that stand around another: what they do not override is the other one's.
+
+    Attributes:
+        inner: the other one; another one of the same spaces may take its place.
+    """
+
+    source = ""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.n, self.agents, self.spent = inner.n, inner.agents, inner.spent
+        self.takes_options, self.seeds_episodes = inner.takes_options, inner.seeds_episodes
+        self.observation_space, self.action_space = inner.observation_space, inner.action_space
+
+    @property
+    def in_flight(self) -> Ids:
+        return self.inner.in_flight
+
+    @property
+    def environments(self) -> Backend:
+        return self.inner.environments
+
+    def replace_environments(self, backend: Backend) -> "Backend":
+        self.inner = self.inner.replace_environments(backend)
+        return self
+
+    def reset(self, seeds: Seeds, options: Options) -> Begun:
+        return self.inner.reset(seeds, options)
+
+    def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
+        return self.inner.step(action, env_ids, work)
+
+    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+        return self.inner.begin(env_ids, seeds, options)
+
+    def rebuild(self, env_id: int) -> None:
+        self.inner.rebuild(env_id)
+
+    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
+        return self.inner.call(name, args, env_ids)
+
+    def fingerprints(self) -> list[Fingerprint]:
+        return self.inner.fingerprints()
+
+    def use_players(self, players: Players) -> None:
+        self.inner.use_players(players)
+
+    def take_metrics(self) -> dict[str, Summary]:
+        return self.inner.take_metrics()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        self.inner.load_state_dict(states)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def detach(self) -> None:
+        self.inner.detach()
+
+
+@runtime_checkable
+class StandsAround(Protocol):
+    """What makes a backend around another, such as a processor."""
+
+    def around(self, backend: Backend) -> Backend: ...
 
 
 def packed_request(name: str, content: Any) -> bytes:

@@ -19,9 +19,8 @@ from trainkit.core.joint_spaces import AgentView
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
 from trainkit.envs.actors import Actor, ActorRunner
-from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, RawStep, Spent, Work
+from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, Players, RawStep, Work
 from trainkit.envs.ownership import Ownership, Use, for_owner
-from trainkit.envs.processors import Players, Processed
 from trainkit.envs.recovery import PlayedActions, Restarts, differences
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.validation import ActionValidator, StepValidator, Where, check_rendered
@@ -106,7 +105,7 @@ class Envs:
             self.action_space,
             mask_key=mask_key,
             lives_key=lives_key,
-            source=" (through its processors)" if isinstance(backend, Processed) else "",
+            source=backend.source,
         )
         self.observation_space = stacked_space(self._validator.frame_space, stack)
         self._current = CurrentEpisodes(self.n, seed, self.agents)
@@ -117,7 +116,7 @@ class Envs:
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
         self._unsent: tuple[NDArray[Any], Ids] | None = None  # actions to send again with the next step
-        self.spent = backend.spent if isinstance(backend, Processed) else Spent()  # seconds, ever
+        self.spent = backend.spent  # seconds, ever
         self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self.ownership = Ownership(f"the environments of {name}")
 
@@ -147,9 +146,8 @@ class Envs:
         return {**({} if self.config is None else self.config.arguments()), **live}
 
     def use_players(self, players: Players) -> None:
-        """Give processors the function that returns the names of the policies that control rows [K] of games."""
-        if isinstance(self._backend, Processed):
-            self._backend.use_players(players)
+        """Receive the function that returns the names of the policies that control rows [K]."""
+        self._backend.use_players(players)
 
     def seed(self, root: int) -> None:
         """Seed every episode that begins from now on by (root, environment, episode)."""
@@ -282,7 +280,7 @@ class Envs:
     def rebuild(self, env_kwargs: Mapping[str, Any]) -> None:
         """Make every environment again, with other arguments of its constructor or factory; a reset must follow.
 
-        Processors keep their state. If an environment cannot be made, all stay as they were.
+        Backends around them keep their state. If an environment cannot be made, all stay as they were.
 
         Args:
             env_kwargs: as in `make_envs`, instead of those given there.
@@ -302,9 +300,8 @@ class Envs:
             raise ConfigError(
                 f"Envs.rebuild.env_kwargs must be a dict of the constructor's arguments, got {env_kwargs!r}"
             )
-        config, processed = self.config.with_env_kwargs(env_kwargs), self._backend
+        config, former = self.config.with_env_kwargs(env_kwargs), self._backend.environments
         backend = config.make_backend()
-        former = processed.backend if isinstance(processed, Processed) else processed
         if backend.n != former.n or any(
             getattr(backend, space) != getattr(former, space) for space in ("observation_space", "action_space")
         ):
@@ -314,10 +311,7 @@ class Envs:
                 f"{backend.action_space}, than {former.observation_space} -> {former.action_space}: make_envs others, "
                 "and a policy for them"
             )
-        if isinstance(processed, Processed):
-            processed.backend = backend
-        else:
-            self._backend = backend
+        self._backend = self._backend.replace_environments(backend)
         self.config = config
         self.restarts.failed.clear()
         former.close()
@@ -351,8 +345,8 @@ class Envs:
         return runner.actors if isinstance(runner, ActorRunner) else ()
 
     def take_metrics(self) -> dict[str, Summary]:
-        """Return what the processors logged since the last call, by name."""
-        return self._backend.take_metrics() if isinstance(self._backend, Processed) else {}
+        """Return what the backend logged since the last call, by name."""
+        return self._backend.take_metrics()
 
     def render(self, env_ids: Ids | None = None) -> list[NDArray[np.uint8]]:
         """Return an image of each, [height, width, 3]; environments must be made with `render_mode="rgb_array"`."""
@@ -372,18 +366,17 @@ class Envs:
             self._backend.detach()
 
     def state_dict(self, *, with_running: bool = True) -> dict[str, Any]:
-        """Return the seeds of the next episodes, the processors' state, and replay data of the current episodes."""
+        """Return the seeds of the next episodes, the backend's state, and replay data of the current episodes."""
         played = self._played.state_dict(self.obs, self.in_flight) if with_running else None
         state: dict[str, Any] = {"root": self.root, "episodes": self.episodes.copy(), "played": played}
         if played is not None:
             state["fingerprints"] = self._backend.fingerprints()
-        return state | ({"processors": self._backend.state_dict()} if isinstance(self._backend, Processed) else {})
+        return state | {"backend": self._backend.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the seeds of the episodes after those saved; a reset must follow."""
         self._current.restart(state["root"], state["episodes"])
-        if isinstance(self._backend, Processed):
-            self._backend.load_state_dict(state.get("processors", []))
+        self._backend.load_state_dict(state["backend"])
 
     def episodes_state(self, env_ids: Ids) -> "EpisodesState":
         """Return the state of current episodes [K], with which others continue them in these environments."""

@@ -19,7 +19,7 @@ from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
 from trainkit.envs.actors import ActorRunner
 from trainkit.envs.agents import GamesBackend
-from trainkit.envs.backends import Backend, Runner
+from trainkit.envs.backends import Backend, Runner, StandsAround
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import (
     VECTOR_REMEDY,
@@ -35,7 +35,6 @@ from trainkit.envs.factories import (
 )
 from trainkit.envs.games import ByAgent, driver_of, is_game
 from trainkit.envs.process import ProcessRunner
-from trainkit.envs.processors import Processed, Processor
 from trainkit.envs.recovery import Restarts
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
@@ -58,7 +57,7 @@ def make_envs(
     mask_key: str | None = None,
     lives_key: str | None = None,
     wrappers: Sequence[Wrapper] = (),
-    processors: Sequence[Processor] = (),
+    processors: Sequence[StandsAround] = (),
     max_episode_steps: int | None = None,
     soft_horizon: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
@@ -270,7 +269,7 @@ class EnvsConfig:
     seed: int | None
     rows: RowOptions
     single: EnvOptions
-    processors: Sequence[Processor]
+    processors: Sequence[StandsAround]
     processes: ProcessOptions
     failures: FailureOptions
     in_evaluation: bool
@@ -331,7 +330,7 @@ class EnvsConfig:
             checks.integer("seed", self.seed, low=0, optional=True)
             self.single.check(checks)
             for index, processor in enumerate(self.processors):
-                is_one = isinstance(processor, Processor)
+                is_one = isinstance(processor, StandsAround) and not isinstance(processor, type)
                 checks.require(is_one, f".processors[{index}] must be a Processor, got {processor!r}")
             self.failures.check(checks)
             n_envs = len(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else self.n
@@ -402,8 +401,11 @@ class EnvsConfig:
                 raise ConfigError("make_envs.soft_horizon is for environments of one agent: use max_episode_steps")
             if isinstance(backend, GamesBackend) and self.processes.play_alone:
                 raise ConfigError("make_envs.fragment and lag are for environments of one agent: leave them out")
+            around: Backend = backend
+            for processor in self.processors:
+                around = processor.around(around)
             envs = Envs(
-                Processed(backend, self.processors) if self.processors else backend,
+                around,
                 stack=rows.stack,
                 mask_key=rows.mask_key,
                 lives_key=rows.lives_key,

@@ -10,6 +10,7 @@ from trainkit.core.spaces import check_spaces
 from trainkit.envs.backends import (
     Begun,
     Fingerprint,
+    HasEnvironments,
     Ids,
     Options,
     RawStep,
@@ -21,7 +22,7 @@ from trainkit.envs.backends import (
 from trainkit.envs.validation import RowReader
 
 
-class SingleBackend:
+class SingleBackend(HasEnvironments):
     """Environments of one agent, each reset explicitly and seeded for each episode.
 
     Args:

@@ -22,6 +22,7 @@ from trainkit.envs.backends import (
     Column,
     Failure,
     Fingerprint,
+    HasEnvironments,
     Ids,
     Options,
     RawStep,
@@ -86,7 +87,7 @@ def _has_one_each(values: Any, n: int) -> bool:
     return tuple(getattr(values, "shape", ())[:1]) == (n,)
 
 
-class VectorBackend:
+class VectorBackend(HasEnvironments):
     """Drive a gymnasium vector environment of any autoreset mode.
 
     Args:

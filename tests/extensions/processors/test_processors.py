@@ -199,7 +199,7 @@ def test_observations_go_out_through_all_and_actions_in() -> None:
 
 
 def log_calls(envs: Envs, name: str) -> list[Any]:
-    return [getattr(env, name) for env in envs._backend.backend.runner.envs]  # type: ignore[attr-defined]  # Processed, Sync
+    return [getattr(env, name) for env in envs._backend.environments.runner.envs]  # type: ignore[attr-defined]  # Processed, Sync
 
 
 def test_the_policys_own_actions_and_observations_are_stored() -> None:
@@ -300,8 +300,8 @@ def test_state_that_outlives_an_episode_is_saved_with_the_environments(tmp_path:
     one.reset()
     one.step(np.ones(2, np.int64), one.all_ids)
     other.load_state_dict(one.state_dict())
-    later = [own.state_dict()["processors"][1]["rng"]["state"]["state"] for own in (one, other)]
-    assert later[0] == later[1] != envs().state_dict()["processors"][1]["rng"]["state"]["state"]
+    later = [own.state_dict()["backend"][1]["rng"]["state"]["state"] for own in (one, other)]
+    assert later[0] == later[1] != envs().state_dict()["backend"][1]["rng"]["state"]["state"]
     with pytest.raises(CheckpointError, match="2 processors were saved, but there are 1: make_envs as before"):
         tagged_envs("sync", 2, processors=[Sticky(3)]).load_state_dict(one.state_dict())
 
@@ -489,7 +489,7 @@ def taken(space: gym.Space[Any], *processors: Any, actions: list[int]) -> list[A
     envs.reset()
     for action in actions:
         envs.step(np.array([action]), envs.all_ids)
-    (env,) = envs._backend.backend.runner.envs  # type: ignore[attr-defined]  # Processed, SyncBackend
+    (env,) = envs._backend.environments.runner.envs  # type: ignore[attr-defined]  # Processed, SyncBackend
     return [np.asarray(one).tolist() for one in env.actions]
 
 
@@ -512,7 +512,7 @@ class TestDiscretizeActions:
         assert envs.action_space == gym.spaces.Discrete(4)
         envs.reset()
         envs.step(np.array([0, 1, 3]), envs.all_ids)
-        got = [env.actions[0] for env in envs._backend.backend.runner.envs]  # type: ignore[attr-defined]  # as above
+        got = [env.actions[0] for env in envs._backend.environments.runner.envs]  # type: ignore[attr-defined]  # as above
         assert [one.tolist() for one in got] == [[[-1], [-1]], [[-1], [1]], [[1], [1]]]
         assert {one.dtype for one in got} == {np.dtype(np.float64)}
 

@@ -20,9 +20,18 @@ from trainkit.core.errors import BadEnvDataError, CheckpointError, Checks, Confi
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import StructuredHybrid, array_specs, check_spaces, flat_actions, space_bounds, zeros_of
 from trainkit.core.stats import Summary, SummaryBuilder, merge_groups
-from trainkit.envs.backends import Backend, Begun, Failure, Fingerprint, Ids, Options, RawStep, Seeds, Spent, Work
-
-Players = Callable[[Ids], list[str]]
+from trainkit.envs.backends import (
+    AroundBackend,
+    Backend,
+    Begun,
+    Failure,
+    Ids,
+    Options,
+    Players,
+    RawStep,
+    Seeds,
+    Work,
+)
 
 _MAX_ACTIONS = 65_536  # of `DiscretizeActions`: rows of its table of combinations
 
@@ -63,6 +72,10 @@ class Processor:
     def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
         """Transform the policy's actions [K, ...] into those of the environments."""
         return action
+
+    def around(self, backend: Backend) -> Backend:
+        """Return a backend with this processor applied."""
+        return Processed(backend, self)
 
     def log(self, name: str, values: ArrayLike) -> None:
         """Add a number, or an array of any shape, to the statistics of the collect, from `begin`, `observe` or `act`.
@@ -302,163 +315,121 @@ class Flatten(Processor):
         return self.begin(obs, env_ids)
 
 
-class Processed:
-    """A backend with processors applied, the first nearest to the environments.
+class Processed(AroundBackend):
+    """A backend with a processor applied.
 
-    It works on copies of the processors: evaluation environments share no state with training environments.
-
-    Attributes:
-        backend: below the processors; another one of the same spaces may take its place.
+    It works on a copy of the processor: evaluation environments share no state with training environments.
     """
 
-    def __init__(self, backend: Backend, processors: Sequence[Processor]) -> None:
-        self.backend = backend
-        self.spent = Spent()
-        self.n = backend.n
-        self.takes_options, self.seeds_episodes = backend.takes_options, backend.seeds_episodes
-        spaces_below = backend.observation_space, backend.action_space
-        self._layers: list[_Layer] = []
-        self._open: list[NDArray[Any]] = []  # [N, ...] each, the last actions that each layer received
-        for index, processor in enumerate(processors):
-            name = f"processors[{index}] ({type(processor).__name__})"
-            copied = copy.deepcopy(processor)
-            copied.agents = tuple(getattr(backend, "agents", ()))
-            self._layers.append(_Layer(name, copied, spaces_below, backend.n))
-            spaces_below = self._layers[-1].spaces
-        self.observation_space, self.action_space = spaces_below
+    source = " (through its processors)"
+
+    def __init__(self, inner: Backend, processor: Processor) -> None:
+        super().__init__(inner)
+        self._position: int = 1 + inner._position if isinstance(inner, Processed) else 0
+        self._name = f"processors[{self._position}] ({type(processor).__name__})"
+        self._processor = copy.deepcopy(processor)
+        self._processor.agents = self.agents
+        self._open: NDArray[Any] | None = None  # [N, ...], the last actions of rows that are not complete
+        self.observation_space, self.action_space = self._bound(inner.observation_space, inner.action_space)
+        self._obs_specs = array_specs(self.observation_space)
+        self._overridden = {
+            method
+            for method in ("begin", "observe", "act")
+            if getattr(getattr(self._processor, method), "__func__", None) is not getattr(Processor, method)
+        }
+
+    def _bound(self, obs_space: Space[Any], action_space: Space[Any]) -> tuple[Space[Any], Space[Any]]:
+        """Return the spaces above the processor."""
+        try:
+            above: Any = self._processor.bind(obs_space, action_space, self.n)
+        except ConfigError as error:
+            raise ConfigError(f"make_envs.{self._name}: {error}") from error
+        except Exception as error:
+            raise ConfigError(f"make_envs.{self._name} raised {type(error).__name__} in bind: {error}") from error
+        is_pair = isinstance(above, tuple) and len(above) == 2
+        if not is_pair or not all(isinstance(space, Space) for space in above):
+            raise ConfigError(
+                f"make_envs.{self._name}.bind must return an observation space and an action space, got {above!r}"
+            )
+        check_spaces(*above)
+        return above[0], _flat_if_nested(above[1])
 
     def use_players(self, players: Players) -> None:
         """Give processors the function that returns which policy controls a row."""
-        for layer in self._layers:
-            layer.processor._players = players
+        self._processor._players = players
+        self.inner.use_players(players)
 
     def reset(self, seeds: Seeds, options: Options) -> Begun:
-        return self._begun(self.backend.reset(seeds, options))
+        return self._begun(self.inner.reset(seeds, options))
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
-        begun = self.backend.begin(env_ids, seeds, options)
+        begun = self.inner.begin(env_ids, seeds, options)
         return None if begun is None else self._begun(begun)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         start = time.perf_counter()
-        actions = [action]  # what each layer received, from the policy's to the environments'
-        for layer in reversed(self._layers):
-            actions.append(layer.act(actions[-1], env_ids))
+        below = self._act(action, env_ids)
         self.spent.action += time.perf_counter() - start
-        raw = self.backend.step(actions.pop(), env_ids, work)
+        raw = self.inner.step(below, env_ids, work)
         if raw.env_ids is not env_ids:
-            actions = self._complete(actions, env_ids, raw.env_ids)
+            action = self._completed(action, env_ids, raw.env_ids)
         start = time.perf_counter()
-        next_obs = raw.next_obs
-        for layer in self._layers:
-            next_obs = layer.transform("observe", next_obs, actions.pop(), raw.reward, raw.env_ids)
+        next_obs = self._transform("observe", raw.next_obs, action, raw.reward, raw.env_ids)
         self.spent.obs += time.perf_counter() - start
         begun = None if raw.begun is None else self._begun(raw.begun)
         return raw._replace(next_obs=next_obs, begun=begun)
 
     def take_metrics(self) -> dict[str, Summary]:
         """Return what the processors logged since the last call, by name."""
-        taken: list[dict[str, Summary]] = []
-        for layer in self._layers:
-            logged, layer.processor._logged = layer.processor._logged, None
-            if logged is not None:
-                taken.append({name: builder.summary() for name, builder in logged.items()})
-        return merge_groups(taken) if taken else {}
-
-    def _complete(self, actions: list[NDArray[Any]], env_ids: Ids, completed: Ids) -> list[NDArray[Any]]:
-        """Keep the actions [K, ...] that each layer received, and return those that led to the completed rows."""
-        if not self._open:
-            self._open = [np.zeros((self.n, *received.shape[1:]), received.dtype) for received in actions]
-        for kept, received in zip(self._open, actions, strict=True):
-            kept[env_ids] = received
-        return [kept[completed] for kept in self._open]
-
-    @property
-    def in_flight(self) -> Ids:
-        return self.backend.in_flight
-
-    def rebuild(self, env_id: int) -> None:
-        self.backend.rebuild(env_id)
-
-    def call(self, name: str, args: tuple[Any, ...], env_ids: Ids) -> list[Any]:
-        return self.backend.call(name, args, env_ids)
-
-    def fingerprints(self) -> list[Fingerprint]:
-        return self.backend.fingerprints()
-
-    def close(self) -> None:
-        self.backend.close()
-
-    def detach(self) -> None:
-        self.backend.detach()
+        logged, self._processor._logged = self._processor._logged, None
+        below = self.inner.take_metrics()
+        if logged is None:
+            return below
+        return merge_groups([below, {name: builder.summary() for name, builder in logged.items()}])
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the state of every processor, in order."""
-        return [layer.processor.state_dict() for layer in self._layers]
+        return [*self.inner.state_dict(), self._processor.state_dict()]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Restore saved states."""
-        if len(states) != len(self._layers):
+        if len(states) != self._position + 1:
             raise CheckpointError(
-                f"{len(states)} processors were saved, but there are {len(self._layers)}: make_envs as before"
+                f"{len(states)} processors were saved, but there are {self._position + 1}: make_envs as before"
             )
-        for layer, state in zip(self._layers, states, strict=True):
-            layer.processor.load_state_dict(state)
+        *below, own = states
+        self.inner.load_state_dict(below)
+        self._processor.load_state_dict(own)
 
     def _begun(self, begun: Begun) -> Begun:
         start = time.perf_counter()
-        obs = begun.obs
-        for layer in self._layers:
-            obs = layer.transform("begin", obs, begun.env_ids)
+        obs = self._transform("begin", begun.obs, begun.env_ids)
         self.spent.obs += time.perf_counter() - start
         return begun._replace(obs=obs)
 
-
-class _Layer:
-    """One processor at its position: its methods are called with rows, and their results are checked.
-
-    Attributes:
-        spaces: of observations and actions above the processor.
-    """
-
-    def __init__(self, name: str, processor: Processor, below: tuple[Space[Any], Space[Any]], n: int) -> None:
-        self.processor = processor
-        self._name = name
-        try:
-            self.spaces = processor.bind(*below, n)
-        except ConfigError as error:
-            raise ConfigError(f"make_envs.{name}: {error}") from error
-        except Exception as error:
-            raise ConfigError(f"make_envs.{name} raised {type(error).__name__} in bind: {error}") from error
-        is_pair = isinstance(self.spaces, tuple) and len(self.spaces) == 2
-        if not is_pair or not all(isinstance(space, Space) for space in self.spaces):
-            raise ConfigError(
-                f"make_envs.{name}.bind must return an observation space and an action space, got {self.spaces!r}"
-            )
-        check_spaces(*self.spaces)
-        self.spaces = self.spaces[0], _flat_if_nested(self.spaces[1])
-        self._obs_specs, self._action_space_below = array_specs(self.spaces[0]), below[1]
-        self._overridden = {
-            method
-            for method in ("begin", "observe", "act")
-            if getattr(getattr(processor, method), "__func__", None) is not getattr(Processor, method)
-        }
-
-    def act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
+    def _act(self, action: NDArray[Any], env_ids: Ids) -> NDArray[Any]:
         """Return the processor's actions, checked against the action space below."""
+        below = self.inner.action_space
         if len(env_ids) == 0:  # every environment is being reset by this step
-            empty: NDArray[Any] = zeros_of(self._action_space_below, 0)
+            empty: NDArray[Any] = zeros_of(below, 0)
             return empty
         result: object = self._call("act", action, env_ids)
         if result is action:
             return action
-        return _valid_actions(f"{self._name} gave actions", np.asarray(result), self._action_space_below, len(env_ids))
+        return _valid_actions(f"{self._name} gave actions", np.asarray(result), below, len(env_ids))
 
-    def transform(self, method: str, obs: Obs, *others: Any) -> Obs:
+    def _completed(self, action: NDArray[Any], env_ids: Ids, completed: Ids) -> NDArray[Any]:
+        """Keep the actions [K, ...] that were received, and return those that led to the completed rows."""
+        if self._open is None:
+            self._open = np.zeros((self.n, *action.shape[1:]), action.dtype)
+        self._open[env_ids] = action
+        return self._open[completed]
+
+    def _transform(self, method: str, obs: Obs, *others: Any) -> Obs:
         """Return the processor's observations, checked against its space; the last argument is `env_ids`."""
         n_rows = len(others[-1])
         if n_rows == 0:
-            return zeros_of(self.spaces[0], 0)
+            return zeros_of(self.observation_space, 0)
         result = self._call(method, obs, *others)
         if result is not obs:
             try:
@@ -472,7 +443,7 @@ class _Layer:
         if method not in self._overridden:
             return value
         try:
-            return getattr(self.processor, method)(value, *others)
+            return getattr(self._processor, method)(value, *others)
         except Exception as error:
             raise Failure(None, f"{self._name} raised {type(error).__name__} in {method}: {error}") from error
 
