@@ -48,7 +48,7 @@ STAND_IN = {
         datasets buffer/mixed.py trainer/fitted_q_evaluation.py trainer/callbacks/estimated_return.py
         trainer/callbacks/dataset_writer.py policy/bc.py policy/bcq.py presets/offline_learning.py
     """,
-    "parts": "policy/parameter_noise.py policy/support.py policy/auxiliary.py",
+    "parts": "policy/support.py policy/auxiliary.py",
     "recovery": "envs/recovery.py",
     "scale": """
         envs/actors.py envs/fragments.py collector/fragment_behavior.py trainer/parallel

@@ -38,6 +38,7 @@ from trainkit.engine import Adam, Clip, TorchOptimizer
 from trainkit.envs import Envs, check_env, make_envs
 from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
 from trainkit.extensions.export.export import export
+from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
 from trainkit.loggers import JsonlLogger
 from trainkit.policy import (
     A2CPolicy,
@@ -57,7 +58,6 @@ from trainkit.policy import (
     MaxBackup,
     MultiAgentPolicy,
     MunchausenBackup,
-    ParameterNoise,
     Policy,
     PPOPolicy,
     QuantileValue,

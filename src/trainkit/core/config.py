@@ -24,6 +24,7 @@ from typing import Any, ClassVar, TypeGuard
 import numpy as np
 from gymnasium import Space
 
+from trainkit.core import extensions
 from trainkit.core.errors import ConfigError
 
 
@@ -68,15 +69,22 @@ def arguments_of(value: object) -> dict[str, Any]:
     return {name: kept.get(name, kept.get(f"_{name}")) for name in names if name in kept or f"_{name}" in kept}
 
 
-def exported_parts() -> dict[str, type[Part]]:
-    """Return the parts that the package exports, by their classes' names."""
-    modules = [vars(sys.modules[name]) for name in ("trainkit", "trainkit.buffer", "trainkit.schedules")]
-    exported = {name: kind for module in modules for name, kind in module.items()}
-    return {name: kind for name, kind in exported.items() if isinstance(kind, type) and issubclass(kind, Part)}
+def exported_part(name: str) -> type[Part]:
+    """Return the part that `trainkit` or one of its extensions exports by this name; raise LookupError if none does."""
+    modules = [vars(sys.modules[module]) for module in ("trainkit", "trainkit.buffer", "trainkit.schedules")]
+    kinds = [module[name] for module in modules if name in module] or [extensions.exported(name)]
+    if not (isinstance(kinds[0], type) and issubclass(kinds[0], Part)):
+        raise LookupError(f"{name!r} is not a part that trainkit exports")
+    return kinds[0]
 
 
 def _is_exported(value: object) -> TypeGuard[Part]:
-    return isinstance(value, Part) and exported_parts().get(type(value).__name__) is type(value)
+    if not isinstance(value, Part):
+        return False
+    try:
+        return exported_part(type(value).__name__) is type(value)
+    except LookupError:
+        return False
 
 
 # ---- plain values ----
@@ -85,9 +93,9 @@ def _is_exported(value: object) -> TypeGuard[Part]:
 def to_plain(value: Any) -> Any:
     """Convert an argument to JSON-compatible values; raise TypeError if that is impossible.
 
-    A part becomes {"part": its class's name, "of": its arguments}, a mapping with string keys {"mapping": its items}. A
-    class of optimizers or schedulers of torch, or a `functools.partial` of one, becomes {"class": its path, "of": the
-    options of the partial}.
+    A part becomes {"part": its class's name, "of": its arguments}, and "extension" where it is one's, a mapping with
+    string keys {"mapping": its items}. A class of optimizers or schedulers of torch, or a `functools.partial` of one,
+    becomes {"class": its path, "of": the options of the partial}.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -108,6 +116,7 @@ def to_plain(value: Any) -> Any:
     return {
         "part": type(value).__name__,
         "of": {argument: to_plain(child) for argument, child in value.arguments().items()},
+        **extensions.named(type(value)),
     }
 
 
@@ -119,6 +128,7 @@ def from_plain(plain: Any) -> Any:
 
     Raises:
         UnknownClassError: a class is not imported.
+        ConfigError: a part is of an extension that is not there.
     """
     if isinstance(plain, list):
         return tuple(from_plain(child) for child in plain)
@@ -128,7 +138,8 @@ def from_plain(plain: Any) -> Any:
         kind, options = _factory_at(plain["class"]), {name: from_plain(child) for name, child in plain["of"].items()}
         return functools.partial(kind, **options) if options else kind
     if isinstance(plain, dict):
-        return exported_parts()[plain["part"]](**{name: from_plain(child) for name, child in plain["of"].items()})
+        extensions.require(plain.get("extension"), f"the part {plain['part']}")
+        return exported_part(plain["part"])(**{name: from_plain(child) for name, child in plain["of"].items()})
     return plain
 
 
@@ -297,7 +308,7 @@ def _evaluated(tree: ast.expr) -> Any:
     """Return a literal, or the exported part that a call names, whose arguments are literals or such calls."""
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
         return ast.literal_eval(tree)
-    kind = exported_parts()[tree.func.id]
+    kind = exported_part(tree.func.id)
     return kind(*map(_evaluated, tree.args), **{str(own.arg): _evaluated(own.value) for own in tree.keywords})
 
 

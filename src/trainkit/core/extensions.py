@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trainkit.core.errors import ConfigError
+
 _PACKAGE = "trainkit.extensions"
 _FOLDER = Path(__file__).parents[1] / "extensions"
 
@@ -87,6 +89,18 @@ def attach(namespace: str, names: list[str]) -> tuple[Callable[[], list[str]], C
         return found
 
     return __dir__, __getattr__
+
+
+def named(kind: type) -> dict[str, str]:
+    """Return {"extension": its name} of a class that an extension defines, for a file; empty of others."""
+    inside = kind.__module__.removeprefix(f"{_PACKAGE}.")
+    return {} if inside == kind.__module__ else {"extension": inside.partition(".")[0]}
+
+
+def require(extension: object, what: str) -> None:
+    """Raise `ConfigError` for what a file names of an extension that is not there; None is of no extension."""
+    if extension is not None and extension not in present():
+        raise ConfigError(f"{what} is of the extension {extension!r}, which is not there: install all of trainkit")
 
 
 def exported(name: str) -> Any:

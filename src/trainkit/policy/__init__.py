@@ -21,7 +21,6 @@ from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Gr
 from trainkit.policy.game_behavior import GameEpisode
 from trainkit.policy.multi_agent_policy import MultiAgentPolicy
 from trainkit.policy.noise import ColoredNoise, Noise
-from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.sac import SACPolicy
@@ -60,7 +59,6 @@ __all__ = [
     "MunchausenBackup",
     "Noise",
     "PPOPolicy",
-    "ParameterNoise",
     "Penalty",
     "Policy",
     "QuantileValue",

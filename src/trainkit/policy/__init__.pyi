@@ -3,6 +3,7 @@
 
 from trainkit.core.data import ActOutput
 from trainkit.extensions.export.export import export
+from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
 from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import (
     Backup,
@@ -22,7 +23,6 @@ from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Gr
 from trainkit.policy.game_behavior import GameEpisode
 from trainkit.policy.multi_agent_policy import MultiAgentPolicy
 from trainkit.policy.noise import ColoredNoise, Noise
-from trainkit.policy.parameter_noise import ParameterNoise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
 from trainkit.policy.sac import SACPolicy

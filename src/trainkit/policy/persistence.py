@@ -15,6 +15,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from trainkit.core import extensions
 from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, load_tensors, newest, read_manifest
 from trainkit.core.config import UnknownClassError, from_plain, plain_call
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, reject_unknown
@@ -66,7 +67,7 @@ def config_of(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a policy made by `cls.for_envs(envs, **options)`."""
     kept = {name: own for name, own in options.items() if name not in _MACHINE_OPTIONS}
     named = {name: by_name(kept[name]) for name, by_name in _BY_NAME.items() if name in kept}
-    return {"class": cls.__name__, **plain_call({**kept, **named})}
+    return {"class": cls.__name__, **extensions.named(cls), **plain_call({**kept, **named})}
 
 
 @runtime_checkable
@@ -364,7 +365,7 @@ def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any],
     give = f"make one like it and give it: load_policy({str(folder)!r}, policy=...)"
     with decoding(folder, "a policy's config", remedy=f"it does not say how its policy was made; {give}"):
         config = manifest.get("policy") if name is None else manifest.get("policies", {}).get(name)
-        kind = None if config is None else _exported_policies().get(str(config.get("class")))
+        kind = None if config is None else _exported_policy(str(config.get("class")), config.get("extension"))
     if config is None or kind is None:
         raise CheckpointError(
             f"{folder} does not say how its policy was made, as no `for_envs` of trainkit made it: {give}"
@@ -413,10 +414,11 @@ def _options(folder: Path, plain: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _exported_policies() -> dict[str, Any]:
-    """Return the policies with a `for_envs` that the package exports, by their classes' names."""
-    names = vars(sys.modules["trainkit.policy"])
-    return {name: kind for name, kind in names.items() if isinstance(kind, type) and hasattr(kind, "for_envs")}
+def _exported_policy(name: str, extension: object) -> Any:
+    """Return the policy with a `for_envs` that the package exports by this name; None if there is none."""
+    extensions.require(extension, f"the policy {name}")
+    kind = vars(sys.modules["trainkit.policy"]).get(name) or extensions.exported(name)
+    return kind if isinstance(kind, type) and hasattr(kind, "for_envs") else None
 
 
 # Elements that may be allocated while a policy is made: several times those saved (weights, gradients, moments).

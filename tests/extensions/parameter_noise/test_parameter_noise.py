@@ -13,6 +13,7 @@ from torch import nn
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, assert_same, observations
+from trainkit.core.config import from_plain, to_plain
 
 
 def made(space: Any = FOUR_NUMBERS, epsilon: Any = 0.5, std: float = 0.3, **options: Any) -> tk.DQNPolicy:
@@ -131,3 +132,14 @@ def test_what_it_does_not_fit_is_named() -> None:
     for wrong in ({"adapt": 1.0}, {"initial_std": 0.0}, {"epsilon": 2.0}):
         with pytest.raises(tk.ConfigError, match=f"ParameterNoise.{next(iter(wrong))} must be"):
             tk.ParameterNoise(**{"epsilon": 0.1} | wrong)
+
+
+def test_in_a_file_it_is_named_with_its_extension() -> None:
+    part = tk.ParameterNoise(0.1, initial_std=0.5, adapt=1.1)
+    plain = {
+        "part": "ParameterNoise",
+        "of": {"epsilon": {"part": "Constant", "of": {"value": 0.1}}, "initial_std": 0.5, "adapt": 1.1},
+        "extension": "parameter_noise",
+    }
+    assert to_plain(part) == plain
+    assert to_plain(from_plain(plain)) == plain
