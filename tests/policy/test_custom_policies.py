@@ -84,6 +84,13 @@ class TestActionScale:
         with pytest.raises(tk.errors.CheckpointError, match=r"Pusher\.action_scaling is True, but the checkpoint's"):
             Pusher().load_training_state(saved)
 
+    def test_a_policy_that_was_saved_without_a_scale_is_loaded(self) -> None:
+        saved = Pusher(seed=1).training_state()
+        del saved["action_scaling"]
+        policy = Pusher()
+        policy.load_training_state(saved)
+        assert torch.equal(policy.actor[0].weight, saved["weights"]["actor.0.weight"])
+
     def test_it_cannot_be_assigned(self) -> None:
         policy: Any = Pusher()
         with pytest.raises(tk.ConfigError, match=r"Pusher\.action_scaling would have no effect: it is fixed at"):

@@ -131,7 +131,8 @@ class Policy(nn.Module):
     To write your own, define
 
     - `__init__`: call `super().__init__`, make the networks, and list the gradient steps in their order with
-      `add_gradient_step(name, module, optimizer, loss=...)` and the target networks with `add_target`;
+      `add_gradient_step(name, module, optimizer, loss=...)` and the target networks with `add_target`. Both, and a
+      collector, move all modules that the policy has to its device;
     - `act`: the actions for K observations;
     - each loss, a method `rows -> Loss`: `rows` is a `TensorBatch`, with what `loss_inputs` returned in `rows.inputs`;
     - `loss_inputs` and `loss_noise`, if a loss needs numbers on a schedule, or noise.

@@ -143,7 +143,7 @@ def check_action_units(policy: Any, state: Mapping[str, Any]) -> None:
     scale = policy._action_scale
     if scale is None:
         return
-    saved = state["action_scaling"]
+    saved = state.get("action_scaling", scale.scaling)  # a user's policy may have been saved before it had a scale
     if scale.scaling is not saved:
         raise CheckpointError(
             f"{type(policy).__name__}.action_scaling is {scale.scaling}, but the checkpoint's weights "
