@@ -25,7 +25,7 @@ LAYERS = [
     {"errors", "schedules"},  # namespaces, which re-export
     {"envs", "buffer", "nets", "engine"},
     {"collector", "policy", "datasets", "loggers"},
-    {"simulators"},
+    {"simulators"},  # a namespace
     {"trainer"},
     {"extensions"},
     {"callbacks"},  # a namespace

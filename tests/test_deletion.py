@@ -54,13 +54,12 @@ STAND_IN = {
         envs/actors.py envs/fragments.py collector/fragment_behavior.py trainer/parallel
         trainer/callbacks/tune_report.py engine/ranks.py
     """,
-    "simulators": "simulators",
 }
 
 # Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
 EXPECTED_FAILURES = set(
     """
-    background cuda games memory numpy_engine offline parts recovery scale simulators
+    background cuda games memory numpy_engine offline parts recovery scale
 """.split()
 )
 # The same of the kernel by itself, and with one extension only.

@@ -15,8 +15,8 @@ import trainkit as tk
 from tests.accelerator.runs import assert_equal_runs, assert_finite_runs, tolerance_of
 from tests.test_examples import EXAMPLES, load
 from trainkit.engine.engine import Engine
+from trainkit.extensions.simulators import classic_control
 from trainkit.policy import base
-from trainkit.simulators import classic_control
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.timeout(600)]
 

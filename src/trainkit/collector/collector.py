@@ -4,7 +4,7 @@ import copy
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -24,7 +24,7 @@ from trainkit.core.assignments import fixed_options
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true
 from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.policy_use import PolicyUse
-from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, Recorder, RowStore
+from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, Deliver, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
@@ -229,6 +229,29 @@ class Collector:
     def is_seeded(self) -> bool:
         """Whether there is a seed; `seed(root)` sets one."""
         return self._is_seeded
+
+    @property
+    def counts_episodes(self) -> bool:
+        """True: a collect may end after a number of episodes."""
+        return True
+
+    @property
+    def single_env_ids(self) -> Sequence[int]:
+        """The ids of all environments."""
+        return range(self._envs.n)
+
+    def subscribe(self, deliver: Deliver, events: Sequence[str], *, in_evaluation: bool) -> None:
+        """Deliver these events of episodes from now on, in place of former ones; none where there are no events."""
+        self.events = None
+        if events:
+            self.events = EpisodeEvents(
+                self._envs.n,
+                deliver,
+                events,
+                in_evaluation=in_evaluation,
+                agents=self._envs.agents,
+                player=self.player,
+            )
 
     @property
     def is_interrupted(self) -> bool:

@@ -1,6 +1,6 @@
 """Protocols between packages: policies, buffers, loggers and environments as other packages use them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -24,7 +24,10 @@ from trainkit.core.data import (
 )
 from trainkit.core.errors import Checks
 from trainkit.core.joint_spaces import AgentView
-from trainkit.core.stats import Summary
+from trainkit.core.stats import CollectStats, Summary
+
+Deliver = Callable[[str, Iterable[tuple[Any, ...]]], None]  # an event, and the arguments of each occurrence
+RewardMetric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 class EnvSpaces(Protocol):
@@ -38,43 +41,6 @@ class EnvSpaces(Protocol):
     @property
     def action_space(self) -> Space[Any]:
         """Action space of one environment."""
-        ...
-
-
-@runtime_checkable
-class Simulator(EnvSpaces, Protocol):
-    """N environments that stay on a device: tensors in, tensors out.
-
-    All tensors are on `device`, have N rows, and may be overwritten by the next call. Optional members: `state_dict()`
-    and `load_state_dict(state)`, of tensors and plain values, with which a resumed run continues with the same bits;
-    `close()`.
-    """
-
-    @property
-    def n(self) -> int:
-        """Number of environments."""
-        ...
-
-    @property
-    def device(self) -> Any:
-        """The torch device, or its name."""
-        ...
-
-    def reset(self, seed: int) -> Obs:
-        """Reset every environment and all random streams; return the observations [N, ...]."""
-        ...
-
-    def step(self, action: Any) -> tuple[Any, ...]:
-        """Step every environment, and reset those whose episode ended, within the same step.
-
-        Args:
-            action: [N, ...].
-
-        Returns:
-            five tensors, or trees of them: obs [N, ...], to act on next, where an episode ended the first of the next;
-            reward [N], float32; terminated [N] and truncated [N], bool;
-            final_obs [N, ...], before any reset: read only where an episode ended.
-        """
         ...
 
 
@@ -465,10 +431,138 @@ class Store(Stateful, Protocol):
 
 
 @runtime_checkable
+class RolloutStore(Store, Protocol):
+    """A store that a policy learns all of at once, such as a `RolloutBuffer`."""
+
+    def read(self, horizon: Any = None, columns: Sequence[str] = ()) -> Any:
+        """Return everything that was collected since `clear`."""
+        ...
+
+    def clear(self) -> None:
+        """Remove everything."""
+        ...
+
+
+@runtime_checkable
 class Clearable(Protocol):
     """A buffer that can discard its rows."""
 
     def clear(self) -> None: ...
+
+
+class CollectedEnvs(EnvSpaces, Protocol):
+    """Environments as a trainer sees those of its collector."""
+
+    @property
+    def n(self) -> int:
+        """The number of rows of a step."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name, for messages and manifests."""
+        ...
+
+    @property
+    def made_with(self) -> Mapping[str, Any]:
+        """What decides what the environments are, which a resumed run compares."""
+        ...
+
+    @property
+    def max_lag(self) -> int:
+        """The updates that the weights which act may be behind."""
+        ...
+
+    @property
+    def takes_options(self) -> bool:
+        """Whether a reset of one of them passes its options on."""
+        ...
+
+
+class StepCollector(Stateful, Seedable, Protocol):
+    """What a trainer collects with: a policy that acts in environments, and a buffer of its steps; see `Collector`.
+
+    Attributes:
+        interrupt: called before every vector step when set, for what only ever raises.
+    """
+
+    interrupt: Callable[[], None] | None
+
+    @property
+    def policy(self) -> Any:
+        """The policy that learns from the steps."""
+        ...
+
+    @property
+    def envs(self) -> CollectedEnvs:
+        """The environments."""
+        ...
+
+    @property
+    def buffer(self) -> Any:
+        """What stores the steps; None in an evaluation."""
+        ...
+
+    @property
+    def env_step(self) -> int:
+        """The steps collected ever, the clock of schedules."""
+        ...
+
+    @property
+    def n_episode(self) -> int:
+        """The episodes that ended ever."""
+        ...
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the last collect was interrupted, and `resume` continues it."""
+        ...
+
+    @property
+    def counts_episodes(self) -> bool:
+        """Whether a collect may end after a number of episodes."""
+        ...
+
+    @property
+    def single_env_ids(self) -> Sequence[int]:
+        """The ids of environments that callbacks can be given one by one; empty where there are none."""
+        ...
+
+    def collect(self, *, n_step: int | None = None, n_episode: int | None = None) -> CollectStats:
+        """Act until there are as many steps or episodes; store every step."""
+        ...
+
+    def resume(self) -> CollectStats:
+        """Continue the collect that was interrupted."""
+        ...
+
+    def restart(self) -> None:
+        """Count from 0 again, in new episodes."""
+        ...
+
+    def require_reset(self) -> None:
+        """Begin new episodes with the next collect."""
+        ...
+
+    def release(self) -> None:
+        """Give up the environments, which stay open."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments."""
+        ...
+
+    def use_reward_metric(self, metric: RewardMetric) -> None:
+        """Map the returns of finished episodes by a function, in statistics and scores."""
+        ...
+
+    def subscribe(self, deliver: Deliver, events: Sequence[str], *, in_evaluation: bool) -> None:
+        """Deliver these events of single episodes from now on, in place of former ones.
+
+        Raises:
+            ConfigError: it has no such events.
+        """
+        ...
 
 
 class RowStore(Store, Protocol):

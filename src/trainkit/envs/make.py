@@ -15,7 +15,8 @@ from gymnasium.vector import VectorEnv
 
 from trainkit.core.config import flatten
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import Simulator
+from trainkit.core.extensions import table
+from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.envs.actors import ActorRunner
 from trainkit.envs.agents import GamesBackend
@@ -40,7 +41,7 @@ from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
 from trainkit.envs.vector import VectorBackend
 
-EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs
+EnvSpec = str | Callable[..., Any] | Sequence[Callable[..., Any]] | VectorEnv[Any, Any, Any] | Envs | EnvSpaces
 
 
 @checked
@@ -77,7 +78,7 @@ def make_envs(
 
     Args:
         spec: an id, "module.Class", a game such as "pettingzoo/classic/chess_v6", a factory or class, a list of
-            factories, or a gymnasium vector environment.
+            factories, or a gymnasium vector environment; or what an extension makes one of, such as a simulator.
         n: number of environments, or of games of several agents; a list or a vector environment has its own.
         seed: root of the seeds of all episodes, by (root, environment, episode); None: the trainer's.
         backend: "sync" steps in this process, "async" in a process each, "process" and "ray" in actors, "vector" uses
@@ -109,7 +110,7 @@ def make_envs(
         environment_variables: set in the process of each "async" environment, or actor, before it is made.
     """
     config = EnvsConfig(
-        spec=spec,
+        spec=resolved(spec),
         n=n,
         seed=seed,
         rows=RowOptions(stack, mask_key, lives_key, soft_horizon),
@@ -121,6 +122,14 @@ def make_envs(
     )
     config.check()
     return spec if isinstance(spec, Envs) else config.make()
+
+
+def resolved(spec: EnvSpec) -> EnvSpec:
+    """Return what an extension makes of a specification of its own, such as a simulator; any other as it is."""
+    if isinstance(spec, (str, gym.Env, VectorEnv, Envs, Sequence)) or callable(spec):
+        return spec
+    made = (entry.load()(spec) for entry in table("ENV_SPECS").values())
+    return next((one for one in made if one is not None), spec)
 
 
 def has_own_number(spec: EnvSpec) -> bool:
@@ -352,13 +361,7 @@ class EnvsConfig:
             rule = "single environments, which a vector environment does not give: give an id or factories"
             checks.require(self.failures.on_error != "restart", f'.on_error "restart" needs {rule}')
             checks.require(self.single.validate_env is None, f".validate_env is called with {rule}")
-        if isinstance(spec, Simulator):
-            checks.require(
-                False,
-                f".spec is the simulator {type(spec).__name__}: give tk.simulators.SimulatorVectorEnv(simulator), "
-                "whose steps are copied to arrays, or use it in a tk.simulators.TensorCollector",
-            )
-        elif isinstance(spec, (VectorEnv, Envs)):
+        if isinstance(spec, (VectorEnv, Envs)):
             n_envs = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
             checks.require(self.n in (1, n_envs), f".n is {self.n}, but {n_envs} environments were given: leave n out")
             names = ", ".join(name for name, is_given in self._late_options(spec).items() if is_given)
@@ -447,7 +450,7 @@ class EnvsConfig:
         return backend
 
 
-def _listed(spec: str | Callable[..., Any] | Sequence[Callable[..., Any]], n: int) -> list[str | Callable[..., Any]]:
+def _listed(spec: EnvSpec, n: int) -> list[str | Callable[..., Any]]:
     """Return the spec of each environment."""
     if isinstance(spec, str) or callable(spec):
         return [spec] * n

@@ -22,12 +22,20 @@ from trainkit.core.errors import BusyError, Checks, ConfigError, reject_unknown
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
 from trainkit.core.policy_use import PolicyUse
-from trainkit.core.protocols import Clearable, HasBatchMemory, Learner, Seedable, Store, Trainee, UsesBatchMemory
+from trainkit.core.protocols import (
+    Clearable,
+    HasBatchMemory,
+    Learner,
+    Seedable,
+    StepCollector,
+    Store,
+    Trainee,
+    UsesBatchMemory,
+)
 from trainkit.core.signatures import checked
 from trainkit.core.stats import NO_COLLECT, CollectStats, EpochStats, RunInfo, html_table, per_second
 from trainkit.core.typed_options import types_of
 from trainkit.engine.process_group import ProcessGroup
-from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Dispatcher
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.callbacks.history import History
@@ -113,7 +121,7 @@ class Trainer(Generic[TraineeT]):
     def __init__(
         self,
         policy: TraineeT,
-        train_collector: Collector | TensorCollector | None,
+        train_collector: StepCollector | None,
         buffer: Store,
         *,
         max_epoch: int,
@@ -166,7 +174,7 @@ class Trainer(Generic[TraineeT]):
             raise
 
     @property
-    def _collectors(self) -> list[Collector | TensorCollector]:
+    def _collectors(self) -> list[StepCollector]:
         return [one for one in (self._train_collector, self.test_collector) if one is not None]
 
     @property
@@ -471,7 +479,7 @@ class Trainer(Generic[TraineeT]):
         return self._policy
 
     @property
-    def train_collector(self) -> Collector | TensorCollector | None:
+    def train_collector(self) -> StepCollector | None:
         """What fills the buffer; None offline. Another one needs another trainer."""
         return self._train_collector
 

@@ -22,10 +22,10 @@ from trainkit.core.protocols import (
     OnpolicyTrainee,
     RoundBuffer,
     Seedable,
+    StepCollector,
     Trainee,
 )
 from trainkit.core.spaces import StructuredHybrid, array_specs, legal_actions
-from trainkit.simulators import TensorCollector
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def check_parts(
     trainer: str,
     policy: Trainee,
     learning_method: str,
-    collectors: Mapping[str, Collector | TensorCollector | None],
+    collectors: Mapping[str, StepCollector | None],
     learners: Sequence[Learner],
 ) -> None:
     """Raise a `ConfigError` unless the policies can learn from their buffers, and all collectors have the policy."""

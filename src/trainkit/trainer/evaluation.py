@@ -14,12 +14,11 @@ from trainkit.collector.episodes import LONGEST_EPISODE
 from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import ActingPolicy, Simulator
+from trainkit.core.protocols import ActingPolicy
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import make_envs
-from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
-from trainkit.simulators import SimulatorVectorEnv
+from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number, resolved
 from trainkit.trainer.film import Filmed, check_video_path, find_ffmpeg
 from trainkit.trainer.greedy_episodes import GreedyEpisodes
 
@@ -311,7 +310,7 @@ def _check_acting(checks: Checks, explore: object, exploration: object, override
 @checked
 def evaluate(
     policy: ActingPolicy,
-    env: EnvSpec | Simulator,
+    env: EnvSpec,
     *,
     n_episode: int = 10,
     n_envs: int | None = None,
@@ -341,8 +340,7 @@ def evaluate(
     with Checks("evaluate") as checks:
         checks.integer("n_episode", n_episode, low=1)
         checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
-    if isinstance(env, Simulator):
-        env = SimulatorVectorEnv(env)
+    env = resolved(env)
     if video is not None:
         n_envs, env_options = 1, _filmed(env, env_options, Path(video))
     if n_envs is None:

@@ -6,13 +6,12 @@ from typing import Any, ClassVar, Unpack
 
 from typing_extensions import TypeVar
 
-from trainkit.buffer import MultiAgentBuffer, RolloutBuffer
+from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
-from trainkit.core.protocols import Trainee
+from trainkit.core.protocols import RolloutStore, StepCollector, Trainee
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
-from trainkit.simulators import TensorCollector, TensorRolloutBuffer
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.compatibility import check_length
 from trainkit.trainer.options import Options, check_options, complete
@@ -30,7 +29,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
 
     Args:
         policy: learns; its `horizon` says what rewards and discount count.
-        train_collector: has a `RolloutBuffer`, or is a `TensorCollector`.
+        train_collector: has a `RolloutBuffer`; or another collector of rollouts, such as a `TensorCollector`.
         test_collector: for evaluation after every epoch, without a buffer.
         max_epoch: epochs in all.
         step_per_epoch: environment steps per epoch, exact over the run: 100 at 30 per collect are 120, 90, 90.
@@ -45,12 +44,12 @@ class OnpolicyTrainer(Trainer[TraineeT]):
 
     _learning_method: ClassVar[str] = "learn"
 
-    _buffer: RolloutBuffer | TensorRolloutBuffer | MultiAgentBuffer
+    _buffer: RolloutStore | MultiAgentBuffer
 
     def __init__(
         self,
         policy: TraineeT,
-        train_collector: Collector | TensorCollector,
+        train_collector: StepCollector,
         test_collector: Collector | None = None,
         *,
         max_epoch: int,
@@ -64,7 +63,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
         name = type(self).__name__
         buffer: Any = train_collector.buffer
         for own in [learner.buffer for learner in policy.learners(buffer, train_collector)]:
-            if not isinstance(own, RolloutBuffer | TensorRolloutBuffer):
+            if not isinstance(own, RolloutStore):
                 raise ConfigError(
                     f"{name}.train_collector must have a RolloutBuffer, got {own!r}: "
                     "Collector(policy, envs, RolloutBuffer())"
@@ -73,12 +72,13 @@ class OnpolicyTrainer(Trainer[TraineeT]):
             one = (step_per_collect is None) != (episode_per_collect is None)
             checks.require(one, " needs exactly one of step_per_collect and episode_per_collect")
             given = {"step_per_collect": step_per_collect, "episode_per_collect": episode_per_collect}
-            is_step = step_per_collect is not None or isinstance(train_collector, Collector)
-            checks.require(is_step, ".episode_per_collect needs a Collector: with a TensorCollector step_per_collect")
+            counts = step_per_collect is not None or train_collector.counts_episodes
+            kind = type(train_collector).__name__
+            checks.require(counts, f".episode_per_collect needs a Collector: with a {kind} step_per_collect")
             for option, count in (given | {"batch_size": batch_size}).items():
                 checks.integer(option, count, low=1, optional=True)
             checks.integer("repeat_per_collect", repeat_per_collect, low=1)
-            is_current = not isinstance(train_collector, Collector) or train_collector.envs.max_lag == 0
+            is_current = train_collector.envs.max_lag == 0
             rule = ".train_collector has environments with a lag, and learns from rows of its current weights alone"
             checks.require(is_current, f"{rule}: leave lag out, and give fragment for the vector steps of a message")
             options = complete(test_collector, common)
@@ -109,7 +109,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
         return super().settings() | {name: getattr(self, name) for name in names}
 
     @property
-    def buffer(self) -> RolloutBuffer | TensorRolloutBuffer | MultiAgentBuffer:
+    def buffer(self) -> RolloutStore | MultiAgentBuffer:
         """What holds the rollout; another one needs another trainer."""
         return self._buffer
 

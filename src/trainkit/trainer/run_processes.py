@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainkit.collector import Collector
-from trainkit.core.protocols import Learner, Seedable
+from trainkit.core.protocols import Learner, Seedable, StepCollector
 from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
-from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.compatibility import fill_seeds
 from trainkit.trainer.interrupt import DeferredInterrupt
@@ -31,12 +29,12 @@ class RunProcesses:
         self,
         trainer: str,
         options: TrainerOptions,
-        collector: Collector | TensorCollector | None,
+        collector: StepCollector | None,
         episode_per_collect: int | None,
     ) -> None:
         """Raise a `ConfigError` for options by which processes would take different numbers of updates."""
 
-    def check_collect(self, trainer: str, collector: Collector | TensorCollector | None, n_step: int) -> None:
+    def check_collect(self, trainer: str, collector: StepCollector | None, n_step: int) -> None:
         """Raise a `ConfigError` after a collect by which processes would take different numbers of updates."""
 
     def options_of(self, options: TrainerOptions) -> TrainerOptions:

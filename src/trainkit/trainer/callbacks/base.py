@@ -40,16 +40,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar, Un
 
 import numpy as np
 
-from trainkit.collector import Collector, Episode, EpisodeEvents
+from trainkit.collector import Episode
 from trainkit.core import tree, user_code
 from trainkit.core.data import EpochResult, Rollout, SequenceBatch, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
+from trainkit.core.protocols import StepCollector
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import Envs
 from trainkit.policy.advantages import TensorRollout
-from trainkit.simulators import TensorCollector
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer
@@ -315,7 +315,7 @@ class Dispatcher:
                         "Evaluation(background=True) plays in another process: set background=False"
                     )
 
-    def subscribe(self, trainer: "Trainer", collector: Collector | TensorCollector, *, in_evaluation: bool) -> None:
+    def subscribe(self, trainer: "Trainer", collector: StepCollector, *, in_evaluation: bool) -> None:
         """Subscribe to the episodes of a collector, if any callback receives their events.
 
         Raises:
@@ -325,29 +325,15 @@ class Dispatcher:
         receivers = {event: [c for c in self.receivers[event] if c.episodes in wanted] for event in _COLLECTOR_EVENTS}
         receivers["on_env_created"] = self.receivers["on_env_created"]
         received = [event for event, callbacks in receivers.items() if callbacks]
-        if isinstance(collector, TensorCollector):
-            for event in received:
-                raise ConfigError(
-                    f"{_label(receivers[event][0], event)}: a TensorCollector has no events of single episodes: use "
-                    "on_collect_end, whose statistics have every return and length"
-                )
-            return
 
         def deliver(event: str, occurrences: Occurrences) -> None:
             self._deliver(event, trainer, occurrences, receivers[event])
 
-        collector.events = (
-            EpisodeEvents(
-                collector.envs.n,
-                deliver,
-                received,
-                in_evaluation=in_evaluation,
-                agents=collector.envs.agents,
-                player=collector.player,
-            )
-            if received
-            else None
-        )
+        try:
+            collector.subscribe(deliver, received, in_evaluation=in_evaluation)
+        except ConfigError as error:
+            labels = ", ".join(_label(receivers[event][0], event) for event in received)
+            raise ConfigError(f"{labels}: {error}") from error
 
     def fire_added(self, trainer: "Trainer", policies: Mapping[str, int]) -> None:
         """Fire `on_policy_added` for the policies {name: number} that were not there at the last call."""
@@ -356,13 +342,11 @@ class Dispatcher:
                 self._known_policies.add(number)
                 self.fire("on_policy_added", trainer, name)
 
-    def start(self, trainer: "Trainer", collectors: Sequence[Collector | TensorCollector]) -> None:
+    def start(self, trainer: "Trainer", collectors: Sequence[StepCollector]) -> None:
         """Fire the start of training, and then every environment there is."""
         self._undelivered.append(("on_train_start", trainer, [()], self.receivers["on_train_start"]))
         for collector in collectors:
-            if isinstance(collector, TensorCollector):
-                continue
-            for env_id in collector.envs.all_ids.tolist():
+            for env_id in collector.single_env_ids:
                 occurrences = [(collector.envs, env_id)]
                 self._undelivered.append(("on_env_created", trainer, occurrences, self.receivers["on_env_created"]))
         self.deliver_rest()

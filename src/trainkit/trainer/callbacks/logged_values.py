@@ -14,7 +14,6 @@ from trainkit.core.data import Transition, any_true
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
-from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -158,8 +157,10 @@ class Histograms(Callback):
 
     def check(self, trainer: "Trainer") -> None:
         """Raise a `ConfigError` for a run whose steps are not on the host."""
-        if isinstance(trainer.train_collector, TensorCollector):
-            raise ConfigError("Histograms reads every step of a Collector, got a TensorCollector: use trainer.log")
+        collector = trainer.train_collector
+        if collector is not None and not isinstance(collector, Collector):
+            kind = type(collector).__name__
+            raise ConfigError(f"Histograms reads every step of a Collector, got a {kind}: use trainer.log")
 
     def on_train_start(self, trainer: "Trainer") -> None:
         self._next_step = trainer.clock + self.every

@@ -13,9 +13,8 @@ from trainkit.collector import Collector
 from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
-from trainkit.core.protocols import Learner, Seedable
+from trainkit.core.protocols import Learner, Seedable, StepCollector
 from trainkit.engine.ranks import Ranks
-from trainkit.simulators import TensorCollector
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt
@@ -43,7 +42,7 @@ class RunRanks(RunProcesses):
         self,
         trainer: str,
         options: TrainerOptions,
-        collector: Collector | TensorCollector | None,
+        collector: StepCollector | None,
         episode_per_collect: int | None,
     ) -> None:
         """Raise a `ConfigError` for options by which ranks would take different numbers of updates."""
@@ -64,7 +63,7 @@ class RunRanks(RunProcesses):
             is_even = not (collector.envs.agents or collector.envs.restarts.are_enabled)
             checks.require(is_even, f": {_UNEVEN}: give environments of one agent, without on_error")
 
-    def check_collect(self, trainer: str, collector: Collector | TensorCollector | None, n_step: int) -> None:
+    def check_collect(self, trainer: str, collector: StepCollector | None, n_step: int) -> None:
         """Raise a `ConfigError` after a collect in which environments gave no row, as with `wait_num`."""
         if isinstance(collector, Collector) and n_step % collector.envs.n:
             raise ConfigError(

@@ -13,8 +13,8 @@ from trainkit.core.errors import ConfigError, EmptyBufferError
 from trainkit.core.files import decoding
 from trainkit.core.names import did_you_mean
 from trainkit.core.spaces import array_specs
+from trainkit.extensions.simulators.tensor_envs import TensorEnvs, TensorStep
 from trainkit.policy.advantages import TensorRollout
-from trainkit.simulators.tensor_envs import TensorEnvs, TensorStep
 
 
 class TensorRolloutBuffer:

@@ -266,17 +266,6 @@ def test_a_diverged_policy_raises_at_the_end_of_the_collect() -> None:
         collector.collect(n_step=N)
 
 
-def replay(simulator: Any) -> None:
-    policy = tk.DQNPolicy.for_envs(simulator, device="cpu")
-    tk.OffpolicyTrainer(
-        policy,
-        tk.Collector(policy, tk.make_envs(simulator), tk.ReplayBuffer(100)),
-        max_epoch=1,
-        step_per_epoch=10,
-        batch_size=4,
-    )
-
-
 def shared(simulator: Any) -> None:
     TensorCollector(ppo(simulator), simulator)
     owner = TensorCollector(ppo(simulator), simulator)
@@ -288,7 +277,6 @@ WRONG_USES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda simulator: TensorCollector(tk.DQNPolicy.for_envs(simulator, device="cpu"), simulator),
         r"DQNPolicy: for a replay buffer, tk.Collector\(policy, tk.make_envs\(tk.simulators.SimulatorVectorEnv",
     ),
-    "arrays": (replay, r"make_envs.spec is the simulator CartPole: give tk.simulators.SimulatorVectorEnv\(simulator\)"),
     "two owners": (
         shared,
         "CartPole already belongs to a collector or a SimulatorVectorEnv: make another simulator, or release",
@@ -349,3 +337,11 @@ def test_a_released_simulator_can_be_evaluated_and_is_reset_by_the_next_collect(
     collector.close()
     with pytest.raises(ConfigError, match="CartPole is closed: make another simulator"):
         collector.collect(n_step=6)
+
+
+def test_make_envs_copies_the_steps_of_a_simulator_to_arrays() -> None:
+    simulator = CartPole(4, device="cpu")
+    envs = tk.make_envs(simulator)
+    policy = tk.DQNPolicy.for_envs(simulator, device="cpu")
+    collector = tk.Collector(policy, envs, tk.ReplayBuffer(100))
+    assert (envs.n, collector.collect(n_step=8).n_step) == (4, 8)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,15 @@ from trainkit.collector.episodes import RewardMetric, Tally
 from trainkit.core import seeding, tree
 from trainkit.core.errors import BadEnvDataError, Checks, ConfigError, DivergedError
 from trainkit.core.policy_use import PolicyUse
-from trainkit.core.protocols import Simulator
+from trainkit.core.protocols import Deliver
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats, Summary, html_table
 from trainkit.engine.device import to_arrays
+from trainkit.extensions.simulators.simulator import Simulator
+from trainkit.extensions.simulators.tensor_envs import TensorEnvs
+from trainkit.extensions.simulators.tensor_rollout_buffer import TensorRolloutBuffer, shaped
 from trainkit.policy.base import Policy
 from trainkit.policy.on_policy import OnpolicyPolicy
-from trainkit.simulators.tensor_envs import TensorEnvs
-from trainkit.simulators.tensor_rollout_buffer import TensorRolloutBuffer, shaped
 
 _log = logging.getLogger(__name__)
 
@@ -134,6 +135,24 @@ class TensorCollector:
     def is_seeded(self) -> bool:
         """Whether there is a seed; `seed(root)` sets one."""
         return self._is_seeded
+
+    @property
+    def counts_episodes(self) -> bool:
+        """False: the CPU does not wait for what ended within a collect."""
+        return False
+
+    @property
+    def single_env_ids(self) -> Sequence[int]:
+        """Empty: the environments are one simulator."""
+        return ()
+
+    def subscribe(self, deliver: Deliver, events: Sequence[str], *, in_evaluation: bool) -> None:
+        """Raise `ConfigError` for any event of single episodes, which would wait for the device."""
+        if events:
+            raise ConfigError(
+                f"{events[0]}: a TensorCollector has no events of single episodes: use on_collect_end, whose "
+                "statistics have every return and length"
+            )
 
     @property
     def is_interrupted(self) -> bool:

@@ -8,13 +8,13 @@ import torch
 from trainkit.core import tree
 from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, Checks, NoLegalActionError
-from trainkit.core.protocols import Simulator
 from trainkit.core.seeding import generator
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import random_actions
 from trainkit.engine.device import to_device
 from trainkit.envs.check_env import LEVELS, Finding, Level
-from trainkit.simulators.tensor_envs import TensorEnvs
+from trainkit.extensions.simulators.simulator import Simulator
+from trainkit.extensions.simulators.tensor_envs import TensorEnvs
 
 
 @checked

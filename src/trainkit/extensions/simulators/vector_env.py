@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.protocols import Simulator
 from trainkit.core.signatures import checked
 from trainkit.engine.device import to_arrays, to_device
-from trainkit.simulators.tensor_envs import TensorEnvs
+from trainkit.extensions.simulators.simulator import Simulator
+from trainkit.extensions.simulators.tensor_envs import TensorEnvs
 
 
 @checked
@@ -45,6 +45,11 @@ class SimulatorVectorEnv(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the simulator."""
         self._envs.close()
+
+
+def as_vector_env(spec: object) -> SimulatorVectorEnv | None:
+    """Return the environments of arrays that a simulator is made into; None for what is no simulator."""
+    return SimulatorVectorEnv(spec) if isinstance(spec, Simulator) else None
 
 
 def _arrays_of(tensors: Any) -> Any:

@@ -10,10 +10,11 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.data import Obs
 from trainkit.core.errors import BadEnvDataError, Checks, ConfigError
-from trainkit.core.protocols import Simulator, Stateful
+from trainkit.core.protocols import Stateful
 from trainkit.core.spaces import array_specs, check_spaces
 from trainkit.engine.device import resolve_device
 from trainkit.envs.ownership import claim_environment, free_environments
+from trainkit.extensions.simulators.simulator import Simulator
 
 _MEMBERS = ("n", "device", "observation_space", "action_space", "reset", "step")
 
@@ -45,6 +46,7 @@ class TensorEnvs:
     """
 
     takes_options = False  # they reset themselves
+    max_lag = 0  # updates that the weights which act are behind
 
     def __init__(self, simulator: Simulator) -> None:
         self.name = name = type(simulator).__name__
