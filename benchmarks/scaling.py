@@ -38,7 +38,7 @@ from benchmarks.provenance import code_commit, measured_at
 from benchmarks.quiet import quiet_machine
 from trainkit.core.files import load_state
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess
-from trainkit.engine.ranks import Ranks
+from trainkit.extensions.ranks.ranks import Ranks
 
 PAGE = Path(__file__).parent / "results" / "scaling.md"
 ROWS = PAGE.with_suffix(".jsonl")  # {part, command, commit, rows}

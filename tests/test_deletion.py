@@ -52,7 +52,6 @@ STAND_IN = {
     "recovery": "envs/recovery.py",
     "scale": """
         envs/actors.py envs/fragments.py collector/fragment_behavior.py trainer/parallel
-        trainer/callbacks/tune_report.py engine/ranks.py
     """,
 }
 

@@ -11,7 +11,6 @@ from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, Lo
 from trainkit.trainer.callbacks.memory import TrackMemory
 from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.callbacks.stopping import StopAt
-from trainkit.trainer.callbacks.tune_report import TuneReport
 from trainkit.trainer.callbacks.video import RecordVideo
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "SaveEvery",
     "StopAt",
     "TrackMemory",
-    "TuneReport",
     "on",
 ]
 

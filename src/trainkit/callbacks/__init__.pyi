@@ -2,6 +2,7 @@
 # Written by `python -m tests.stubs`
 
 from trainkit.extensions.diagnosis.diagnosis import Diagnosis
+from trainkit.extensions.tune.tune_report import TuneReport
 from trainkit.trainer.callbacks.base import Callback, on
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
@@ -12,7 +13,6 @@ from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, Lo
 from trainkit.trainer.callbacks.memory import TrackMemory
 from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.callbacks.stopping import StopAt
-from trainkit.trainer.callbacks.tune_report import TuneReport
 from trainkit.trainer.callbacks.video import RecordVideo
 
 __all__ = [

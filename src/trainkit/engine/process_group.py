@@ -18,7 +18,7 @@ class ObservesRows(Protocol):
 
 
 class ProcessGroup:
-    """One process, which has nothing to exchange; `engine.ranks.Ranks` are several.
+    """One process, which has nothing to exchange; an extension's are several.
 
     Attributes:
         rank: of this process, from 0.

@@ -46,10 +46,10 @@ from trainkit.trainer.evaluation_schedule import EvaluationSchedule
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt, Terminated
 from trainkit.trainer.metrics import Metrics, Reduce
 from trainkit.trainer.options import LONGEST_RUN, TrainerOptions, callbacks_of, evaluation_of
-from trainkit.trainer.parallel.ranked import launched
 from trainkit.trainer.progress import end_line
 from trainkit.trainer.reports import Reports
 from trainkit.trainer.run_checkpoint import RunCheckpoint, about_run, newest_intact
+from trainkit.trainer.run_processes import launched
 from trainkit.trainer.run_record import record_of
 
 _log = logging.getLogger(__name__)

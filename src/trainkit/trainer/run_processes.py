@@ -1,9 +1,11 @@
 """The processes of a run: one, which does everything, unless the run was started as several."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainkit.core.extensions import table
 from trainkit.core.protocols import Learner, Seedable, StepCollector
 from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
 from trainkit.trainer.callbacks.base import Callback
@@ -13,7 +15,7 @@ from trainkit.trainer.options import TrainerOptions
 
 
 class RunProcesses:
-    """The only process of a run; `parallel.ranked.RunRanks` is one of several.
+    """The only process of a run; an extension's is one of several.
 
     Attributes:
         group: the process group.
@@ -63,3 +65,9 @@ class RunProcesses:
     def write(self, folder: Path, write: Callable[[Path], Path]) -> Path:
         """Write this process's part of a checkpoint, and return the folder."""
         return write(folder)
+
+
+def launched() -> RunProcesses:
+    """Return the processes of this run: those of an extension whose environment variable is set, else one."""
+    found = (entry.load()() for variable, entry in table("RUN_PROCESSES").items() if variable in os.environ)
+    return next((processes for processes in found if processes is not None), RunProcesses())

@@ -17,7 +17,7 @@ from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
 from trainkit.core.worker_process import ONE_THREAD
 from trainkit.engine.flat_storage import FlatGroup
 from trainkit.engine.process_group import ProcessGroup
-from trainkit.engine.ranks import Ranks
+from trainkit.extensions.ranks.ranks import Ranks
 
 SCRIPT = Path(__file__).parent / "ranks_script.py"
 PORTS = iter(range(29_600, 29_700))
@@ -29,6 +29,7 @@ def single_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ran
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     ranks = Ranks(0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "1")  # as torchrun does
     monkeypatch.setattr(Ranks, "launched", classmethod(lambda cls: ranks))
     yield ranks
     torch.distributed.destroy_process_group()
@@ -58,6 +59,7 @@ def test_a_group_of_one_rank_has_the_bits_of_one_process(
     own = make_run(name, **how)
     assert own.process_group is single_rank
     own.run()
+    monkeypatch.setenv("WORLD_SIZE", "1")  # as torchrun does
     monkeypatch.setattr(Ranks, "launched", classmethod(lambda cls: None))
     plain = make_run(name, **how)
     plain.run()

@@ -14,7 +14,7 @@ from trainkit.core import tree
 from trainkit.engine.device import to_device
 from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep
-from trainkit.engine.ranks import Ranks
+from trainkit.extensions.ranks.ranks import Ranks
 
 RANK = int(os.environ["RANK"])
 

@@ -14,7 +14,7 @@ from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.folders import OwnsFolder
 from trainkit.core.protocols import Learner, Seedable, StepCollector
-from trainkit.engine.ranks import Ranks
+from trainkit.extensions.ranks.ranks import Ranks
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE, DeferredInterrupt
@@ -24,10 +24,10 @@ from trainkit.trainer.run_processes import RunProcesses
 _UNEVEN = "every step must give a row of each environment, so that ranks take the same number of updates"
 
 
-def launched() -> RunProcesses:
-    """Return the processes of a run: the ranks that torchrun started, or one."""
+def launched() -> RunProcesses | None:
+    """Return the ranks that torchrun started; None for one process."""
     ranks = Ranks.launched()
-    return RunProcesses() if ranks is None else RunRanks(ranks)
+    return None if ranks is None else RunRanks(ranks)
 
 
 class RunRanks(RunProcesses):
