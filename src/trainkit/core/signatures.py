@@ -256,6 +256,7 @@ class _Signature:
         )
 
 
+@functools.cache
 def _known_options(function: Function, owner: Any) -> tuple[dict[str, Any], bool]:
     """Return the annotations of all options of a call, including forwarded ones, and whether it accepts others.
 
@@ -423,14 +424,22 @@ def matches(value: object, annotation: Any) -> bool:
 
 def is_unrelated(value: object, annotation: Any) -> bool:
     """Return whether a value mismatches and has no member of the protocol, unlike an incomplete part."""
+    if matches(value, annotation):
+        return False
     protocols = [kind for kind in map(_origin, union_members(annotation)) if is_protocol(kind)]
-    names = [name for kind in protocols for name in get_protocol_members(kind) if not name.startswith("_")]
-    return not matches(value, annotation) and not any(hasattr(value, name) for name in names)
+    names = [name for kind in protocols for name in _members_of(kind) if not name.startswith("_")]
+    return not any(hasattr(value, name) for name in names)
 
 
 def _missing_members(value: object, protocol: Any) -> list[str]:
     """Return the members of a protocol that a value lacks."""
-    return sorted(name for name in get_protocol_members(protocol) if not hasattr(value, name))
+    return [name for name in _members_of(protocol) if not hasattr(value, name)]
+
+
+@functools.cache
+def _members_of(protocol: Any) -> list[str]:
+    """Return the names of a protocol's members, sorted."""
+    return sorted(get_protocol_members(protocol))
 
 
 def union_members(annotation: Any) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@
 `TypedDict` is that of `typing_extensions`, which keeps the bases of a class: each documents its own options.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -22,6 +23,7 @@ def types_of(kind: Any) -> dict[str, Any]:
     return {name: get_args(one)[0] if _has_default(one) else one for name, one in kind.__annotations__.items()}
 
 
+@functools.cache
 def defaults_of(kind: Any) -> dict[str, Any]:
     """Return {option: default} of the options that have one."""
     return {name: get_args(one)[1] for name, one in kind.__annotations__.items() if _has_default(one)}
@@ -29,7 +31,8 @@ def defaults_of(kind: Any) -> dict[str, Any]:
 
 def completed(kind: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:
     """Return the options that were given, and the defaults of the others."""
-    return kind(**{**defaults_of(kind), **given})
+    hashable: Any = kind
+    return kind(**{**defaults_of(hashable), **given})
 
 
 def documents_of(kind: Any) -> Iterator[Any]:
