@@ -240,6 +240,7 @@ class Collector:
         """The ids of all environments."""
         return range(self._envs.n)
 
+    @checked
     def subscribe(self, deliver: Deliver, events: Sequence[str], *, in_evaluation: bool) -> None:
         """Deliver these events of episodes from now on, in place of former ones; none where there are no events."""
         self.events = None

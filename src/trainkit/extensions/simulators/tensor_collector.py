@@ -146,6 +146,7 @@ class TensorCollector:
         """Empty: the environments are one simulator."""
         return ()
 
+    @checked
     def subscribe(self, deliver: Deliver, events: Sequence[str], *, in_evaluation: bool) -> None:
         """Raise `ConfigError` for any event of single episodes, which would wait for the device."""
         if events:
