@@ -25,7 +25,7 @@ def packages() -> list[str]:
     from trainkit.core.extensions import table
 
     spaces = {path.rpartition(".")[0] for path in table("NAMES")}
-    return sorted(f"trainkit.{space}".rstrip(".") for space in spaces)
+    return sorted({f"trainkit.{space}".rstrip(".") for space in spaces} | {"trainkit.presets"})
 
 
 def path_of(package: str) -> Path:
@@ -49,6 +49,8 @@ def text_of(package: str) -> str:
         space, _, name = path.rpartition(".")
         if space == prefix:
             origin[name] = (entry.module, entry.path.partition(":")[2])
+    if package == "trainkit.presets":
+        origin |= {name: (entry.module, name) for name, entry in table("PRESETS").items()}
     origin |= {name: (package, name) for name in public if name not in origin}  # modules that are imported lazily
     by_module: dict[str, list[str]] = defaultdict(list)
     for name in public:

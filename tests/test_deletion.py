@@ -44,10 +44,6 @@ STAND_IN = {
         engine/recording.py engine/numpy_function.py engine/program.py engine/kernels.py engine/changes.py
         engine/operations
     """,
-    "offline": """
-        datasets buffer/mixed.py trainer/fitted_q_evaluation.py trainer/callbacks/estimated_return.py
-        trainer/callbacks/dataset_writer.py policy/bc.py policy/bcq.py presets/offline_learning.py
-    """,
     "parts": "policy/support.py policy/auxiliary.py",
     "recovery": "envs/recovery.py",
     "scale": """
@@ -58,7 +54,7 @@ STAND_IN = {
 # Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
 EXPECTED_FAILURES = set(
     """
-    background cuda games memory numpy_engine offline parts recovery scale
+    background cuda games memory numpy_engine parts recovery scale
 """.split()
 )
 # The same of the kernel by itself, and with one extension only.

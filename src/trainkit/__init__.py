@@ -33,7 +33,6 @@ from trainkit import (
 )
 from trainkit.buffer import (
     Horizon,
-    MixedBuffer,
     MultiAgentBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
@@ -46,18 +45,15 @@ from trainkit.callbacks import Callback, Checkpoint, on
 from trainkit.collector import Collector
 from trainkit.core.extensions import attach
 from trainkit.core.names import class_hint
-from trainkit.datasets import load_dataset
 from trainkit.engine import Adam, Clip, TorchOptimizer
 from trainkit.envs import Envs, check_env, make_envs
 from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
 from trainkit.loggers import JsonlLogger
 from trainkit.policy import (
     A2CPolicy,
-    BCPolicy,
     CategoricalValue,
     ColoredNoise,
     ConservativePenalty,
-    DiscreteBCQPolicy,
     DoubleBackup,
     DQNPolicy,
     EpsilonGreedy,
@@ -99,7 +95,6 @@ __version__ = "0.2.0"
 __all__ = [
     "A2CPolicy",
     "Adam",
-    "BCPolicy",
     "Callback",
     "CategoricalValue",
     "Checkpoint",
@@ -110,7 +105,6 @@ __all__ = [
     "ConfigError",
     "ConservativePenalty",
     "DQNPolicy",
-    "DiscreteBCQPolicy",
     "DoubleBackup",
     "EZGreedy",
     "Envs",
@@ -124,7 +118,6 @@ __all__ = [
     "JsonlLogger",
     "Linear",
     "MaxBackup",
-    "MixedBuffer",
     "MultiAgentBuffer",
     "MultiAgentPolicy",
     "MunchausenBackup",
@@ -160,7 +153,6 @@ __all__ = [
     "envs",
     "errors",
     "evaluate",
-    "load_dataset",
     "load_policy",
     "loggers",
     "make_envs",

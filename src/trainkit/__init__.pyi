@@ -22,7 +22,6 @@ from trainkit import (
 )
 from trainkit.buffer import (
     Horizon,
-    MixedBuffer,
     MultiAgentBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
@@ -33,20 +32,21 @@ from trainkit.buffer import (
 )
 from trainkit.callbacks import Callback, Checkpoint, on
 from trainkit.collector import Collector
-from trainkit.datasets import load_dataset
 from trainkit.engine import Adam, Clip, TorchOptimizer
 from trainkit.envs import Envs, check_env, make_envs
 from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
 from trainkit.extensions.export.export import export
+from trainkit.extensions.offline.bc import BCPolicy
+from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
+from trainkit.extensions.offline.loading import load_dataset
+from trainkit.extensions.offline.mixed import MixedBuffer
 from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
 from trainkit.loggers import JsonlLogger
 from trainkit.policy import (
     A2CPolicy,
-    BCPolicy,
     CategoricalValue,
     ColoredNoise,
     ConservativePenalty,
-    DiscreteBCQPolicy,
     DoubleBackup,
     DQNPolicy,
     EpsilonGreedy,

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from trainkit import PrioritizedReplayBuffer, ReplayBuffer, load_dataset
 from trainkit.core.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 from trainkit.core.data import RecordedEpisode
-from trainkit.datasets.format import Header, write_shard
+from trainkit.extensions.offline.format import Header, write_shard
 
 N_ROWS, FRAME = 6_000, (84, 84)  # 42 MB
 

@@ -424,7 +424,6 @@ COMMANDS = [
     "compare",
     "inspect",
     "export",
-    "to-minari",
     "presets",
     "check-env",
     "bench",

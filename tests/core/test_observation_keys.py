@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
-from tests.datasets.test_loading import assert_episode
+from tests.extensions.offline.test_loading import assert_episode
 from trainkit.core import tree
 from trainkit.core.checkpoint import load_checkpoint, save_checkpoint
 from trainkit.core.data import ArraySpec, RecordedEpisode, RowSpec
 from trainkit.core.spaces import Spaces
-from trainkit.datasets.format import Header, write_shard
+from trainkit.extensions.offline.format import Header, write_shard
 
 SPECIAL = [
     "",

@@ -21,7 +21,7 @@ from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import ArraySpec, Horizon, RecordedEpisode
 from trainkit.core.errors import TrainkitError
 from trainkit.core.spaces import Spaces
-from trainkit.datasets.format import Header, write_shard
+from trainkit.extensions.offline.format import Header, write_shard
 
 N_FORGERIES = 60
 MAX_GROWTH = 300_000  # kB of memory that a forgery may take: the valid files take a few kB, errors with torch some MB

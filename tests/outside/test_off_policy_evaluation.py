@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from trainkit.datasets.off_policy_evaluation import per_decision
-from trainkit.trainer.fitted_q_evaluation import _rises
+from trainkit.extensions.offline.fitted_q_evaluation import _rises
+from trainkit.extensions.offline.off_policy_evaluation import per_decision
 
 
 @pytest.mark.parametrize("is_weighted", [True, False])

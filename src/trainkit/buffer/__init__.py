@@ -1,7 +1,6 @@
 """Replay buffers and rollouts: transitions on their way from the collector to the learner, in numpy."""
 
 from trainkit.buffer.lockstep import LockstepReplayBuffer
-from trainkit.buffer.mixed import MixedBuffer
 from trainkit.buffer.multi_agent_buffer import MultiAgentBuffer
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_config
 from trainkit.buffer.replay import ReplayBuffer
@@ -16,6 +15,7 @@ from trainkit.core.data import (
     Transition,
     TransitionBatch,
 )
+from trainkit.core.extensions import attach
 from trainkit.core.protocols import Buffer, Dataset, RoundBuffer
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Horizon",
     "LockstepReplayBuffer",
     "MinTree",
-    "MixedBuffer",
     "MultiAgentBuffer",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
@@ -39,3 +38,5 @@ __all__ = [
     "TransitionBatch",
     "buffer_from_config",
 ]
+
+__dir__, __getattr__ = attach(__name__, __all__)

@@ -4,8 +4,6 @@ from trainkit.core.extensions import attach
 from trainkit.trainer.callbacks.base import Callback, on
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
-from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
-from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, LogInfo
 from trainkit.trainer.callbacks.memory import TrackMemory
@@ -17,12 +15,10 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "Curriculum",
-    "DatasetWriter",
     "Histograms",
     "History",
     "LogEpisodes",
     "LogInfo",
-    "OffPolicyEvaluation",
     "OpponentPool",
     "RecordVideo",
     "SaveBest",

@@ -2,12 +2,12 @@
 # Written by `python -m tests.stubs`
 
 from trainkit.extensions.diagnosis.diagnosis import Diagnosis
+from trainkit.extensions.offline.dataset_writer import DatasetWriter
+from trainkit.extensions.offline.estimated_return import OffPolicyEvaluation
 from trainkit.extensions.tune.tune_report import TuneReport
 from trainkit.trainer.callbacks.base import Callback, on
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
-from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
-from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, LogInfo
 from trainkit.trainer.callbacks.memory import TrackMemory

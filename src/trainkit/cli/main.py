@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import check, compare, completion, evaluate, inspect, serve, sweep, to_minari, train, zoo
+from trainkit.cli import check, compare, completion, evaluate, inspect, serve, sweep, train, zoo
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import TrainkitError
@@ -56,7 +56,6 @@ def build_parser(arguments: Sequence[str] = (), *, completes: bool = False) -> P
     if "export" in table("NAMES"):
         evaluate.add_export(commands)
     serve.add_serve(commands)
-    to_minari.add_to_minari(commands)
     train.add_presets(commands)
     zoo.add_zoo(commands)
     check.add_check_env(commands)

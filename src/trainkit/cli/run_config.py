@@ -21,12 +21,10 @@ from trainkit.core.checkpoint import versions
 from trainkit.core.config import from_plain, from_text, short, texts_from_toml
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import Dataset
 from trainkit.core.signatures import mismatch
-from trainkit.datasets import load_dataset, stream_dataset
 from trainkit.envs.factories import is_registered
 from trainkit.loggers.runs import CONFIG, RunFolder, check_config
-from trainkit.presets import PRESETS, OfflinePreset
+from trainkit.presets import PRESETS
 from trainkit.trainer import Trainer
 
 OWN_OPTIONS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}
@@ -75,7 +73,7 @@ class RunConfig:
         for name, option in OWN_OPTIONS.items():
             if name in self.settings:
                 raise ConfigError(f"--set {name} is the command's own: use {option}")
-        is_offline = isinstance(PRESETS[self.preset], OfflinePreset)
+        is_offline = PRESETS[self.preset].learns_from_data
         if is_offline and self.data is None:
             raise ConfigError(f"{self.preset} learns from a dataset: give --data, the path of a dataset or a Minari id")
         if not is_offline and self.data is not None:
@@ -142,21 +140,13 @@ class RunConfig:
 
     def trainer(self, **options: Any) -> Trainer:
         """Make the trainer; `options` are those outside the config, such as the logger and what to resume."""
+        preset = PRESETS[self.preset]
         try:
-            made: Trainer = PRESETS[self.preset](
-                *self._dataset(), self.env, seed=self.seed, **{**self.given(), **options}
-            )
+            data = [] if self.data is None else [preset.load_data(self.data, self.shuffle_rows)]
+            made: Trainer = preset(*data, self.env, seed=self.seed, **{**self.given(), **options})
         except (MemoryError, OverflowError) as error:
             raise ConfigError(f"{self.preset} needs more memory than there is ({error}): lower a setting") from error
         return made
-
-    def _dataset(self) -> list[Dataset]:
-        """Return the dataset that an offline preset learns from, loaded or streamed."""
-        if self.data is None:
-            return []
-        if self.shuffle_rows is None:
-            return [load_dataset(self.data)]
-        return [stream_dataset(self.data, shuffle_rows=self.shuffle_rows)]
 
     def to_plain(self, trainer: Trainer) -> dict[str, Any]:
         """Return the content of config.json: how this trainer was made, the command, the versions and the time."""

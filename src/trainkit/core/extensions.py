@@ -65,7 +65,9 @@ def table(constant: str) -> Mapping[str, Entry]:
     return entries
 
 
-def attach(namespace: str, names: list[str]) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
+def attach(
+    namespace: str, names: list[str], more: Mapping[str, Entry] | None = None
+) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
     """Add the names that extensions have in a namespace to its `__all__`; return its `__dir__` and `__getattr__`.
 
         __all__ = ["DQNPolicy", ...]
@@ -74,8 +76,9 @@ def attach(namespace: str, names: list[str]) -> tuple[Callable[[], list[str]], C
     Args:
         namespace: a module, "trainkit" or "trainkit.policy".
         names: its own public names; those of extensions are added.
+        more: further names of extensions, such as `table("PRESETS")`.
     """
-    own = dict(_names_in(namespace.partition(".")[2]))
+    own = {**dict(_names_in(namespace.partition(".")[2])), **(more or {})}
     names += own
 
     def __dir__() -> list[str]:  # noqa: N807  # of the module

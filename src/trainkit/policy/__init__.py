@@ -14,8 +14,6 @@ from trainkit.policy.backups import (
 )
 from trainkit.policy.base import Policy
 from trainkit.policy.baselines import RandomPolicy, ScriptedPolicy
-from trainkit.policy.bc import BCPolicy
-from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
 from trainkit.policy.game_behavior import GameEpisode
@@ -38,13 +36,11 @@ from trainkit.policy.values import (
 __all__ = [
     "A2CPolicy",
     "ActOutput",
-    "BCPolicy",
     "Backup",
     "CategoricalValue",
     "ColoredNoise",
     "ConservativePenalty",
     "DQNPolicy",
-    "DiscreteBCQPolicy",
     "DoubleBackup",
     "EZGreedy",
     "EpsilonGreedy",

@@ -3,6 +3,8 @@
 
 from trainkit.core.data import ActOutput
 from trainkit.extensions.export.export import export
+from trainkit.extensions.offline.bc import BCPolicy
+from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
 from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
 from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import (
@@ -16,8 +18,6 @@ from trainkit.policy.backups import (
 )
 from trainkit.policy.base import Policy
 from trainkit.policy.baselines import RandomPolicy, ScriptedPolicy
-from trainkit.policy.bc import BCPolicy
-from trainkit.policy.bcq import DiscreteBCQPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
 from trainkit.policy.game_behavior import GameEpisode

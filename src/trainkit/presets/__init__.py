@@ -11,26 +11,13 @@ general ones unless `zoo=False`; `rainbow.config("CartPole-v1").settings()` retu
 can be overridden by name, and an unknown name is answered with the nearest one.
 """
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
-from trainkit.core.errors import reject_unknown
+from trainkit.core.extensions import attach, table
 from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
-from trainkit.core.signatures import checked
+from trainkit.presets.all_presets import PRESETS, settings
 from trainkit.presets.base import Preset, PresetConfig, Settings
 from trainkit.presets.off_policy import OffpolicySettings, SACPreset, SACSettings, sac
-from trainkit.presets.offline_learning import (
-    BCPreset,
-    BCQPreset,
-    BCQSettings,
-    BCSettings,
-    CQLPreset,
-    CQLSettings,
-    OfflinePreset,
-    OfflineSettings,
-    bc,
-    bcq,
-    cql,
-)
 from trainkit.presets.policy_gradient import (
     CentralizedCriticPreset,
     OnpolicyPreset,
@@ -59,39 +46,8 @@ from trainkit.presets.q_learning import (
     rainbow,
 )
 
-PRESETS: dict[str, Preset[..., Any, Any]] = {
-    preset.name: preset
-    for preset in (
-        *(
-            dqn,
-            double_dqn,
-            dueling_dqn,
-            prioritized_dqn,
-            noisy_dqn,
-            c51,
-            qrdqn,
-            iqn,
-            munchausen_dqn,
-            rainbow,
-            drqn,
-            r2d2,
-        ),
-        *(ppo, a2c, reinforce, recurrent_ppo, ippo, mappo),
-        *(sac, bc, cql, bcq),
-    )
-}
-"""Every preset by its name."""
-
 __all__ = [
-    "BCPreset",
-    "BCQPreset",
-    "BCQSettings",
-    "BCSettings",
-    "CQLPreset",
-    "CQLSettings",
     "CentralizedCriticPreset",
-    "OfflinePreset",
-    "OfflineSettings",
     "OffpolicySettings",
     "OnpolicyPreset",
     "OnpolicySettings",
@@ -104,10 +60,7 @@ __all__ = [
     "SACSettings",
     "Settings",
     "a2c",
-    "bc",
-    "bcq",
     "c51",
-    "cql",
     "double_dqn",
     "dqn",
     "drqn",
@@ -128,21 +81,14 @@ __all__ = [
     "settings",
 ]
 
-
-if not TYPE_CHECKING:  # so that checkers report unknown names
-
-    def __getattr__(name: str) -> NoReturn:
-        lower = name.lower().removesuffix("policy")
-        meant = f", did you mean tk.presets.{lower}?" if lower in __all__ else did_you_mean(name, __all__)
-        hint = "" if name.startswith("_") else f"{meant or ':'} {OTHER_LIBRARIES}"
-        raise AttributeError(f"module 'trainkit.presets' has no attribute {name!r}{hint}")
+__dir__, _of_extension = attach(__name__, __all__, table("PRESETS"))
 
 
-@checked
-def settings(name: str, domain: str | None = None) -> dict[str, Any]:
-    """Return the general table of a preset for a domain, such as "classic", "grid" or "atari"; None means its first.
-
-    It is used where the zoo has no settings for the environment; `PresetConfig.settings` returns those of a call.
-    """
-    reject_unknown("presets", [name], PRESETS)
-    return PRESETS[name].settings(domain)
+def __getattr__(name: str) -> Any:
+    """Import a name of an extension when it is first used; else raise with a hint."""
+    if name in __all__:
+        return _of_extension(name)
+    lower = name.lower().removesuffix("policy")
+    meant = f", did you mean tk.presets.{lower}?" if lower in __all__ else did_you_mean(name, __all__)
+    hint = "" if name.startswith("_") else f"{meant or ':'} {OTHER_LIBRARIES}"
+    raise AttributeError(f"module 'trainkit.presets' has no attribute {name!r}{hint}")

@@ -5,10 +5,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, ParamSpec, TypeVar
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv, VectorWrapper
+from typing_extensions import TypedDict
 
 from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
@@ -16,7 +17,7 @@ from trainkit.core.config import plain_call
 from trainkit.core.data import Sequences
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extensions import table
-from trainkit.core.protocols import EnvSpaces
+from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked
 from trainkit.core.spaces import StructuredHybrid
@@ -31,7 +32,18 @@ from trainkit.nets import Preprocess
 from trainkit.nets.encoders import EncoderLike
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.recurrent import Recurrent
-from trainkit.policy import ColoredNoise, MultiAgentPolicy, Noise, RandomPolicy
+from trainkit.policy import (
+    CategoricalValue,
+    ColoredNoise,
+    ExpectedValue,
+    ImplicitQuantileValue,
+    MultiAgentPolicy,
+    Noise,
+    QuantileValue,
+    RandomPolicy,
+    Target,
+    Value,
+)
 from trainkit.policy.auxiliary import Auxiliary
 from trainkit.policy.update_result import OnNan
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
@@ -139,6 +151,36 @@ class EnvSettings(Settings, total=False):
     zoo: Annotated[bool, True]
 
 
+class ActionValueSettings(TypedDict, total=False):
+    """Settings of a network of action values and its target.
+
+    Args:
+        head: widths of the layers after the hidden ones, separate for value and advantages if dueling.
+        dueling: a value and advantages instead of action values.
+        value: what is learned of the return: its expected value, or its distribution.
+        loss: of an expected value.
+        rescale: scale of the value rescaling of Pohlen et al. (2018), of all values but the categorical.
+        atoms: number of returns of a categorical value.
+        v_min: lowest return of a categorical value; None fits it to the rewards.
+        v_max: highest return of a categorical value; None fits it to the rewards.
+        quantiles: number of quantiles; None is as many as in the value's paper.
+        target_every: environment steps between updates of the target network; offline, updates.
+        target_tau: share by which an update moves the target network; 1 copies.
+    """
+
+    head: Annotated[tuple[int, ...], ()]
+    dueling: Annotated[bool, False]
+    value: Annotated[Literal["expected", "categorical", "quantile", "implicit"] | Value, "expected"]
+    loss: Annotated[Literal["huber", "mse"], "mse"]
+    rescale: Annotated[float | None, None]
+    atoms: Annotated[int, 51]
+    v_min: Annotated[float | None, None]
+    v_max: Annotated[float | None, None]
+    quantiles: Annotated[int | None, None]
+    target_every: int
+    target_tau: Annotated[Scheduled | Linear, 1.0]
+
+
 MAIN, RANDOM = "main", "random"  # the policies of self-play
 N_COPIES = 20  # that self-play adds to its pool over a run
 
@@ -149,6 +191,14 @@ TrainerT = TypeVar("TrainerT", bound=Trainer, covariant=True)
 
 Needs = tuple[str, tuple[Any, ...]]  # another setting, and its values with which a setting has an effect
 
+
+ACTION_VALUE_NEEDS: dict[str, Needs] = {
+    "loss": ("value", ("expected",)),
+    "atoms": ("value", ("categorical",)),
+    "v_min": ("value", ("categorical",)),
+    "v_max": ("value", ("categorical",)),
+    "quantiles": ("value", ("quantile", "implicit")),
+}
 
 _OF_ENVS = ("n_envs", "n_test_envs", "env_options", "lives_key")  # settings that environments are made by
 
@@ -186,11 +236,13 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         kind: the `TypedDict` of the settings.
         needs: {setting: what it needs to have an effect}.
         of_box: settings that have an effect on Box actions only.
+        learns_from_data: whether it learns from a dataset, the first argument of a call, and not in an environment.
     """
 
     kind: ClassVar[Any]
     needs: ClassVar[Mapping[str, Needs]] = {}
     of_box: ClassVar[frozenset[str]] = frozenset()
+    learns_from_data: ClassVar[bool] = False
     __call__: Callable[..., TrainerT]
 
     def __init__(
@@ -259,6 +311,15 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
         """Return the settings that a call with these arguments starts from; `buffer` is for offline presets."""
+        raise NotImplementedError
+
+    def load_data(self, path: str, shuffle_rows: int | None) -> Dataset:
+        """Return the dataset in files, for a preset that learns from one.
+
+        Args:
+            path: of the files, or another name of the dataset.
+            shuffle_rows: rows in memory, of a dataset that is streamed; None loads all.
+        """
         raise NotImplementedError
 
     def check_options(self, options: Mapping[str, Any]) -> None:
@@ -705,6 +766,30 @@ def memory_options(settings: Settings, burn_in: int | None, *, stored_state: boo
         "recurrent": settings["recurrent"],
         "sequences": Sequences(settings["sequence_length"], burn_in, stored_state),
     }
+
+
+def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
+    """Make the value part that the settings name, or copy a given one, since it moves to its policy's device."""
+    kind, rescale, n = settings["value"], settings["rescale"], settings["quantiles"]
+    if not isinstance(kind, str):
+        if rescale is not None:
+            raise ConfigError(f"{preset} cannot rescale a value part, which was given: give the part its own rescale")
+        return copy.deepcopy(kind)
+    if kind == "expected":
+        return ExpectedValue(settings["loss"], rescale=rescale)
+    if kind == "quantile":
+        return QuantileValue(200 if n is None else n, rescale=rescale)
+    if kind == "implicit":
+        n = 64 if n is None else n
+        return ImplicitQuantileValue(n, target_quantiles=n, rescale=rescale)
+    if rescale is not None:
+        raise ConfigError(f"{preset} cannot rescale a categorical value, whose support fits any returns: leave it out")
+    return CategoricalValue(settings["atoms"], settings["v_min"], settings["v_max"])
+
+
+def make_target(settings: ActionValueSettings) -> Target:
+    """Make the part that updates the target network."""
+    return Target(settings["target_every"], tau=scheduled(settings["target_tau"]))
 
 
 def scheduled(value: Scheduled | Linear) -> Scheduled:

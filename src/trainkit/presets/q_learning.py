@@ -6,7 +6,7 @@ Settings for one environment are in the zoo.
 """
 
 import copy
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, Unpack
 
 from typing_extensions import TypedDict
 
@@ -14,66 +14,33 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.envs import Envs
 from trainkit.policy import (
-    CategoricalValue,
     DoubleBackup,
     DQNPolicy,
     EpsilonGreedy,
-    ExpectedValue,
     EZGreedy,
     Greedy,
-    ImplicitQuantileValue,
     MaxBackup,
     MunchausenBackup,
-    QuantileValue,
     SoftQ,
-    Target,
-    Value,
 )
 from trainkit.policy.backups import Backup
 from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
 from trainkit.presets.base import (
+    ACTION_VALUE_NEEDS,
     ATARI_ENVS,
-    Needs,
+    ActionValueSettings,
     P,
     Preset,
     by_name,
+    make_target,
+    make_value,
     memory_options,
     network_options,
     scheduled,
     table_of,
 )
 from trainkit.presets.off_policy import REPLAY_NEEDS, OffpolicyPreset, OffpolicySettings
-
-
-class ActionValueSettings(TypedDict, total=False):
-    """Settings of a network of action values and its target.
-
-    Args:
-        head: widths of the layers after the hidden ones, separate for value and advantages if dueling.
-        dueling: a value and advantages instead of action values.
-        value: what is learned of the return: its expected value, or its distribution.
-        loss: of an expected value.
-        rescale: scale of the value rescaling of Pohlen et al. (2018), of all values but the categorical.
-        atoms: number of returns of a categorical value.
-        v_min: lowest return of a categorical value; None fits it to the rewards.
-        v_max: highest return of a categorical value; None fits it to the rewards.
-        quantiles: number of quantiles; None is as many as in the value's paper.
-        target_every: environment steps between updates of the target network; offline, updates.
-        target_tau: share by which an update moves the target network; 1 copies.
-    """
-
-    head: Annotated[tuple[int, ...], ()]
-    dueling: Annotated[bool, False]
-    value: Annotated[Literal["expected", "categorical", "quantile", "implicit"] | Value, "expected"]
-    loss: Annotated[Literal["huber", "mse"], "mse"]
-    rescale: Annotated[float | None, None]
-    atoms: Annotated[int, 51]
-    v_min: Annotated[float | None, None]
-    v_max: Annotated[float | None, None]
-    quantiles: Annotated[int | None, None]
-    target_every: int
-    target_tau: Annotated[Scheduled | Linear, 1.0]
 
 
 class ExplorationSettings(TypedDict, total=False):
@@ -177,15 +144,6 @@ _GRID = q_settings(hidden=(128,), norm=None, repeat=1.25)  # after the convoluti
 _TABLES = {"classic": _CLASSIC, "grid": _GRID, "atari": _ATARI}
 
 
-ACTION_VALUE_NEEDS: dict[str, Needs] = {
-    "loss": ("value", ("expected",)),
-    "atoms": ("value", ("categorical",)),
-    "v_min": ("value", ("categorical",)),
-    "v_max": ("value", ("categorical",)),
-    "quantiles": ("value", ("quantile", "implicit")),
-}
-
-
 class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
     """A preset of `DQNPolicy`, whose parts the settings name."""
 
@@ -240,25 +198,6 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
         return super()._no_effect(name, settings)
 
 
-def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
-    """Make the value part that the settings name, or copy a given one, since it moves to its policy's device."""
-    kind, rescale, n = settings["value"], settings["rescale"], settings["quantiles"]
-    if not isinstance(kind, str):
-        if rescale is not None:
-            raise ConfigError(f"{preset} cannot rescale a value part, which was given: give the part its own rescale")
-        return copy.deepcopy(kind)
-    if kind == "expected":
-        return ExpectedValue(settings["loss"], rescale=rescale)
-    if kind == "quantile":
-        return QuantileValue(200 if n is None else n, rescale=rescale)
-    if kind == "implicit":
-        n = 64 if n is None else n
-        return ImplicitQuantileValue(n, target_quantiles=n, rescale=rescale)
-    if rescale is not None:
-        raise ConfigError(f"{preset} cannot rescale a categorical value, whose support fits any returns: leave it out")
-    return CategoricalValue(settings["atoms"], settings["v_min"], settings["v_max"])
-
-
 def make_exploration(preset: Preset[..., Any, Any], settings: ExplorationSettings) -> Exploration:
     """Make the exploration that the settings name, or copy a given one, whose state is of one policy."""
     epsilon, temperature = settings["epsilon"], settings["temperature"]
@@ -274,11 +213,6 @@ def make_exploration(preset: Preset[..., Any, Any], settings: ExplorationSetting
     if settings["repeat"] is None:
         return EpsilonGreedy(how)
     return EZGreedy(how, mu=settings["repeat"], max_repeat=settings["max_repeat"])
-
-
-def make_target(settings: ActionValueSettings) -> Target:
-    """Make the part that updates the target network."""
-    return Target(settings["target_every"], tau=scheduled(settings["target_tau"]))
 
 
 dqn = QPreset(

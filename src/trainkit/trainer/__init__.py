@@ -9,14 +9,11 @@ from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
-from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
-from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
 from trainkit.trainer.evaluation import Evaluation, evaluate
-from trainkit.trainer.fitted_q_evaluation import FittedQ, fitted_q_evaluation
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
@@ -30,16 +27,13 @@ __all__ = [
     "Checkpoint",
     "CollectStats",
     "Curriculum",
-    "DatasetWriter",
     "EpochResult",
     "EpochStats",
     "Evaluation",
-    "FittedQ",
     "Histograms",
     "History",
     "OffpolicyTrainee",
     "LogInfo",
-    "OffPolicyEvaluation",
     "OfflineTrainer",
     "OffpolicyTrainer",
     "OnpolicyTrainer",
@@ -61,7 +55,6 @@ __all__ = [
     "WinRate",
     "compare",
     "evaluate",
-    "fitted_q_evaluation",
     "inspect_checkpoint",
     "run",
     "run_with_restart",

@@ -6,18 +6,18 @@ from trainkit.core.data import EpochResult
 from trainkit.core.protocols import OffpolicyTrainee, OnpolicyTrainee, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, PlayerStats, RunInfo, RunWarning, Summary, TimeStats, scalars
 from trainkit.extensions.diagnosis.rules import DIAGNOSIS_RULES
+from trainkit.extensions.offline.dataset_writer import DatasetWriter
+from trainkit.extensions.offline.estimated_return import OffPolicyEvaluation
+from trainkit.extensions.offline.fitted_q_evaluation import FittedQ, fitted_q_evaluation
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
 from trainkit.trainer.callbacks.curriculum import Curriculum
-from trainkit.trainer.callbacks.dataset_writer import DatasetWriter
-from trainkit.trainer.callbacks.estimated_return import OffPolicyEvaluation
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogInfo
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
 from trainkit.trainer.evaluation import Evaluation, evaluate
-from trainkit.trainer.fitted_q_evaluation import FittedQ, fitted_q_evaluation
 from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer

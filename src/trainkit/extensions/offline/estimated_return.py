@@ -7,14 +7,14 @@ from trainkit.buffer import ReplayBuffer
 from trainkit.core.data import EpochResult
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
-from trainkit.datasets.off_policy_evaluation import (
+from trainkit.extensions.offline.fitted_q_evaluation import fitted_q_evaluation
+from trainkit.extensions.offline.off_policy_evaluation import (
     Estimate,
     doubly_robust,
     importance_sampling,
     weighted_importance_sampling,
 )
 from trainkit.trainer.callbacks.base import Callback
-from trainkit.trainer.fitted_q_evaluation import fitted_q_evaluation
 
 if TYPE_CHECKING:
     from trainkit.trainer.base import Trainer

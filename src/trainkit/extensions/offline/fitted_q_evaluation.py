@@ -15,8 +15,13 @@ from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, options_of
 from trainkit.core.spaces import Spaces
-from trainkit.datasets.off_policy_evaluation import Estimate, HasActionProbability, check_memory, direct_method
 from trainkit.engine.loss import TensorBatch
+from trainkit.extensions.offline.off_policy_evaluation import (
+    Estimate,
+    HasActionProbability,
+    check_memory,
+    direct_method,
+)
 from trainkit.policy import DQNPolicy, ExpectedValue, Target
 from trainkit.policy.backups import QFunction
 from trainkit.policy.values import Value

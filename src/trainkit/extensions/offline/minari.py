@@ -30,8 +30,8 @@ from trainkit.core.errors import CheckpointError, ConfigError
 from trainkit.core.extras import import_extra
 from trainkit.core.files import check_declared, decoding, parse_json, read_json
 from trainkit.core.spaces import array_specs, check_spaces, flat_actions, space_from_plain, structure_of
-from trainkit.datasets.format import Header
-from trainkit.datasets.hdf5 import H5Column, open_hdf5
+from trainkit.extensions.offline.format import Header
+from trainkit.extensions.offline.hdf5 import H5Column, open_hdf5
 
 _METADATA, _DATA = "metadata.json", "main_data.hdf5"
 _REMEDY = "give a local id, the folder of one, or a MinariDataset; `minari download ID` gets one"

@@ -29,8 +29,8 @@ from trainkit import (
 from trainkit.callbacks import DatasetWriter
 from trainkit.core import tree
 from trainkit.core.data import RecordedEpisode
-from trainkit.datasets.format import read_shard
 from trainkit.errors import CheckpointError
+from trainkit.extensions.offline.format import read_shard
 
 
 def recorded(folder: Path) -> list[RecordedEpisode]:

@@ -30,7 +30,7 @@ from trainkit.datasets import (
     importance_sampling,
     weighted_importance_sampling,
 )
-from trainkit.datasets.off_policy_evaluation import per_decision
+from trainkit.extensions.offline.off_policy_evaluation import per_decision
 
 BOTH = [importance_sampling, weighted_importance_sampling]
 

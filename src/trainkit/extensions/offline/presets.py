@@ -12,18 +12,25 @@ from trainkit.core.schedules import Linear
 from trainkit.core.signatures import checked
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs
-from trainkit.policy import BCPolicy, ConservativePenalty, DiscreteBCQPolicy, DQNPolicy, Greedy, Policy
+from trainkit.extensions.offline.bc import BCPolicy
+from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
+from trainkit.extensions.offline.loading import load_dataset
+from trainkit.extensions.offline.streaming import stream_dataset
+from trainkit.policy import ConservativePenalty, DQNPolicy, Greedy, Policy
 from trainkit.presets.base import (
+    ACTION_VALUE_NEEDS,
+    ActionValueSettings,
     P,
     Preset,
     PresetConfig,
     Settings,
+    make_target,
+    make_value,
     memory_options,
     network_options,
     table_of,
     with_changes,
 )
-from trainkit.presets.q_learning import ACTION_VALUE_NEEDS, ActionValueSettings, make_target, make_value
 from trainkit.trainer import OfflineTrainer
 
 
@@ -143,6 +150,8 @@ OfflineSettingsT = TypeVar("OfflineSettingsT", bound=OfflineSettings)
 class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
     """A preset that learns from a buffer."""
 
+    learns_from_data = True
+
     @checked
     def __call__(
         self, buffer: Dataset, env: EnvSpec | EnvSpaces | None = None, *args: P.args, **options: P.kwargs
@@ -172,6 +181,10 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         self._check_by_name(args)
         given: dict[str, Any] = dict(options)
         return PresetConfig(preset=self, buffer=buffer, env=env, seed=given.pop("seed", None), options=given)
+
+    def load_data(self, path: str, shuffle_rows: int | None) -> Dataset:
+        """Return the dataset in files or of a Minari id, streamed through `shuffle_rows` rows of memory, or loaded."""
+        return load_dataset(path) if shuffle_rows is None else stream_dataset(path, shuffle_rows=shuffle_rows)
 
     def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
         """Return the settings that a call with this buffer, this environment and these options starts from."""

@@ -23,7 +23,7 @@ from trainkit.core.data import ArraySpec, Horizon, RecordedEpisode
 from trainkit.core.errors import CheckpointError, ConfigError, MissingExtraError, SpaceMismatchError
 from trainkit.core.spaces import Spaces, array_specs, space_from_plain, space_to_plain, stacked_space
 from trainkit.datasets import from_minari
-from trainkit.datasets.format import Header, read_shard, write_shard
+from trainkit.extensions.offline.format import Header, read_shard, write_shard
 
 FORM_SPACES: dict[Any, spaces.Space[Any]] = {
     "array": spaces.Box(-np.inf, np.inf, (3,), np.float32),

@@ -16,10 +16,10 @@ from trainkit.core.files import check_declared, decoding
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, options_of
 from trainkit.core.spaces import Spaces
-from trainkit.datasets.format import Header, Shard, read_shard, shard_blocks
-from trainkit.datasets.hdf5 import SUFFIXES, H5Column, open_hdf5
-from trainkit.datasets.minari import is_minari, is_minari_id, open_minari
-from trainkit.datasets.rewriting import EpisodeFn, rewritten
+from trainkit.extensions.offline.format import Header, Shard, read_shard, shard_blocks
+from trainkit.extensions.offline.hdf5 import SUFFIXES, H5Column, open_hdf5
+from trainkit.extensions.offline.minari import is_minari, is_minari_id, open_minari
+from trainkit.extensions.offline.rewriting import EpisodeFn, rewritten
 
 Paths = str | Path | Sequence[str | Path]
 

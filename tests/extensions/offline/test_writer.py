@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from trainkit.core.data import ArraySpec, RecordedEpisode, Transition
-from trainkit.datasets import writer
-from trainkit.datasets.format import Header
-from trainkit.datasets.writer import OpenEpisodes
+from trainkit.extensions.offline import writer
+from trainkit.extensions.offline.format import Header
+from trainkit.extensions.offline.writer import OpenEpisodes
 
 HEADER = Header(
     env="Rows-v0",

@@ -15,7 +15,7 @@ from tests.helpers.minari_folders import write_minari
 from trainkit.core.data import RecordedEpisode
 from trainkit.core.errors import BusyError, CheckpointError, ConfigError, SpaceMismatchError
 from trainkit.datasets import StreamedDataset, load_dataset, stream_dataset
-from trainkit.datasets.format import Header, write_shard
+from trainkit.extensions.offline.format import Header, write_shard
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 HEADER = Header(env="numbers", observation_space=SPACE, action_space=gym.spaces.Discrete(3), extras={})

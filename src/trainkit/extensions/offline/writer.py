@@ -11,7 +11,7 @@ from trainkit.core import tree
 from trainkit.core.data import ArraySpec, RecordedEpisode, Transition, any_true
 from trainkit.core.errors import CheckpointError
 from trainkit.core.spaces import array_specs
-from trainkit.datasets.format import Header, write_shard
+from trainkit.extensions.offline.format import Header, write_shard
 
 _NAME = re.compile(r"episodes-(\d+)\.(npz|hdf5)")
 _N_STEPS = 128  # vector steps, the initial capacity of `OpenEpisodes`

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
-from trainkit.cli.main import main
 from trainkit.core import tree
 from trainkit.datasets import from_minari, load_dataset, to_minari
 
@@ -112,21 +111,17 @@ def test_a_dataset_that_is_there_is_not_overwritten_and_nothing_is_no_dataset() 
         to_minari("recorded/", "random/a-v0")  # type: ignore[arg-type]  # what is tested
 
 
-def test_the_command_writes_what_the_function_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recorded_files_become_a_minari_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     envs = tk.make_envs("CartPole-v1", 2, seed=0)
     collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs)
     with tk.callbacks.DatasetWriter(tmp_path / "data").record(collector):
         collector.collect(n_episode=4)
-    words = ["to-minari", str(tmp_path / "data"), "cartpole/random-v0", "--env", "CartPole-v1", "--author", "A. Name"]
-    assert main(words) == 0
-    assert capsys.readouterr().out.startswith(f"cartpole/random-v0: 4 episodes, {collector.env_step} steps, in ")
+    data = load_dataset(tmp_path / "data")
+    written = to_minari(data, "cartpole/random-v0", env="CartPole-v1", author="A. Name")
+    assert (written.total_episodes, written.total_steps) == (4, collector.env_step)
     assert "A. Name" in minari.load_dataset("cartpole/random-v0").storage.metadata["author"]
-    own, theirs = (list(one.episodes()) for one in (load_dataset(tmp_path / "data"), from_minari("cartpole/random-v0")))
+    own, theirs = (list(one.episodes()) for one in (data, from_minari("cartpole/random-v0")))
     for one, other in zip(own, theirs, strict=True):
         assert_array_equal(one.obs, other.obs)
         assert_array_equal(one.reward, other.reward)
-    assert main(words) == 2
-    assert "to_minari cannot write 'cartpole/random-v0'" in capsys.readouterr().err

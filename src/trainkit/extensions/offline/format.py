@@ -31,7 +31,7 @@ from trainkit.core.data import ArraySpec, Obs, RecordedEpisode, RowSpec
 from trainkit.core.errors import CheckpointError
 from trainkit.core.files import MAX_TEXT_BYTES, check_declared, decoding, open_npz, parse_json
 from trainkit.core.spaces import Spaces, array_specs, check_spaces, stacked_space
-from trainkit.datasets.hdf5 import SUFFIXES, hdf5_bytes, open_hdf5
+from trainkit.extensions.offline.hdf5 import SUFFIXES, hdf5_bytes, open_hdf5
 
 FORMAT = 1
 ANY_SIZE = sys.maxsize  # `max_bytes` of a file that is read in parts

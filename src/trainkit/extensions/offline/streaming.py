@@ -18,10 +18,10 @@ from trainkit.core.errors import BusyError, CheckpointError, Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import HasSpaces, Spaces
-from trainkit.datasets.format import ANY_SIZE, Header, Shard, shard_blocks
-from trainkit.datasets.loading import Paths, check_spaces_of, find_files, read_shards
-from trainkit.datasets.minari import is_minari, is_minari_id, open_minari
-from trainkit.datasets.rewriting import EpisodeFn, rewritten
+from trainkit.extensions.offline.format import ANY_SIZE, Header, Shard, shard_blocks
+from trainkit.extensions.offline.loading import Paths, check_spaces_of, find_files, read_shards
+from trainkit.extensions.offline.minari import is_minari, is_minari_id, open_minari
+from trainkit.extensions.offline.rewriting import EpisodeFn, rewritten
 
 _PIECES = 8  # that a shuffle buffer holds at least: runs of episodes from random positions
 

@@ -9,8 +9,8 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extras import import_extra
 from trainkit.core.folders import check_folder
 from trainkit.core.signatures import checked
-from trainkit.datasets.format import Header
-from trainkit.datasets.writer import EpisodeWriter
+from trainkit.extensions.offline.format import Header
+from trainkit.extensions.offline.writer import EpisodeWriter
 from trainkit.trainer.callbacks.base import Callback
 
 if TYPE_CHECKING:

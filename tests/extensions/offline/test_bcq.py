@@ -34,8 +34,8 @@ from trainkit import (
     SpaceMismatchError,
 )
 from trainkit.engine.loss import TensorBatch
+from trainkit.extensions.offline.bcq import Plausible, PlausibleBackup
 from trainkit.nets import Prediction, QNetwork
-from trainkit.policy.bcq import Plausible, PlausibleBackup
 
 
 def made(space: Any = FOUR_NUMBERS, **parts: Any) -> DiscreteBCQPolicy:
