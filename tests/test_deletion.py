@@ -45,7 +45,6 @@ STAND_IN = {
         engine/operations
     """,
     "parts": "policy/support.py policy/auxiliary.py",
-    "recovery": "envs/recovery.py",
     "scale": """
         envs/actors.py envs/fragments.py collector/fragment_behavior.py trainer/parallel
     """,
@@ -54,7 +53,7 @@ STAND_IN = {
 # Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
 EXPECTED_FAILURES = set(
     """
-    background cuda games memory numpy_engine parts recovery scale
+    background cuda games memory numpy_engine parts scale
 """.split()
 )
 # The same of the kernel by itself, and with one extension only.

@@ -259,15 +259,6 @@ def test_an_environment_that_the_function_rejects_is_named(backend: Any) -> None
             make_envs([*made, partial(numbered, number)], backend=backend, validate_env=validate)
 
 
-def test_an_environment_made_again_after_a_fault_is_validated_too() -> None:
-    seen: list[Any] = []
-    made = partial(ScriptedEnv, steps=[OSError("gone")])
-    envs = make_envs(made, on_error="restart", max_restarts=2, restart_delay_s=0.0, validate_env=seen.append)
-    with pytest.raises(Exception, match="2 times in a row"):
-        Collector(Still(), envs).collect(n_step=1)
-    assert len(seen) == 3
-
-
 def test_a_function_cannot_look_into_a_vector_environment() -> None:
     with pytest.raises(
         ConfigError, match="validate_env is called with single environments, which a vector environment"

@@ -17,9 +17,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import trainkit as tk
-from tests.helpers.doubles import Ledger, Player, Still
+from tests.helpers.doubles import Ledger, Player
 from tests.helpers.games import TaggedGame
-from tests.helpers.scripted_env import STEP, ScriptedEnv
+from tests.helpers.scripted_env import ScriptedEnv
 from tests.helpers.tagged import TaggedEnv
 from tests.helpers.truth import assert_rows_are_real, tagged_envs
 from trainkit.collector import Collector
@@ -219,21 +219,6 @@ def test_one_game_is_not_for_two_envs() -> None:
         make_envs(lambda: game)
     del first
     make_envs(lambda: game)  # collected as garbage, in spite of cycles
-
-
-def test_an_environment_that_was_rebuilt_keeps_no_claim_on_the_former_one() -> None:
-    made: list[ScriptedEnv] = []
-
-    def factory() -> ScriptedEnv:
-        made.append(ScriptedEnv(steps=[STEP if made else OSError("gone")] * 100))
-        return made[-1]
-
-    envs = make_envs(factory, on_error="restart", restart_delay_s=0.0)
-    Collector(Still(), envs).collect(n_step=4)
-    assert len(made) == 2
-    make_envs(lambda: made[0]).close()
-    with pytest.raises(ConfigError, match="already belongs"):
-        make_envs(lambda: made[1])
 
 
 # ---- closed ----

@@ -22,14 +22,14 @@ from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import seeding, tree, user_code
 from trainkit.core.assignments import fixed_options
 from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true
-from trainkit.core.errors import BusyError, Checks, ConfigError, EnvError, NoLegalActionError
+from trainkit.core.errors import BusyError, Checks, ConfigError, NoLegalActionError
 from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, Deliver, Recorder, RowStore
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
 from trainkit.envs.agents import whole_games
-from trainkit.envs.backends import Ids
+from trainkit.envs.backends import Ids, Lost
 from trainkit.envs.envs import Envs, VectorStep, rows_of
 from trainkit.envs.recovery import in_words, play_again
 
@@ -674,8 +674,8 @@ class Collector:
             self._end_episodes(whole_games(outcome.env_ids[outcome.over], self._envs.n_agents))
         if self._envs.soft_horizon is not None:
             self._count_at_soft_horizon(outcome.env_ids[~outcome.over])
-        if outcome.failed:
-            self._drop_failed_episodes(outcome.failed)
+        if outcome.lost.errors:
+            self._end_lost_episodes(outcome.lost)
         self._needs_reset = False
 
     def _store(
@@ -775,17 +775,16 @@ class Collector:
             self._policy.cut(env_ids)
         self._episodes.close(env_ids)
 
-    def _drop_failed_episodes(self, failed: Mapping[int, EnvError]) -> None:
-        """End the open episodes of environments that failed, and record that new episodes start."""
-        env_ids = self._envs.restarts.failed_rows
-        self._end_open_episodes(env_ids, drop=self._envs.restarts.drops)
+    def _end_lost_episodes(self, lost: Lost) -> None:
+        """End the episodes that cannot go on, and record that others start."""
+        env_ids: Ids = np.array(sorted(lost.errors), np.intp)
+        self._end_open_episodes(env_ids, drop=lost.are_dropped)
         self._episodes.start(env_ids)
         self._starts[env_ids] = True
-        self._tally.n_faulty_episodes += len(failed)
+        self._tally.n_faulty_episodes += len(env_ids) // self._envs.n_agents
         self._to_begin = np.union1d(self._to_begin, env_ids)
         if self.events is not None:
-            n_agents = self._envs.n_agents
-            self.events.failed({env_id: failed[env_id - env_id % n_agents] for env_id in env_ids.tolist()})
+            self.events.failed(lost.errors)
 
     def _begin_episodes(self) -> None:
         """Deliver the events of a completed step, and start the episodes that follow it.
@@ -805,13 +804,13 @@ class Collector:
         self._report_starts(begun)
 
     def _report_starts(self, env_ids: Ids) -> None:
-        """Count the environments that were rebuilt, and deliver the events of the episodes that have started."""
+        """Count the environments that were replaced, and deliver the events of the episodes that have started."""
         user_code.has_run()  # in `reset`
-        rebuilt = self._envs.restarts.take_remade()
-        self._tally.n_env_restarts += len(rebuilt)
-        self._tally.n_faulty_episodes += self._envs.restarts.take_failed_resets()
+        replaced = self._envs.take_replaced()
+        self._tally.n_env_restarts += len(replaced)
+        self._tally.n_faulty_episodes += self._envs.take_failed_starts()
         if self.events is not None:
-            self.events.rebuilt(self._envs, rebuilt)
+            self.events.rebuilt(self._envs, replaced)
             self.events.started(env_ids, self._envs.obs)
             self.events.deliver()
 

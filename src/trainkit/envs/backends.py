@@ -132,6 +132,16 @@ class Begun(NamedTuple):
         return self._replace(env_ids=self.env_ids[keep], obs=obs, infos=self.infos.rows(keep))
 
 
+class Lost(NamedTuple):
+    """Episodes that cannot go on: an environment failed, and is replaced before its next episode begins."""
+
+    errors: Mapping[int, EnvError]  # by row, of a game by all of its rows: the failure
+    are_dropped: bool = True  # whether the rows of these episodes are dropped, else cut
+
+
+NOTHING_LOST = Lost({})
+
+
 class RawStep(NamedTuple):
     """One vector step as the environments returned it; rows of other environments than those that acted are older."""
 
@@ -222,6 +232,7 @@ class Backend(Protocol):
     action_space: gym.Space[Any]
     takes_options: bool  # whether `begin` passes on the options of a reset
     seeds_episodes: bool  # whether every episode begins with its own seed, so that it can be replayed
+    may_lose_episodes: bool  # whether the failure of an environment ends its episode alone, not the run
 
     @property
     def spent(self) -> Spent:
@@ -245,8 +256,22 @@ class Backend(Protocol):
         """Start the next episode where one ended; backends that do not seed episodes receive no seeds.
 
         None where environments do so by themselves in their next step (autoreset NEXT_STEP), whose `RawStep.begun`
-        then reports it.
+        then reports it; and where the episode is `lost`. Lost episodes are followed by others one environment at a
+        time, by all of its rows.
         """
+        ...
+
+    @property
+    def lost(self) -> Lost:
+        """The episodes that cannot go on, until others have begun in their place."""
+        ...
+
+    def lose(self, error: EnvError) -> Ids:
+        """Give up the episode of the environment that an error names, and return its rows; or raise the error."""
+        ...
+
+    def take_replaced(self) -> list[int]:
+        """Return the environments replaced since the last call, by their first row, once for each time."""
         ...
 
     def rebuild(self, env_id: int) -> None:
@@ -304,6 +329,8 @@ class HasEnvironments:
 
     agents: tuple[str, ...] = ()
     source = ""
+    may_lose_episodes = False
+    lost = NOTHING_LOST
 
     @cached_property
     def spent(self) -> Spent:
@@ -313,6 +340,12 @@ class HasEnvironments:
     @property
     def environments(self) -> Any:
         return self
+
+    def lose(self, error: EnvError) -> Ids:
+        raise error
+
+    def take_replaced(self) -> list[int]:
+        return []
 
     def use_players(self, players: Players) -> None:
         """Ignore who controls the rows."""
@@ -344,6 +377,7 @@ class AroundBackend:
         self.inner = inner
         self.n, self.agents, self.spent = inner.n, inner.agents, inner.spent
         self.takes_options, self.seeds_episodes = inner.takes_options, inner.seeds_episodes
+        self.may_lose_episodes = inner.may_lose_episodes
         self.observation_space, self.action_space = inner.observation_space, inner.action_space
 
     @property
@@ -366,6 +400,16 @@ class AroundBackend:
 
     def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
         return self.inner.begin(env_ids, seeds, options)
+
+    @property
+    def lost(self) -> Lost:
+        return self.inner.lost
+
+    def lose(self, error: EnvError) -> Ids:
+        return self.inner.lose(error)
+
+    def take_replaced(self) -> list[int]:
+        return self.inner.take_replaced()
 
     def rebuild(self, env_id: int) -> None:
         self.inner.rebuild(env_id)

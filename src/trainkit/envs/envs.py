@@ -19,9 +19,9 @@ from trainkit.core.joint_spaces import AgentView
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
 from trainkit.envs.actors import Actor, ActorRunner
-from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Options, Players, RawStep, Work
+from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Lost, Options, Players, RawStep, Work
 from trainkit.envs.ownership import Ownership, Use, for_owner
-from trainkit.envs.recovery import PlayedActions, Restarts, differences
+from trainkit.envs.recovery import PlayedActions, differences
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.validation import ActionValidator, StepValidator, Where, check_rendered
 
@@ -44,7 +44,7 @@ class VectorStep(NamedTuple):
     ended: NDArray[np.bool_]  # [K], terminated or truncated
     over: NDArray[np.bool_]  # [K], whose game ended: to be counted and begun again
     infos: Infos  # of K rows
-    failed: Mapping[int, EnvError]  # environments that failed, with the error; to be begun again
+    lost: Lost  # episodes that cannot go on; to be followed by others
     late_rewards: Mapping[int, float]  # of agents that did not act in this step, by row
 
 
@@ -65,7 +65,6 @@ class Envs:
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         stack: frames per observation.
-        restarts: of environments that failed.
         max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
         soft_horizon: steps after which a collector counts an episode that continues; None: at its end only.
         ownership: their one owner, and the thread that uses them.
@@ -83,7 +82,6 @@ class Envs:
         name: str = "custom",
         agents: Sequence[str] = (),
         agent_views: Mapping[str, AgentView] | None = None,
-        restarts: Restarts | None = None,
         max_episode_steps: int | None = None,
         soft_horizon: int | None = None,
         config: "EnvsConfig | None" = None,
@@ -96,8 +94,6 @@ class Envs:
         self.config = config
         self.stack = stack
         self.max_episode_steps, self.soft_horizon = max_episode_steps, soft_horizon
-        self.restarts = Restarts() if restarts is None else restarts
-        self.restarts.n_agents = self.n_agents
         self._actions = ActionValidator(backend.action_space)
         self.action_space: gym.Space[Any] = self._actions.space
         self._validator = StepValidator(
@@ -116,6 +112,7 @@ class Envs:
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options = None
         self._unsent: tuple[NDArray[Any], Ids] | None = None  # actions to send again with the next step
+        self._n_failed_starts = 0  # since they were taken
         self.spent = backend.spent  # seconds, ever
         self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self.ownership = Ownership(f"the environments of {name}")
@@ -127,6 +124,11 @@ class Envs:
     def n_agents(self) -> int:
         """The number of agents of a game; 1 where an environment has one."""
         return max(1, len(self.agents))
+
+    @property
+    def may_lose_episodes(self) -> bool:
+        """Whether the failure of an environment ends its episode alone, so that its rows are missing; else the run."""
+        return self._backend.may_lose_episodes
 
     @property
     def made_with(self) -> dict[str, Any]:
@@ -241,7 +243,7 @@ class Envs:
         those of earlier steps, and not all of these. Without actions, K = 0, it waits for environments in flight.
 
         Raises:
-            EnvError: an environment raised or returned invalid data, and is not to be rebuilt: reset before continuing.
+            EnvError: an environment raised or returned invalid data, and is not replaced: reset before continuing.
             ConfigError, BusyError: as `reset`.
         """
         acted = (action, env_ids) if self._unsent is None else self._with_unsent(action, env_ids)
@@ -260,15 +262,12 @@ class Envs:
             ended = terminated | raw.truncated
         self.spent.obs += time.perf_counter() - started
         self._update_ready_within(raw)
-        self.restarts.reset_counts(raw.env_ids, raw.over)
         flags = terminated, raw.truncated, ended, raw.over
-        return VectorStep(
-            raw.env_ids, next_obs, raw.reward, *flags, raw.infos, self.restarts.now_failed(), raw.late_rewards
-        )
+        return VectorStep(raw.env_ids, next_obs, raw.reward, *flags, raw.infos, self._backend.lost, raw.late_rewards)
 
     @for_owner
     def begin(self, env_ids: Ids) -> None:
-        """Start the next episode where one ended or an environment failed; some are `ready` only one step later.
+        """Start the next episode where one ended or is lost; some are `ready` only one step later.
 
         Raises:
             EnvError: an environment failed too often in a row.
@@ -313,7 +312,6 @@ class Envs:
             )
         self._backend = self._backend.replace_environments(backend)
         self.config = config
-        self.restarts.failed.clear()
         former.close()
 
     def call(self, name: str, *args: Any, env_ids: Ids | None = None) -> list[Any]:
@@ -341,12 +339,22 @@ class Envs:
     @property
     def actors(self) -> Sequence[Actor]:
         """The actors, each with a group of environments in their order; empty where others run them."""
-        runner = self._backend.runner if isinstance(self._backend, SingleBackend) else None
+        environments = self._backend.environments
+        runner = environments.runner if isinstance(environments, SingleBackend) else None
         return runner.actors if isinstance(runner, ActorRunner) else ()
 
     def take_metrics(self) -> dict[str, Summary]:
         """Return what the backend logged since the last call, by name."""
         return self._backend.take_metrics()
+
+    def take_replaced(self) -> list[int]:
+        """Return the environments replaced since the last call, of a game its first row, once for each time."""
+        return self._backend.take_replaced()
+
+    def take_failed_starts(self) -> int:
+        """Return the number of episodes since the last call that could not start."""
+        n_starts, self._n_failed_starts = self._n_failed_starts, 0
+        return n_starts
 
     def render(self, env_ids: Ids | None = None) -> list[NDArray[np.uint8]]:
         """Return an image of each, [height, width, 3]; environments must be made with `render_mode="rgb_array"`."""
@@ -390,7 +398,6 @@ class Envs:
         self._current.restart(state.root, state.episodes)
         self._update_ready(ready=self.all_ids)
         self._options = state.options
-        self.restarts.failed.clear()
 
     def send_again(self, action: NDArray[Any], env_ids: Ids) -> None:
         """Send actions [K, ...], to which a saved run had no answer yet, again with the next step."""
@@ -403,7 +410,7 @@ class Envs:
         return differences(saved, self._backend.fingerprints()) if saved else {}
 
     def _raw_step(self, acted: _Acted, work: Work) -> RawStep:
-        """Step environments with valid actions, and mark those that failed."""
+        """Step environments with valid actions, and give up the episodes of those that failed."""
         started, (action, env_ids) = time.perf_counter(), acted
         self._current.count_step(env_ids)  # from here on every error is of this step, the first being 1
         own_action = self._actions.convert(action, env_ids, self._current.describe)
@@ -412,8 +419,8 @@ class Envs:
             raw = self._backend.step(own_action, env_ids, work)
         except Failure as failure:
             raise self._error_of(failure, self._describe(acted)) from failure.__cause__
-        for lost in raw.failures.values():
-            self.restarts.mark_failed(self._error_of(lost, self._describe(acted)))
+        for failed in raw.failures.values():
+            self._backend.lose(self._error_of(failed, self._describe(acted)))
         return raw
 
     def _describe(self, acted: _Acted) -> Where:
@@ -421,11 +428,11 @@ class Envs:
         return partial(self._current.describe, acted=acted)
 
     def _record(self, acted: _Acted) -> None:
-        """Record the actions of a step, without those of environments that failed, for a replay."""
+        """Record the actions of a step, without those of lost episodes, for a replay."""
         action, env_ids = acted
-        if self.restarts.failed:
-            has_worked = ~np.isin(env_ids, self.restarts.failed_rows)
-            action, env_ids = action[has_worked], env_ids[has_worked]
+        if lost := self._backend.lost.errors:
+            continues = ~np.isin(env_ids, list(lost))
+            action, env_ids = action[continues], env_ids[continues]
         self._played.add(action, env_ids)
 
     def _stacked(self, frame: Obs, env_ids: Ids) -> Obs:
@@ -474,17 +481,26 @@ class Envs:
     # ---- the start of episodes ----
 
     def _start_episodes(self, env_ids: Ids, options: Options, *, is_reset: bool = False) -> None:
-        """Begin the next episode of environments [K], and rebuild those that failed."""
+        """Begin the next episode of environments [K], and others where episodes are lost."""
         self._current.begin(env_ids)
         self._played.begin(env_ids, options)
-        working = np.setdiff1d(env_ids, self.restarts.failed_rows) if self.restarts.failed else env_ids
+        lost = self._backend.lost.errors
+        working = np.setdiff1d(env_ids, list(lost)) if lost else env_ids
         if len(working):
-            self._start_working(working, options, is_reset=is_reset and len(working) == self.n)
-        for env_id in list(self.restarts.failed):
-            self._rebuild(env_id, options)
+            self._start_some(working, options, is_reset=is_reset and len(working) == self.n)
+        for row in list(self._backend.lost.errors):
+            if row % self.n_agents == 0:
+                self._start_another(np.arange(row, row + self.n_agents), options)
 
-    def _start_working(self, env_ids: Ids, options: Options, *, is_reset: bool) -> None:
-        """Begin the next episode of environments [K], none of which has failed before."""
+    def _start_another(self, rows: Ids, options: Options) -> None:
+        """Begin an episode in place of a lost one, in as many attempts as the backend allows."""
+        while rows[0] in self._backend.lost.errors:
+            self._start_some(rows, options, is_reset=False)
+            if rows[0] in self._backend.lost.errors:
+                self.episodes[rows] += 1  # another seed, should this one cause the error
+
+    def _start_some(self, env_ids: Ids, options: Options, *, is_reset: bool) -> None:
+        """Begin the next episode of environments [K]."""
         seeds = self._current.seeds_of(env_ids) if is_reset or self._backend.seeds_episodes else []
         begun: Begun | None = None
         try:
@@ -492,12 +508,13 @@ class Envs:
         except Failure as failure:
             raise self._error_of(failure, self._current.describe) from failure.__cause__
         if begun is not None:
-            for lost in begun.failures.values():
-                self.restarts.mark_failed(self._error_of(lost, self._current.describe))
+            for failed in begun.failures.values():
+                self._backend.lose(self._error_of(failed, self._current.describe))
             if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
                 self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._receive_first_obs(begun)
-            self.restarts.count_failed_resets(env_ids)
+            if lost := self._backend.lost.errors:
+                self._n_failed_starts += sum(env_id in lost for env_id in env_ids[:: self.n_agents].tolist())
         if begun is None or self.agents or self.ready is not self.all_ids:  # an agent may be missing at first
             self._update_ready(waiting=env_ids, ready=None if begun is None else begun.env_ids)
 
@@ -514,28 +531,12 @@ class Envs:
     # ---- failures ----
 
     def _checked(self, rows: _Rows, check: Callable[..., _Result], *args: Any) -> tuple[_Rows, _Result]:
-        """Return the valid rows, without those of environments that returned invalid data and will be rebuilt."""
+        """Return the valid rows, without those of environments whose data is invalid and whose episode is lost."""
         while True:
             try:
                 return rows, check(rows, *args)
             except BadEnvDataError as error:
-                rows = rows.without(self.restarts.mark_failed(error))
-
-    def _rebuild(self, env_id: int, options: Options) -> None:
-        """Rebuild an environment and start an episode in it, with as many attempts as necessary and allowed."""
-        failed, rows = self.restarts.failed, np.arange(env_id, env_id + self.n_agents)
-        while env_id in failed:
-            self.restarts.begin_restart(env_id, failed[env_id])
-            before = failed.pop(env_id)
-            try:
-                self._backend.rebuild(env_id)
-                self._start_working(rows, options, is_reset=False)
-            except EnvError as error:
-                failed[env_id] = error
-            except BaseException:  # Ctrl-C: it is not whole yet
-                failed[env_id] = before
-                raise
-            self.episodes[rows] += env_id in failed  # another seed, should this one cause the error
+                rows = rows.without(self._backend.lose(error))
 
     def explain_no_action(self, error: NoLegalActionError) -> NoLegalActionError:
         """Return an error that names the step and the remedy, or the given one if it names no environment."""

@@ -36,7 +36,6 @@ from trainkit.envs.factories import (
 )
 from trainkit.envs.games import ByAgent, driver_of, is_game
 from trainkit.envs.process import ProcessRunner
-from trainkit.envs.recovery import Restarts
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
 from trainkit.envs.vector import VectorBackend
@@ -251,7 +250,7 @@ class ProcessOptions:
 class FailureOptions:
     """What follows when an environment fails; the fields are as in `make_envs`."""
 
-    on_error: Literal["raise", "restart"]
+    on_error: str
     max_restarts: int
     restart_delay_s: float
     failed_episodes: Literal["drop", "cut"]
@@ -261,12 +260,16 @@ class FailureOptions:
         checks.integer("max_restarts", self.max_restarts, low=0)
         checks.number("restart_delay_s", self.restart_delay_s, low=0)
         checks.one_of("failed_episodes", self.failed_episodes, ["drop", "cut"])
-        checks.one_of("on_error", self.on_error, ["raise", "restart"])
+        checks.one_of("on_error", self.on_error, ["raise", *table("ON_ERROR")])
 
-    def restarts(self) -> Restarts:
-        """Return the restarts that are allowed, none of them used."""
-        n_allowed = self.max_restarts if self.on_error == "restart" else None
-        return Restarts(n_allowed, delay_s=self.restart_delay_s, failed_episodes=self.failed_episodes)
+    @property
+    def end_the_run(self) -> bool:
+        """Whether a failure is raised."""
+        return self.on_error == "raise"
+
+    def around(self) -> Sequence[StandsAround]:
+        """Return what makes a backend that allows failures; nothing where they are raised."""
+        return [] if self.end_the_run else [table("ON_ERROR")[self.on_error].load()(self)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +362,7 @@ class EnvsConfig:
         checks.require(not is_single, rule)
         if is_vector or isinstance(spec, VectorEnv):
             rule = "single environments, which a vector environment does not give: give an id or factories"
-            checks.require(self.failures.on_error != "restart", f'.on_error "restart" needs {rule}')
+            checks.require(self.failures.end_the_run, f'.on_error "{self.failures.on_error}" needs {rule}')
             checks.require(self.single.validate_env is None, f".validate_env is called with {rule}")
         if isinstance(spec, (VectorEnv, Envs)):
             n_envs = spec.num_envs if isinstance(spec, VectorEnv) else spec.n
@@ -385,7 +388,7 @@ class EnvsConfig:
             "seed": self.seed is not None,
             "soft_horizon": rows.soft_horizon is not None,
             "processors": bool(self.processors),
-            "on_error": self.failures.on_error == "restart",
+            "on_error": not self.failures.end_the_run,
             "validate_env": single.validate_env is not None,
             "observation_space": single.observation_space is not None,
             "action_space": single.action_space is not None,
@@ -405,8 +408,8 @@ class EnvsConfig:
             if isinstance(backend, GamesBackend) and self.processes.play_alone:
                 raise ConfigError("make_envs.fragment and lag are for environments of one agent: leave them out")
             around: Backend = backend
-            for processor in self.processors:
-                around = processor.around(around)
+            for outer in [*self.processors, *self.failures.around()]:
+                around = outer.around(around)
             envs = Envs(
                 around,
                 stack=rows.stack,
@@ -416,7 +419,6 @@ class EnvsConfig:
                 name=_name(self.spec),
                 agents=backend.agents if isinstance(backend, GamesBackend) else (),
                 agent_views=backend.views if isinstance(backend, GamesBackend) and not self.processors else {},
-                restarts=self.failures.restarts(),
                 max_episode_steps=_registered_limit(self.spec) if limit is None else limit,
                 soft_horizon=rows.soft_horizon,
                 config=self,

@@ -1,4 +1,4 @@
-"""Recovery of environments: restarts after a fault, and the state of running episodes when a run resumes.
+"""Recovery of the running episodes of environments when a run resumes.
 
 A checkpoint cannot hold an environment. On resume its running episode is replayed by its seed and actions
 (`PlayedActions`, `play_again`). Anything that earlier episodes left behind, such as an episode counter or the level of
@@ -6,117 +6,21 @@ a curriculum, is lost; comparing `fingerprint`s of the attributes saved with tho
 """
 
 import hashlib
-import logging
 import random
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.data import Obs, any_true
+from trainkit.core.data import Obs
 from trainkit.core.errors import EnvError
 from trainkit.envs.backends import Fingerprint, Ids, Options
 
 if TYPE_CHECKING:
     from trainkit.envs.envs import Envs
-
-_log = logging.getLogger(__name__)
-
-_NO_ERRORS: Mapping[int, EnvError] = {}
-_MAX_DELAY_S = 30.0  # between two restarts
-
-
-class Restarts:
-    """The restarts of environments that failed: each environment has a limit in a row, and all are counted.
-
-    Args:
-        max_restarts: of one environment in a row; an episode that ends normally resets the count. None: the first error
-            is raised.
-        delay_s: before the second in a row, doubled for each that follows, 30 s at most; the first is immediate.
-        failed_episodes: whether rows of an episode that was broken off are removed ("drop") or kept ("cut").
-
-    Attributes:
-        are_enabled: whether failed environments are rebuilt.
-        drops: whether rows of an episode that was broken off are removed.
-        n_agents: rows per environment: a game of several is restarted as a whole, and named by its first row.
-        failed: environments that failed and are not rebuilt yet, with the error.
-    """
-
-    def __init__(
-        self, max_restarts: int | None = None, *, delay_s: float = 0.1, failed_episodes: Literal["drop", "cut"] = "drop"
-    ) -> None:
-        self.are_enabled = max_restarts is not None
-        self.drops = failed_episodes == "drop"
-        self.n_agents = 1
-        self.failed: dict[int, EnvError] = {}
-        self._max, self._delay_s = max_restarts or 0, delay_s
-        self._in_a_row: dict[int, int] = {}  # by environment
-        self._remade: list[int] = []  # since `take_remade`
-        self._n_failed_resets = 0  # since `take_failed_resets`
-
-    def mark_failed(self, error: EnvError) -> Ids:
-        """Mark an environment for rebuilding and return its rows; raise the error if rebuilding is not allowed."""
-        if error.env_id is None or not self.are_enabled:
-            raise error
-        first = error.env_id - error.env_id % self.n_agents
-        self.failed[first] = error
-        return np.arange(first, first + self.n_agents)
-
-    @property
-    def failed_rows(self) -> Ids:
-        """The rows of the environments that failed, ascending."""
-        first: Ids = np.array(sorted(self.failed), np.intp)
-        return (first[:, None] + np.arange(self.n_agents)).ravel()
-
-    def take_remade(self) -> list[int]:
-        """Return the environments restarted since the last call, one entry per restart."""
-        remade, self._remade = self._remade, []
-        return remade
-
-    def count_failed_resets(self, env_ids: Ids) -> None:
-        """Count the environments [K] whose reset failed."""
-        self._n_failed_resets += sum(env_id in self.failed for env_id in env_ids.tolist())
-
-    def take_failed_resets(self) -> int:
-        """Return the number of failed resets since the last call."""
-        n_resets, self._n_failed_resets = self._n_failed_resets, 0
-        return n_resets
-
-    def reset_counts(self, env_ids: Ids, over: NDArray[np.bool_]) -> None:
-        """Reset the counts of those environments [K] whose episodes ended normally."""
-        if self._in_a_row and any_true(over):
-            for env_id in env_ids[over].tolist():
-                self._in_a_row.pop(env_id - env_id % self.n_agents, None)
-
-    def now_failed(self) -> Mapping[int, EnvError]:
-        """Return the environments that failed and are not rebuilt yet, with the error."""
-        return dict(self.failed) if self.failed else _NO_ERRORS
-
-    def begin_restart(self, env_id: int, error: EnvError) -> None:
-        """Count a restart and wait for its delay.
-
-        Raises:
-            EnvError: it would be one restart too many; of the same kind as `error`, with the same cause.
-        """
-        n_before = self._in_a_row.get(env_id, 0)
-        if n_before == self._max:
-            self._in_a_row.pop(env_id, None)  # a caller that continues after the error may restart again
-            if n_before == 0:
-                reason = "max_restarts=0 allows no restart"
-            else:
-                times = "once" if n_before == 1 else f"{n_before} times in a row"
-                reason = f"it was restarted {times} (max_restarts), and no episode ended in between"
-            raise type(error)(f"{error}; {reason}", env_id=env_id) from error.__cause__
-        self._in_a_row[env_id] = n_before + 1
-        self._remade.append(env_id)
-        delay_s = 0.0 if n_before == 0 else min(self._delay_s * 2.0 ** (n_before - 1), _MAX_DELAY_S)
-        _log.warning("%s; restarted in %g s, restart %d of %d in a row", error, delay_s, n_before + 1, self._max)
-        time.sleep(delay_s)
-
 
 # ---- replay of running episodes ----
 

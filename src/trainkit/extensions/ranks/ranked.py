@@ -60,7 +60,7 @@ class RunRanks(RunProcesses):
                 )
             if not isinstance(collector, Collector):
                 return
-            is_even = not (collector.envs.agents or collector.envs.restarts.are_enabled)
+            is_even = not (collector.envs.agents or collector.envs.may_lose_episodes)
             checks.require(is_even, f": {_UNEVEN}: give environments of one agent, without on_error")
 
     def check_collect(self, trainer: str, collector: StepCollector | None, n_step: int) -> None:
