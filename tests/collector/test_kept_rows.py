@@ -12,13 +12,13 @@ import trainkit as tk
 
 
 class Count(gym.Env[Any, Any]):
-    """Observe the number of steps ever; episodes end after 3, 4, 5, 3 ... steps; one step of `fails_at` raises."""
+    """Observe the number of steps ever; episodes end after 3, 4, 5, 3 ... steps."""
 
     observation_space = gym.spaces.Box(-1e6, 1e6, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, fails_at: int | None = None) -> None:
-        self.fails_at, self.n_steps, self.n_episodes = fails_at, 0, 0
+    def __init__(self) -> None:
+        self.n_steps, self.n_episodes = 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -29,8 +29,6 @@ class Count(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.n_steps += 1
         self.n_left -= 1
-        if self.n_steps == self.fails_at:
-            raise OSError("gone")
         return np.array([self.n_steps], np.float32), float(action), self.n_left == 0, False, {}
 
 
@@ -92,13 +90,6 @@ def test_between_batches_the_collector_is_free_and_afterwards_as_before() -> Non
             break
         assert len(rows.reward) == 4
     assert collector.recorders == []
-
-
-def test_rows_of_an_episode_that_failed_are_left_out() -> None:
-    collector = make(1, env_kwargs={"fails_at": 6}, on_error="restart", restart_delay_s=0.0)
-    rows = next(collector.stream(8))
-    assert_array_equal(np.asarray(rows.obs)[:, 0], [0, 1, 2, 0, 1, 2])  # not 3 and 4, where step 6 was lost
-    assert collector.env_step == 8
 
 
 def test_wrong_options_are_refused_at_once() -> None:

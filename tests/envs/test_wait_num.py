@@ -165,19 +165,8 @@ def test_a_collector_continues_with_the_actions_that_were_in_flight() -> None:
         collector.close()
 
 
-def test_an_environment_that_hangs_is_replaced_while_the_others_step() -> None:
+def test_an_environment_that_hangs_while_the_others_step_is_killed() -> None:
     closed = gates(2)
-    envs = gated_envs(closed, seed=0, step_timeout_s=0.3, on_error="restart", failed_episodes="cut")
-    collector = Collector(Player(), envs, ledger := Ledger())
-    collector.collect(n_step=20)
-    closed[0].value = 0
-    stats = [collector.collect(n_step=1) for _ in range(2)]
-    while not sum(one.n_env_restarts for one in stats):
-        stats.append(collector.collect(n_step=20))
-    closed[0].value = 1
-    collector.collect(n_step=40)
-    assert set(ledger.rows().env_ids[-30:].tolist()) == {0, 1}
-    envs.close()
     closed[0].value = 0
     envs = gated_envs(closed, seed=0, step_timeout_s=0.3)
     envs.reset()

@@ -8,7 +8,7 @@ import pytest
 
 import trainkit as tk
 from tests.trainer.test_interrupt import Keyboard, press
-from tests.trainer.toys import Walk, everything, make_trainer, untimed
+from tests.trainer.toys import everything, make_trainer, untimed
 from trainkit.core.errors import BusyError, ConfigError
 from trainkit.trainer.run_checkpoint import _warn_of_changes
 
@@ -204,26 +204,6 @@ def test_collecting_by_hand_learns_nothing() -> None:
         collector.collect(n_episode=2)
     collector.between_steps = None  # a trainer calls it, too
     assert trainer.run().env_step >= 72
-
-
-class Brittle(Walk):
-    """Fail in every ninth step of a process."""
-
-    n_steps = 0
-
-    def step(self, action: int) -> Any:
-        self.n_steps += 1
-        if self.n_steps % 9 == 0:
-            raise ValueError("on purpose")
-        return super().step(action)
-
-
-@pytest.mark.parametrize("per_collect", [2, 6])
-def test_environments_may_fail_and_take_their_rows_with_them(per_collect: int) -> None:
-    options = {"env": Brittle, "env_options": {"on_error": "restart"}, "step_per_collect": per_collect}
-    plain, overlapping = (make_trainer(overlap=overlap, **options).run() for overlap in (False, True))  # type: ignore[arg-type]
-    assert overlapping.env_step == plain.env_step == 72
-    assert overlapping.gradient_step == plain.gradient_step > 30
 
 
 def test_a_run_that_resumes_with_overlap_warns_of_it(caplog: Any) -> None:

@@ -86,24 +86,6 @@ def test_an_environment_that_draws_from_a_global_generator_is_warned_of_on_resum
     assert caplog.text.count("the episodes that ran are cut and others begin") == 1
 
 
-def test_an_environment_rebuilt_after_a_fault_changes_the_run_and_is_counted() -> None:
-    def run(fails_at: int) -> tuple[int, list[bytes]]:
-        n_steps = 0
-
-        def on_step() -> None:
-            nonlocal n_steps
-            n_steps += 1
-            if n_steps == fails_at:
-                raise ConnectionError("gone")
-
-        trainer = make_trainer(on_step=on_step, env_options={"on_error": "restart", "restart_delay_s": 0.0})
-        return sum(result.stats.train.n_env_restarts for result in trainer), weights(trainer)
-
-    (n_none, straight), (n_one, rebuilt) = run(0), run(31)
-    assert (n_none, n_one) == (0, 1)
-    assert rebuilt != straight
-
-
 # ---- what an environment keeps ----
 
 

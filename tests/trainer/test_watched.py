@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,47 +192,6 @@ def test_every_environment_is_told_of_and_can_be_reached_into() -> None:
     make_trainer(test=True, callbacks=[hear], max_epoch=1).run()
     space = Walk.action_space
     assert hear.heard == [(True, 0, space), (True, 1, space), (False, 0, space), (False, 1, space)]
-
-
-class Crashing(Walk):
-    """A walk whose third step ever breaks it."""
-
-    n_steps: ClassVar[int] = 0
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        Crashing.n_steps += 1
-        if Crashing.n_steps == 3:
-            raise OSError("out of order")
-        return super().step(action)
-
-
-def test_an_environment_that_breaks_is_told_of_with_its_episode_and_again_when_it_was_made_anew() -> None:
-    class Hear(tk.Callback):
-        def __init__(self) -> None:
-            self.heard: list[tuple[str, int]] = []
-
-        def on_env_created(self, trainer: tk.Trainer, envs: tk.Envs, env_id: int) -> None:
-            self.heard.append(("made", env_id))
-
-        def on_episode_created(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.heard.append(("created", episode.env_id))
-
-        def on_episode_start(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.heard.append(("start", episode.env_id))
-
-        def on_episode_failed(self, trainer: tk.Trainer, episode: tk.collector.Episode, error: Exception) -> None:
-            self.heard.append((f"failed after {episode.length}: {error.__cause__}", episode.env_id))
-
-    Crashing.n_steps = 0
-    hear = Hear()
-    trainer = make_trainer(
-        env=Crashing, env_options={"on_error": "restart"}, callbacks=[hear], max_epoch=1, step_per_epoch=5
-    )
-    stats = next(trainer).stats
-    assert (stats.train.n_env_restarts, stats.train.n_faulty_episodes) == (1, 1)
-    begun = [("created", 0), ("created", 1), ("start", 0), ("start", 1)]
-    broken = [("failed after 1: out of order", 0), ("created", 0), ("made", 0), ("start", 0)]
-    assert hear.heard == [("made", 0), ("made", 1), *begun, *broken]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""Runs in which environments fail and are replaced: what callbacks see, updates, rows, other environments."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import trainkit as tk
+from tests.collector.test_kept_rows import Count
+from tests.envs.test_wait_num import gated_envs, gates
+from tests.helpers.doubles import Ledger, Player
+from tests.trainer.test_reproducing import weights
+from tests.trainer.toys import Walk, make_trainer
+from trainkit.collector import Collector
+
+
+def test_rows_of_an_episode_that_failed_are_left_out() -> None:
+    class Breaks(Count):
+        """Raise in the sixth step."""
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            if self.n_steps == 5:
+                raise OSError("gone")
+            return super().step(action)
+
+    envs = tk.make_envs(Breaks, on_error="restart", restart_delay_s=0.0)
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
+    rows = next(collector.stream(8))
+    assert_array_equal(np.asarray(rows.obs)[:, 0], [0, 1, 2, 0, 1, 2])  # not 3 and 4, where step 6 was lost
+    assert collector.env_step == 8
+
+
+def test_an_environment_that_hangs_is_replaced_while_the_others_step() -> None:
+    closed = gates(2)
+    envs = gated_envs(closed, seed=0, step_timeout_s=0.3, on_error="restart", failed_episodes="cut")
+    collector = Collector(Player(), envs, ledger := Ledger())
+    collector.collect(n_step=20)
+    closed[0].value = 0
+    stats = [collector.collect(n_step=1) for _ in range(2)]
+    while not sum(one.n_env_restarts for one in stats):
+        stats.append(collector.collect(n_step=20))
+    closed[0].value = 1
+    collector.collect(n_step=40)
+    assert set(ledger.rows().env_ids[-30:].tolist()) == {0, 1}
+    envs.close()
+
+
+class Crashing(Walk):
+    """A walk whose third step ever breaks it."""
+
+    n_steps: ClassVar[int] = 0
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Crashing.n_steps += 1
+        if Crashing.n_steps == 3:
+            raise OSError("out of order")
+        return super().step(action)
+
+
+def test_an_environment_that_breaks_is_told_of_with_its_episode_and_again_when_it_was_made_anew() -> None:
+    class Hear(tk.Callback):
+        def __init__(self) -> None:
+            self.heard: list[tuple[str, int]] = []
+
+        def on_env_created(self, trainer: tk.Trainer, envs: tk.Envs, env_id: int) -> None:
+            self.heard.append(("made", env_id))
+
+        def on_episode_created(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
+            self.heard.append(("created", episode.env_id))
+
+        def on_episode_start(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
+            self.heard.append(("start", episode.env_id))
+
+        def on_episode_failed(self, trainer: tk.Trainer, episode: tk.collector.Episode, error: Exception) -> None:
+            self.heard.append((f"failed after {episode.length}: {error.__cause__}", episode.env_id))
+
+    Crashing.n_steps = 0
+    hear = Hear()
+    trainer = make_trainer(
+        env=Crashing, env_options={"on_error": "restart"}, callbacks=[hear], max_epoch=1, step_per_epoch=5
+    )
+    stats = next(trainer).stats
+    assert (stats.train.n_env_restarts, stats.train.n_faulty_episodes) == (1, 1)
+    begun = [("created", 0), ("created", 1), ("start", 0), ("start", 1)]
+    broken = [("failed after 1: out of order", 0), ("created", 0), ("made", 0), ("start", 0)]
+    assert hear.heard == [("made", 0), ("made", 1), *begun, *broken]
+
+
+class Brittle(Walk):
+    """Fail in every ninth step of a process."""
+
+    n_steps = 0
+
+    def step(self, action: int) -> Any:
+        self.n_steps += 1
+        if self.n_steps % 9 == 0:
+            raise ValueError("on purpose")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("per_collect", [2, 6])
+def test_environments_may_fail_and_take_their_rows_with_them(per_collect: int) -> None:
+    options = {"env": Brittle, "env_options": {"on_error": "restart"}, "step_per_collect": per_collect}
+    plain, overlapping = (make_trainer(overlap=overlap, **options).run() for overlap in (False, True))  # type: ignore[arg-type]
+    assert overlapping.env_step == plain.env_step == 72
+    assert overlapping.gradient_step == plain.gradient_step > 30
+
+
+def test_an_environment_rebuilt_after_a_fault_changes_the_run_and_is_counted() -> None:
+    def run(fails_at: int) -> tuple[int, list[bytes]]:
+        n_steps = 0
+
+        def on_step() -> None:
+            nonlocal n_steps
+            n_steps += 1
+            if n_steps == fails_at:
+                raise ConnectionError("gone")
+
+        trainer = make_trainer(on_step=on_step, env_options={"on_error": "restart", "restart_delay_s": 0.0})
+        return sum(result.stats.train.n_env_restarts for result in trainer), weights(trainer)
+
+    (n_none, straight), (n_one, rebuilt) = run(0), run(31)
+    assert (n_none, n_one) == (0, 1)
+    assert rebuilt != straight
