@@ -46,7 +46,7 @@ def digest(trainer: tk.Trainer) -> str:
 def run(*, background: bool, n_epochs: int, n_steps: int) -> dict[str, Any]:
     """Train; return seconds, CPU seconds of this process, the digest and the evaluated epochs."""
     torch.set_num_threads(1)
-    evaluation = tk.Evaluation(background=True) if background else None
+    evaluation = tk.BackgroundEvaluation() if background else None
     with tk.presets.dqn(
         "CartPole-v1", seed=1, zoo=False, max_epoch=n_epochs, step_per_epoch=n_steps, evaluation=evaluation,
         device="cpu", verbose=False, show_progress=False,

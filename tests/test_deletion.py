@@ -30,7 +30,6 @@ KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 
 # The files of each optional feature that is no folder of extensions yet. What moves there leaves this list.
 STAND_IN = {
-    "background": "trainer/background.py",
     "cuda": """
         engine/cuda_graph.py engine/precision.py engine/device_frames.py buffer/frame_mirror.py policy/cpu_copy.py
     """,
@@ -53,7 +52,7 @@ STAND_IN = {
 # Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
 EXPECTED_FAILURES = set(
     """
-    background cuda games memory numpy_engine parts scale
+    cuda games memory numpy_engine parts scale
 """.split()
 )
 # The same of the kernel by itself, and with one extension only.

@@ -25,6 +25,7 @@ TOP = """
     MaxBackup DoubleBackup MunchausenBackup VDNBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise
     SoftQ Target Adam Clip Linear TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback on Checkpoint JsonlLogger
+    BackgroundEvaluation
     compare evaluate export run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
     trainer zoo
@@ -77,6 +78,7 @@ NAMESPACES = {
     """,
     "testing": "DeviceCounts FakeVectorEnv PretendDevice",
     "trainer": """
+        BackgroundEvaluation
         Callback Checkpoint CollectStats Curriculum DIAGNOSIS_RULES DatasetWriter EpochResult EpochStats Evaluation
         FittedQ Histograms History LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainee OffpolicyTrainer
         OnpolicyTrainee OnpolicyTrainer

@@ -35,6 +35,7 @@ from trainkit.collector import Collector
 from trainkit.engine import Adam, Clip, TorchOptimizer
 from trainkit.envs import Envs, check_env, make_envs
 from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
+from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.export.export import export
 from trainkit.extensions.offline.bc import BCPolicy
 from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
@@ -89,6 +90,7 @@ __all__ = [
     "A2CPolicy",
     "Adam",
     "BCPolicy",
+    "BackgroundEvaluation",
     "Callback",
     "CategoricalValue",
     "Checkpoint",

@@ -223,6 +223,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "SumTree": Call(tk.buffer.SumTree, {"size": 3}),
         "Target": Call(tk.Target, {}),
         "TensorboardLogger": Call(tk.loggers.TensorboardLogger, {"folder": folder / "tensorboard"}),
+        "BackgroundEvaluation": Call(tk.BackgroundEvaluation, {}),
         "Diagnosis": Call(tk.callbacks.Diagnosis, {}),
         "OpponentPool": Call(tk.callbacks.OpponentPool, {"name": "main", "add_every": 10}),
         "tournament": Call(tk.trainer.tournament, tournament_arguments()),

@@ -21,7 +21,7 @@ policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1)
 tk.Collector(policy, envs, tk.ReplayBuffer(100)).collect(n_step=16)
 """,
     "evaluation in the background": """
-evaluation = tk.Evaluation(duration=1_000_000, background=True)
+evaluation = tk.BackgroundEvaluation(duration=1_000_000)
 trainer = tk.presets.dqn("CartPole-v1", zoo=False, max_epoch=1, step_per_epoch=50, evaluation=evaluation, verbose=False)
 import threading
 threading.Timer(12.0, lambda: print("ready", flush=True)).start()

@@ -338,7 +338,8 @@ def test_an_evaluation_in_the_background_plays_the_games_of_one_in_this_process(
     def evaluated(*, background: bool) -> Any:
         test = tk.make_envs(partial(Corridors, BOTH), N_GAMES, seed=9)
         trainer = two_policies(max_epoch=1)
-        evaluation = tk.Evaluation(tk.Collector(trainer.policy, test), duration=6, seed=2, background=background)
+        kind = tk.BackgroundEvaluation if background else tk.Evaluation
+        evaluation = kind(tk.Collector(trainer.policy, test), duration=6, seed=2)
         policy, envs = trainer.policy, games()
         buffer = tk.MultiAgentBuffer({"main": replay(), "rival": tk.ReplayBuffer(90)})
         with off_policy(policy, envs, buffer, evaluation=evaluation, max_epoch=1) as run:

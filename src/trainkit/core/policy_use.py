@@ -39,7 +39,7 @@ class PolicyUse:
                     raise BusyError(
                         f"another thread trains or plays with this {type(policy).__name__}, whose results both would "
                         "change: give this thread a copy, copy.deepcopy(policy), or evaluate in another process, "
-                        "Evaluation(background=True)"
+                        "BackgroundEvaluation()"
                     )
                 held.append(lock)
             yield

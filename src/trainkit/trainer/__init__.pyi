@@ -5,6 +5,7 @@ from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import EpochResult
 from trainkit.core.protocols import OffpolicyTrainee, OnpolicyTrainee, Trainee
 from trainkit.core.stats import CollectStats, EpochStats, PlayerStats, RunInfo, RunWarning, Summary, TimeStats, scalars
+from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.diagnosis.rules import DIAGNOSIS_RULES
 from trainkit.extensions.offline.dataset_writer import DatasetWriter
 from trainkit.extensions.offline.estimated_return import OffPolicyEvaluation
@@ -27,6 +28,7 @@ from trainkit.trainer.restarting import run_with_restart
 from trainkit.trainer.tournament import Tournament, WinRate, tournament
 
 __all__ = [
+    "BackgroundEvaluation",
     "Callback",
     "Checkpoint",
     "CollectStats",

@@ -147,8 +147,8 @@ class Trainer(Generic[TraineeT]):
         callbacks = self._processes.callbacks_of([self.history, *callbacks_of(options)])
         self._callbacks = Dispatcher(callbacks, options["callback_errors"])
         self._checkpoints = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
-        if evaluation is not None and evaluation.background:
-            self._callbacks.check_background()
+        if evaluation is not None and not evaluation.plays_here:
+            self._callbacks.check_elsewhere(type(evaluation).__name__)
         for collector in self._collectors:
             self._callbacks.subscribe(self, collector, in_evaluation=collector is self.test_collector)
         self._metrics = Metrics(policy, self._learners(), buffer, options["smoothed_reports"])

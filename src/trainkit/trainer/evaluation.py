@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from trainkit.collector import Collector
 from trainkit.collector.episodes import LONGEST_EPISODE
@@ -24,6 +24,43 @@ from trainkit.trainer.greedy_episodes import GreedyEpisodes
 
 _COLLECT_OPTIONS = ("n_step", "n_episode", "explore", "random", "step", "seed", "max_episode_steps")
 
+
+class Played(NamedTuple):
+    """What an evaluation elsewhere gave: statistics, the numbers of a custom function, and the state after it."""
+
+    stats: CollectStats
+    numbers: dict[str, float]
+    state: dict[str, Any]
+
+
+class EvaluationWorker(Protocol):
+    """What plays an evaluation elsewhere, while training continues: one request at a time."""
+
+    def start(self) -> None:
+        """Be ready for a request."""
+        ...
+
+    def packed(self, policy: Any) -> bytes:
+        """Return a policy as it is sent; raise `ConfigError` if that is impossible."""
+        ...
+
+    def unpacked(self, policy: bytes) -> Any:
+        """Return the policy of `packed`, a copy on the CPU."""
+        ...
+
+    def request(self, policy: bytes, step: int, state: dict[str, Any], fresh: int | None) -> None:
+        """Play with a packed policy, from the state of the evaluation; `fresh` is as in `Evaluation.run`."""
+        ...
+
+    def receive(self, between_looks: Callable[[], None]) -> Played:
+        """Wait for the answer; `between_looks` is called several times a second, and may interrupt."""
+        ...
+
+    def close(self) -> None:
+        """End what plays; the next request starts again."""
+        ...
+
+
 EvaluationFn = Callable[[Callable[..., CollectStats]], Mapping[str, float]]
 
 
@@ -35,8 +72,8 @@ class Evaluation:
         collector: without a buffer, with environments of its own. None: the `test_collector` of the trainer, or that
             of a preset.
         duration: how much is played: episodes, a fixed quota per environment, or steps in all. None is 10, or the
-            trainer's `episode_per_test`. "auto", in the background: an episode of each environment again and again
-            until training reaches the next evaluation, at least once.
+            trainer's `episode_per_test`. "auto", of a `BackgroundEvaluation`: an episode of each environment again and
+            again until training reaches the next evaluation, at least once.
         duration_unit: "episodes" or "steps". Of steps, only the episodes that finish within them count, which favors
             short ones; steps in excess of one evaluation are subtracted from the next.
         every: how much is trained from one evaluation to the next.
@@ -45,7 +82,6 @@ class Evaluation:
         explore: whether the policy explores, and so samples its actions. None: if `exploration` is given.
         exploration: how it explores here, such as `EpsilonGreedy(0.001)` or `SoftQ(0.1)`, in place of its own.
         overrides: {name: value}, further attributes of the policy that have another value here.
-        background: play in a process of its own while training continues; see `trainkit.trainer.background`.
         seed: root of the episodes; None takes the trainer's.
         max_episode_steps: truncates episodes that reach this length, so that an evaluation ends although an environment
             has no time limit or a policy never finishes. They count with their return so far; `n_cut_episodes` is their
@@ -55,6 +91,8 @@ class Evaluation:
             options of `Collector.collect` and returns its `CollectStats`. The numbers that `fn` returns are logged as
             `custom/test/name`; the evaluation's statistics, and its score, are of all that was played.
     """
+
+    plays_here: ClassVar[bool] = True  # in this process, before training continues
 
     def __init__(
         self,
@@ -68,7 +106,6 @@ class Evaluation:
         explore: bool | None = None,
         exploration: Any = None,
         overrides: Mapping[str, Any] | None = None,
-        background: bool = False,
         seed: int | None = None,
         max_episode_steps: int | None = None,
         fn: EvaluationFn | None = None,
@@ -77,11 +114,10 @@ class Evaluation:
         self.options: dict[str, Any] = given  # for a copy: every option but the seed, which `seed` may replace
         with Checks("Evaluation") as checks:
             _check_collector(checks, collector)
-            _check_duration(checks, duration, duration_unit, background, fn)
+            _check_duration(checks, duration, duration_unit, fn, may_be_auto=not self.plays_here)
             _check_acting(checks, explore, exploration, overrides)
             checks.integer("every", every, low=1)
             checks.one_of("unit", unit, ["epochs", "env_steps", "updates"])
-            checks.flag("background", background)
             checks.integer("seed", seed, low=0, optional=True)
             checks.integer("max_episode_steps", max_episode_steps, low=1, optional=True)
             checks.require(fn is None or callable(fn), f".fn must be callable, got {fn!r}")
@@ -92,7 +128,6 @@ class Evaluation:
         self.max_episode_steps = max_episode_steps or max(LONGEST_EPISODE, own_limit)
         self.every, self.unit, self.at_start = every, unit, at_start
         self.duration, self.duration_unit = 10 if duration is None else duration, duration_unit
-        self.background = background
         self.is_over: Callable[[], bool] = lambda: True  # of a duration "auto", called after every round
         self._explore = exploration is not None if explore is None else explore
         self._overrides = {**(overrides or {}), **({} if exploration is None else {"exploration": exploration})}
@@ -108,7 +143,7 @@ class Evaluation:
     def __repr__(self) -> str:
         own = inspect.signature(Evaluation).parameters
         given = [f"{name}={value!r}" for name, value in self.options.items() if value is not own[name].default]
-        return f"Evaluation({', '.join([*([repr(self._collector)] if self.has_collector else []), *given])})"
+        return f"{type(self).__name__}({', '.join([*([repr(self._collector)] if self.has_collector else []), *given])})"
 
     @property
     def collector(self) -> Collector:
@@ -125,7 +160,11 @@ class Evaluation:
     def changed(self, collector: Collector, **changes: Any) -> "Evaluation":
         """Return a copy with this collector and some options changed; it has the same seed unless it gets one."""
         changes.setdefault("seed", self.root if self.is_seeded else None)
-        return Evaluation(collector, **{**self.options, **changes})
+        return type(self)(collector, **{**self.options, **changes})
+
+    def worker(self) -> EvaluationWorker:
+        """Return what plays elsewhere; only of an evaluation that does not play here."""
+        raise NotImplementedError
 
     def _check_overrides(self, policy: Any) -> None:
         """Raise a `ConfigError` for attributes that the policy does not have."""
@@ -286,13 +325,13 @@ def _check_collector(checks: Checks, collector: object) -> None:
     checks.require(not has_buffer, ".collector must have no buffer: an evaluation stores nothing")
 
 
-def _check_duration(checks: Checks, duration: object, duration_unit: object, background: object, fn: object) -> None:
+def _check_duration(checks: Checks, duration: object, duration_unit: object, fn: object, *, may_be_auto: bool) -> None:
     """Note a duration that cannot work."""
     checks.one_of("duration_unit", duration_unit, ["episodes", "steps"])
     if duration != "auto":
         checks.integer("duration", duration, low=1, optional=True)
         return
-    checks.require(bool(background), '.duration "auto" ends with training beside it: background=True')
+    checks.require(may_be_auto, '.duration "auto" ends with training beside it: give a BackgroundEvaluation')
     fits = duration_unit == "episodes" and fn is None
     checks.require(fits, '.duration "auto" counts episodes, without fn: leave out duration_unit and fn')
 

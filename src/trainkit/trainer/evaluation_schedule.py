@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError
 from trainkit.core.stats import NO_COLLECT, CollectStats
-from trainkit.trainer.background import EvaluationWorker, Request, pickled_policy, unpickled_policy
 from trainkit.trainer.callbacks.base import Dispatcher, n_periods
-from trainkit.trainer.evaluation import Evaluation
+from trainkit.trainer.evaluation import Evaluation, EvaluationWorker
 from trainkit.trainer.metrics import Stopwatch
 
 if TYPE_CHECKING:
@@ -27,11 +26,11 @@ _NOTE_EVERY_S = 30.0  # of an evaluation
 
 @dataclass(slots=True)
 class Pending:
-    """An evaluation in the background whose result is not delivered yet."""
+    """An evaluation elsewhere whose result is not delivered yet."""
 
     epoch: int  # whose weights are evaluated
     clock: int
-    policy: bytes  # pickled
+    policy: bytes  # packed by the worker
     is_requested: bool = False  # whether the worker plays it
     stats: CollectStats | None = None  # when it has been played
     events: list[str] = field(default_factory=list)  # to be fired
@@ -43,8 +42,8 @@ _SAVED = ("best_score", "best_epoch", "best_env_step", "best_std", "_n_confirmed
 class EvaluationSchedule:
     """When a run evaluates its policy, and the best score so far. An interrupted evaluation is resumed, not repeated.
 
-    An evaluation in the background is requested where one in this process would be played, and its result is delivered
-    where the next is due, at the latest at the end of the next epoch: `deliver` waits for it.
+    An evaluation that plays elsewhere is requested where one in this process would be played, and its result is
+    delivered where the next is due, at the latest at the end of the next epoch: `deliver` waits for it.
 
     Args:
         evaluation: how to evaluate; None where a run has no evaluations.
@@ -70,9 +69,9 @@ class EvaluationSchedule:
         self._score_fn = score_fn
         self._callbacks, self._stopwatch, self._interrupt = callbacks, stopwatch, interrupt
         self._worker: EvaluationWorker | None = None
-        if evaluation is not None and evaluation.background:
-            self._worker = EvaluationWorker(evaluation)
-            pickled_policy(evaluation.collector.policy)  # it must be possible
+        if evaluation is not None and not evaluation.plays_here:
+            self._worker = evaluation.worker()
+            self._worker.packed(evaluation.collector.policy)  # it must be possible
         self._pending: Pending | None = None
         self.reset()
 
@@ -156,15 +155,15 @@ class EvaluationSchedule:
         self._is_delivered = True
         self._callbacks.fire("on_evaluate_end", trainer, self.epoch_test)
 
-    # ---- in the background ----
+    # ---- elsewhere, while training continues ----
 
     def start(self) -> None:
-        """Start the process that evaluates in the background."""
+        """Be ready to evaluate elsewhere."""
         if self._worker is not None:
             self._worker.start()
 
     def close(self) -> None:
-        """End the process that evaluates in the background; what it played is requested again if it is needed."""
+        """End what evaluates elsewhere; what it played is requested again if it is needed."""
         if self._worker is not None:
             self._worker.close()
         if self._pending is not None:
@@ -173,14 +172,13 @@ class EvaluationSchedule:
     def _request(self, trainer: "Trainer") -> None:
         """Request an evaluation of the current weights, when the last one was delivered."""
         with self._stopwatch.measure("evaluate"):
-            self._pending = Pending(trainer.epoch, trainer.clock, pickled_policy(trainer.policy))
+            self._pending = Pending(trainer.epoch, trainer.clock, self._elsewhere().packed(trainer.policy))
             self._n_periods = n_periods(trainer, self._required().unit, self._required().every)
             self._is_delivered = True
             self._play(self._pending)
 
     def _play(self, pending: Pending, *, fresh: int | None = None) -> None:
-        assert self._worker is not None, "only evaluations in the background are pending"
-        self._worker.request(Request(pending.policy, pending.clock, fresh, self._required().state_dict()))
+        self._elsewhere().request(pending.policy, pending.clock, self._required().state_dict(), fresh)
         pending.is_requested = True
 
     def deliver(self, trainer: "Trainer") -> None:
@@ -201,14 +199,13 @@ class EvaluationSchedule:
         self._pending = None
 
     def _wait(self, pending: Pending, *, fresh: int | None = None) -> CollectStats:
-        """Return the statistics of an evaluation in the background, which is requested again if a process was lost."""
+        """Return the statistics of an evaluation elsewhere, which is requested again if a process was lost."""
         evaluation = self._required()
-        assert self._worker is not None, "only evaluations in the background are pending"
         with self._stopwatch.measure("evaluate"):
             if not pending.is_requested:
                 self._play(pending, fresh=fresh)
             try:
-                played = self._worker.receive(self._interrupt)
+                played = self._elsewhere().receive(self._interrupt)
             except Exception as error:
                 pending.is_requested = False
                 error.add_note(f"in the evaluation of epoch {pending.epoch}; the next next() repeats it")
@@ -220,7 +217,7 @@ class EvaluationSchedule:
     @property
     def evaluated_policy(self) -> Any:
         """The policy whose evaluation is being delivered, a copy on the CPU; None if it is the run's own."""
-        return None if self._pending is None else unpickled_policy(self._pending.policy)
+        return None if self._pending is None else self._elsewhere().unpacked(self._pending.policy)
 
     # ---- on request ----
 
@@ -230,7 +227,7 @@ class EvaluationSchedule:
         evaluation.discard_interrupted()  # it is played again when the run continues
         evaluation.collector.interrupt = None
         if changes:
-            evaluation = evaluation.changed(evaluation.collector, **{"background": False} | changes)
+            evaluation = evaluation.changed(evaluation.collector, **changes)
         with self._without_episode_events(evaluation):
             self.last_test = evaluation.run(step)
         return self.last_test
@@ -268,7 +265,7 @@ class EvaluationSchedule:
         pending = self._pending
         if pending is None or pending.stats is not None:
             return None
-        policy = unpickled_policy(pending.policy)
+        policy = self._elsewhere().unpacked(pending.policy)
         own = {"weights": policy.get_weights(), "n_updates": policy.n_updates, "last_step": policy.last_step}
         return {"epoch": pending.epoch, "clock": pending.clock, **own}
 
@@ -282,10 +279,14 @@ class EvaluationSchedule:
             self.evaluation.load_state_dict(state["evaluation"])
         pending = state["pending"]
         if pending is not None and self._worker is not None:
-            policy = unpickled_policy(pickled_policy(self._required().collector.policy))
+            policy = self._worker.unpacked(self._worker.packed(self._required().collector.policy))
             policy.load_weights(pending["weights"])
             policy.n_updates, policy.last_step = pending["n_updates"], pending["last_step"]
-            self._pending = Pending(pending["epoch"], pending["clock"], pickled_policy(policy))
+            self._pending = Pending(pending["epoch"], pending["clock"], self._worker.packed(policy))
+
+    def _elsewhere(self) -> EvaluationWorker:
+        assert self._worker is not None, "only evaluations elsewhere are pending"
+        return self._worker
 
     def _required(self) -> Evaluation:
         if self.evaluation is None:

@@ -321,7 +321,7 @@ def test_a_best_that_cannot_be_saved_does_not_end_the_run(
     background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     fill_disk(monkeypatch, lambda path: path.parent.name == "best" and not trainer.is_finished)
-    evaluation = tk.Evaluation(background=background)
+    evaluation = tk.BackgroundEvaluation() if background else tk.Evaluation()
     with make_trainer(test=True, evaluation=evaluation, max_epoch=3, checkpoint=tmp_path) as trainer:
         trainer.run()
     assert trainer.epoch == 3

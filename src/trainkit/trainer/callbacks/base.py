@@ -305,14 +305,14 @@ class Dispatcher:
                 with checks.gather():
                     callback.check(trainer)
 
-    def check_background(self) -> None:
-        """Raise a `ConfigError` for callbacks of an evaluation's episodes, which another process plays."""
+    def check_elsewhere(self, evaluation: str) -> None:
+        """Raise a `ConfigError` for callbacks of the episodes of an evaluation that plays elsewhere."""
         for event in _COLLECTOR_EVENTS:
             for callback in self.receivers[event]:
                 if callback.episodes == "evaluation":
                     raise ConfigError(
-                        f"{_label(callback, event)} receives the episodes of evaluations, which "
-                        "Evaluation(background=True) plays in another process: set background=False"
+                        f"{_label(callback, event)} receives the episodes of evaluations, which a "
+                        f"{evaluation} plays in another process: give an Evaluation"
                     )
 
     def subscribe(self, trainer: "Trainer", collector: StepCollector, *, in_evaluation: bool) -> None:

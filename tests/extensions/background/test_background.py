@@ -20,7 +20,7 @@ from tests.trainer.toys import Log, Walk, everything, make_policy, make_trainer,
 
 def in_background(**options: Any) -> dict[str, Any]:
     """Return the options of a run with evaluations in the background."""
-    return {"test": True, "evaluation": tk.Evaluation(background=True, **options)}
+    return {"test": True, "evaluation": tk.BackgroundEvaluation(**options)}
 
 
 def learned(trainer: tk.Trainer) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def make_run_in(env: Any) -> tk.OffpolicyTrainer:
     quiet: Any = {"verbose": False, "show_progress": False}
     policy = make_policy(tk.make_envs(Walk, 2))
     test = tk.Collector(policy, tk.make_envs(env, 2))
-    evaluation = tk.Evaluation(test, background=True, duration=3)
+    evaluation = tk.BackgroundEvaluation(test, duration=3)
     buffer = tk.PrioritizedReplayBuffer(60, beta=[(0, 0.4), (100, 1.0)])
     collector = tk.Collector(policy, tk.make_envs(Walk, 2), buffer)
     return tk.OffpolicyTrainer(policy, collector, evaluation=evaluation, **own, **quiet)
@@ -155,7 +155,7 @@ def make_run_in(env: Any) -> tk.OffpolicyTrainer:
 
 @pytest.mark.slow
 def test_as_many_episodes_as_fit() -> None:
-    trainer = make_trainer(test=True, evaluation=tk.Evaluation(duration="auto", background=True), max_epoch=2)
+    trainer = make_trainer(test=True, evaluation=tk.BackgroundEvaluation(duration="auto"), max_epoch=2)
     next(trainer)
     time.sleep(12)  # also the start of the worker, on a busy machine
     trainer.run()
@@ -167,7 +167,7 @@ SCRIPT = """
 import sys, time
 import trainkit as tk
 from tests.trainer.toys import make_trainer
-trainer = make_trainer(test=True, evaluation=tk.Evaluation(background=True), max_epoch=3)
+trainer = make_trainer(test=True, evaluation=tk.BackgroundEvaluation(), max_epoch=3)
 next(trainer)
 print(trainer.evaluation_schedule._worker._process.pid, flush=True)
 if sys.argv[1] == "ends":
@@ -202,9 +202,7 @@ def test_what_cannot_be_sent_is_named_at_construction() -> None:
     collector = tk.Collector(policy, tk.make_envs("CartPole-v1", 2), tk.ReplayBuffer(100))
     own: Any = {"max_epoch": 1, "step_per_epoch": 10, "batch_size": 4, "verbose": False}
     with pytest.raises(tk.ConfigError, match="be made again in another process: give make_envs an id or a factory"):
-        tk.OffpolicyTrainer(
-            policy, collector, evaluation=tk.Evaluation(tk.Collector(policy, envs), background=True), **own
-        )
+        tk.OffpolicyTrainer(policy, collector, evaluation=tk.BackgroundEvaluation(tk.Collector(policy, envs)), **own)
 
     lock = threading.Lock()
     held = tk.make_envs(lambda: (lock, gym.make("CartPole-v1"))[1], 2)
@@ -212,14 +210,14 @@ def test_what_cannot_be_sent_is_named_at_construction() -> None:
     with pytest.raises(
         tk.ConfigError, match=r"the environments' factory, or a function .* cannot be sent to another proc"
     ):
-        tk.OffpolicyTrainer(policy, collector, evaluation=tk.Evaluation(other, background=True), **own)
+        tk.OffpolicyTrainer(policy, collector, evaluation=tk.BackgroundEvaluation(other), **own)
 
     for wrong, text in (
-        ({"duration": "auto"}, 'duration "auto" ends with training beside it: background=True'),
+        ({"duration": "auto"}, 'duration "auto" ends with training beside it: give a BackgroundEvaluation'),
         ({"exploration": tk.Greedy(), "explore": False}, "exploration has no effect with explore=False"),
         ({"overrides": {"exploration": 1}}, "overrides must be"),
     ):
         with pytest.raises(tk.ConfigError, match=text):
             tk.Evaluation(**wrong)
     with pytest.raises(tk.ConfigError, match="evaluation has no collector: give it one, or give test_collector"):
-        tk.OffpolicyTrainer(policy, collector, evaluation=tk.Evaluation(background=True), **own)
+        tk.OffpolicyTrainer(policy, collector, evaluation=tk.BackgroundEvaluation(), **own)

@@ -13,13 +13,12 @@ from typing import Any
 
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, EnvError
-from trainkit.core.stats import CollectStats
 from trainkit.core.worker_process import Inbox, WorkerProcess, packed, unpacked
 from trainkit.envs import Envs
-from trainkit.trainer.evaluation import Evaluation
+from trainkit.trainer.evaluation import Evaluation, Played
 
 _LOOK_S = 0.05  # between two looks for an answer, and for signals
-_SUBJECT = "Evaluation.background"
+_SUBJECT = "BackgroundEvaluation"
 _FINISH = "finish"  # the message that ends an evaluation of duration "auto"
 
 
@@ -33,16 +32,22 @@ class Request:
     state: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """The answer: statistics, the numbers of a custom function, and the state after it."""
+class BackgroundEvaluation(Evaluation):
+    """An evaluation in a process of its own while training continues, with a copy of the policy on the CPU.
 
-    stats: CollectStats
-    numbers: dict[str, float]
-    state: dict[str, Any]
+    Its arguments are those of `Evaluation`; a `duration` of "auto" plays until training reaches the next evaluation.
+    An evaluation is requested where one in this process would be played, and its result is delivered where the next is
+    due, at the latest at the end of the next epoch. The environments must be made by an id or a factory.
+    """
+
+    plays_here = False
+
+    def worker(self) -> "WorkerOfEvaluation":
+        """Return the process that plays."""
+        return WorkerOfEvaluation(self)
 
 
-class EvaluationWorker:
+class WorkerOfEvaluation:
     """The worker process of an evaluation, started at the first request or by `start`.
 
     Args:
@@ -52,9 +57,9 @@ class EvaluationWorker:
         ConfigError: the environments, or a function among the evaluation's options, cannot be sent to another process.
     """
 
-    def __init__(self, evaluation: Evaluation) -> None:
+    def __init__(self, evaluation: BackgroundEvaluation) -> None:
         if os.name != "posix":
-            raise ConfigError("Evaluation.background needs a POSIX system: leave it out")
+            raise ConfigError("BackgroundEvaluation needs a POSIX system: give an Evaluation")
         self._envs = evaluation.collector.envs
         self._config = self._envs.config  # of the environments in the process
         parts = {"envs": self._factory(), "options": evaluation.options, "metric": evaluation.collector.reward_metric}
@@ -69,12 +74,20 @@ class EvaluationWorker:
             self._process = WorkerProcess(serve)
             self._process.send(self._parts)
 
-    def request(self, request: Request) -> None:
+    def packed(self, policy: Any) -> bytes:
+        """Pickle a policy, or its copy on the CPU if it is on a device."""
+        return packed(policy.on_cpu(), _SUBJECT, type(policy).__name__)
+
+    def unpacked(self, policy: bytes) -> Any:
+        """Return the policy of `packed`."""
+        return unpacked(policy)
+
+    def request(self, policy: bytes, step: int, state: dict[str, Any], fresh: int | None) -> None:
         """Let the process play."""
         self._factory()
         self.start()
         self._is_finishing = False
-        self._send(request)
+        self._send(Request(policy, step, fresh, state))
 
     def receive(self, between_looks: Callable[[], None]) -> Played:
         """Wait for the answer; an evaluation of duration "auto" ends with its current episodes.
@@ -114,7 +127,7 @@ class EvaluationWorker:
         config = self._envs.config
         if config is None or not config.is_repeatable or config is not self._config:
             raise ConfigError(
-                f"Evaluation.background: the environments of {self._envs.name} were made before or rebuilt, and cannot "
+                f"BackgroundEvaluation: the environments of {self._envs.name} were made before or rebuilt, and cannot "
                 "be made again in another process: give make_envs an id or a factory"
             )
         return config.make
@@ -122,16 +135,6 @@ class EvaluationWorker:
     def _send(self, message: object) -> None:
         assert self._process is not None, "it was started"
         self._process.send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-
-
-def pickled_policy(policy: Any) -> bytes:
-    """Pickle a policy, or its copy on the CPU if it is on a device."""
-    return packed(policy.on_cpu(), _SUBJECT, type(policy).__name__)
-
-
-def unpickled_policy(pickled: bytes) -> Any:
-    """Return the policy of `pickled_policy`."""
-    return unpacked(pickled)
 
 
 # ---- in the worker process ----
@@ -174,11 +177,11 @@ class _Server:
     def _play(self, request: Request) -> Played:
         if self._envs is None:
             self._envs = self._parts["envs"]()
-        collector = Collector(unpickled_policy(request.policy), self._envs)
+        collector = Collector(unpacked(request.policy), self._envs)
         try:
             if self._parts["metric"] is not None:
                 collector.use_reward_metric(self._parts["metric"])
-            evaluation = Evaluation(collector, **self._parts["options"])
+            evaluation = BackgroundEvaluation(collector, **self._parts["options"])
             evaluation.is_over = lambda: self._is_finishing
             evaluation.load_state_dict(request.state)
             collector.interrupt = self._look
