@@ -533,6 +533,7 @@ RUNS: dict[Any, list[Run]] = {
     ],
     tk.callbacks.LogInfo: [callback_in(replayed, "lives", env=Pictures)],
     tk.callbacks.RecordVideo: [callback_in(replayed, "video")],
+    tk.callbacks.Diagnosis: [lambda build: replayed(q_learner(), callbacks=build())],
     tk.callbacks.Histograms: [lambda build: replayed(q_learner(), callbacks=build(), logger=Counts("log"))],
     tk.callbacks.DatasetWriter: [callback_in(replayed, "data")],
     tk.callbacks.TrackMemory: [callback_in(functools.partial(replayed, verbose=True, max_epoch=4))],

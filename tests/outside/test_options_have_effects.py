@@ -125,6 +125,7 @@ SPECIAL: dict[str, Any] = {
     "env_options": {"max_episode_steps": 9},
     "evaluation": tk.Evaluation(duration=3),
     "exploration": tk.EpsilonGreedy(0.9),
+    "rules": (received,),
     "lives_key": "lives",
     "log_every": 1_000,
     "max_env_step": 30,
