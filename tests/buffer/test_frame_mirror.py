@@ -16,7 +16,7 @@ from tests.buffer import programs
 from tests.buffer.reference import assert_same
 from tests.buffer.stream import CONTINUES, IS_TRUNCATED, TERMINATES, Form, Stream
 from tests.trainer.toys import leaves
-from trainkit.buffer import MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon, Lookup, TransitionBatch
 from trainkit.core.errors import ConfigError, DeviceError
@@ -351,11 +351,6 @@ def test_observations_without_images_are_refused_before_anything_is_claimed() ->
     with pytest.raises(ConfigError, match=r"ReplayBuffer\.frames is for observations with images, uint8 of two axes"):
         buffer.add(Stream(2).next(ends=IS_TRUNCATED))
     assert buffer.nbytes == 0
-
-
-def test_a_mix_refuses_a_source_with_images_elsewhere() -> None:
-    with pytest.raises(ConfigError, match=r"MixedBuffer\.proportions\[1\] has frames on a device"):
-        MixedBuffer({ReplayBuffer(5): 0.5, ReplayBuffer(5, frames=Shelves()): 0.5})
 
 
 @pytest.mark.parametrize("wrong", ["cuda", 1, object()])

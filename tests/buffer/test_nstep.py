@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from tests.buffer.stream import CONTINUES, IS_BOTH, IS_TRUNCATED, TERMINATES, Stream
-from trainkit.buffer import MixedBuffer, ReplayBuffer
+from trainkit.buffer import ReplayBuffer
 from trainkit.core.data import Horizon, TransitionBatch
 from trainkit.core.errors import ConfigError
 
@@ -250,8 +250,3 @@ def test_the_range_of_returns_is_that_of_a_slow_sum(n_step: Any) -> None:
                 windows = [rest[:n] for n in (*range(shortest, longest + 1), n_rows)]
                 sums += [sum(gamma**i * reward for i, reward in enumerate(window)) for window in windows]
         assert_allclose(buffer.return_range(Horizon(n_step, gamma)), (min(sums), max(sums)), rtol=1e-5)
-
-
-def test_the_range_of_returns_of_a_mixed_buffer_is_over_all_sources() -> None:
-    sources = {tape([1, 2]): 0.5, tape([-3, 1]): 0.5}
-    assert MixedBuffer(sources).return_range(Horizon(1, gamma=0.5)) == (-3, 2)  # to go: 2, 2; -2.5, 1

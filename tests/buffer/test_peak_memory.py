@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
-from trainkit import PrioritizedReplayBuffer, ReplayBuffer, load_dataset
+from trainkit import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
-from trainkit.core.data import RecordedEpisode
-from trainkit.extensions.offline.format import Header, write_shard
 
 N_ROWS, FRAME = 6_000, (84, 84)  # 42 MB
 
@@ -81,30 +78,3 @@ def test_any_component_takes_as_much_memory_as_it_declares(tmp_path: Path) -> No
     state, peak = peak_of(lambda: load_checkpoint(tmp_path))
     assert peak <= 1.15 * (rows.nbytes + 3 * 200_000 * 8)
     np.testing.assert_array_equal(state["rows"]["many"], rows)
-
-
-@pytest.mark.one_of_each
-@pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
-@pytest.mark.parametrize("compress", [False, True])
-def test_a_dataset_is_read_into_the_buffers_memory(suffix: str, compress: bool, arrays: Any, tmp_path: Path) -> None:
-    if suffix == ".hdf5":
-        pytest.importorskip("h5py", reason="the extra `hdf5` is not installed")
-    header = Header(
-        env="a", observation_space=spaces.Box(0, 255, FRAME, np.uint8), action_space=spaces.Discrete(2), extras={}
-    )
-    obs = np.zeros((N_ROWS + 1, *FRAME), np.uint8)
-    obs[:, 0] = np.arange(N_ROWS + 1)[:, None] % 256
-    for number in range(2):
-        rows = slice(N_ROWS // 2 * number, N_ROWS // 2 * (number + 1))
-        episode = RecordedEpisode(
-            obs=obs[rows.start : rows.stop + 1],
-            action=arrays["action"][rows],
-            reward=arrays["reward"][rows],
-            terminated=True,
-            truncated=False,
-            extras={},
-        )
-        write_shard(tmp_path / f"{number}{suffix}", header, [episode], compress=compress)
-    buffer, peak = peak_of(lambda: load_dataset(tmp_path, seed=0))
-    assert peak <= 1.15 * buffer.nbytes
-    np.testing.assert_array_equal(np.concatenate([one.obs[:-1] for one in buffer.episodes()]), obs[:-1])

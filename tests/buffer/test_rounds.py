@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.buffer.reference import assert_same
 from tests.buffer.stream import FORMS, IS_TRUNCATED, TERMINATES, Form, Stream
-from trainkit.buffer import MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import Horizon, TransitionBatch
 from trainkit.core.errors import ConfigError, EmptyBufferError
@@ -90,15 +90,6 @@ def test_the_batches_of_a_round_are_views_of_one_gather() -> None:
     bases = {id(batch.obs.base) for batch in batches}
     assert len(bases) == 1
     assert None not in bases
-
-
-def test_a_mixed_buffer_draws_a_round_batch_by_batch() -> None:
-    def mixed() -> MixedBuffer:
-        return MixedBuffer({filled(PrioritizedReplayBuffer): 0.5, filled(ReplayBuffer): 0.5}, seed=5)
-
-    batches, reference = mixed().sample_round(BATCHES, B, horizon=Horizon(1), step=4), mixed()
-    for batch in batches:
-        assert_same(fields_of(batch), fields_of(reference.sample(B, horizon=Horizon(1), step=4)))
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, None])

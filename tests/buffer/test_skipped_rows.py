@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from trainkit import Horizon, MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, Transition
+from trainkit import Horizon, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, Transition
 from trainkit.core.data import ArraySpec, RowSpec
 
 BUFFERS = [ReplayBuffer, PrioritizedReplayBuffer]
@@ -166,17 +166,6 @@ def test_skipped_rows_of_stacks_leave_the_last_one_its_next_stack() -> None:
 
     pairs = {tuple(np.ravel(o)): tuple(np.ravel(n)) for o, n in zip(batch.obs, batch.next_obs, strict=True)}
     assert pairs == {(0, 0): (0, 1), (7, 7): (7, 8)}
-
-
-def test_a_mixed_buffer_stores_in_its_first_source_alike() -> None:
-    other = ReplayBuffer.from_arrays(
-        obs=number(500), next_obs=number(501), action=np.array([0]), reward=np.ones(1), terminated=np.array([True])
-    )
-    mixed = MixedBuffer({ReplayBuffer(10, n_envs=1): 0.5, other: 0.5}, seed=0)
-    mixed.add(row(number(0), number(1)))
-    mixed.add(row(number(77), number(78)))
-
-    assert successors(mixed) == {0.0: (1.0, 0.5), 77.0: (78.0, 0.5), 500.0: (501.0, 0.0)}
 
 
 def test_rows_overwritten_around_a_border_stay_true() -> None:

@@ -1,7 +1,6 @@
 """Columns that a collector stores besides the policy's, and the rows that a collect stored."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -78,15 +77,6 @@ def test_random_actions_store_them_too() -> None:
     collector(lamps(), buffer, square=0).collect(n_step=30, random=True)
 
     assert set(buffer[:].extras["square"].tolist()) == {0, 4, 9, 16, 25}
-
-
-def test_recorded_episodes_have_them_and_bring_them_back(tmp_path: Path) -> None:
-    train = collector(lamps(), tk.ReplayBuffer(100), square=-1)
-    with tk.callbacks.DatasetWriter(tmp_path).record(train):
-        train.collect(n_step=15)
-    again = tk.load_dataset(tmp_path)
-
-    assert sorted(again[:].extras["square"].tolist()) == sorted([-1, 4, 9, 16, 25] * 3)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from tests.test_architecture import imports, is_ours
 from trainkit import presets
 from trainkit.core import names
 from trainkit.core.signatures import options_by_owner
-from trainkit.trainer.callbacks.base import EVENTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
 TABLES = "Tianshou", "Stable-Baselines3", "RLlib", "CleanRL"
@@ -168,26 +167,6 @@ def test_options_in_the_tables_side_by_side_are_translated_alike() -> None:
                     assert their == our or our in translated[their]
                     found += 1
     assert found >= 10
-
-
-def test_events_attributes_and_classes_in_the_tables_are_ours() -> None:
-    trainer, found = tk.OffpolicyTrainer, 0
-    for title in ("Events and attributes by name", "Classes and functions by name"):
-        for theirs, ours in rows_of(title):
-            name = ours.strip("`")
-            found += len(theirs)
-            assert not [one for one in theirs if one in EVENTS or hasattr(tk, one)]
-            if name.startswith("none: "):
-                continue
-            if name.startswith("on_"):
-                assert name in EVENTS
-                continue
-            owner, *parts = name.split(".")
-            part: object = {"tk": tk, "trainer": trainer}[owner]
-            for own in parts:
-                part = getattr(part, own)
-            assert part is not None
-    assert found > 90
 
 
 def test_an_unknown_event_and_an_unknown_attribute_name_the_page() -> None:

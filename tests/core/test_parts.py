@@ -91,7 +91,7 @@ every_part = pytest.mark.parametrize(
 
 def test_every_part_that_is_exported_is_tested_here() -> None:
     namespaces = [trainkit, *(member for member in vars(trainkit).values() if inspect.ismodule(member))]
-    public = [vars(module).get(name) for module in namespaces for name in getattr(module, "__all__", ())]
+    public = [getattr(module, name) for module in namespaces for name in getattr(module, "__all__", ())]
     kinds = [kind for kind in public if inspect.isclass(kind) and issubclass(kind, Part)]
     own = {kind for kind in kinds if not extensions.named(kind)}
     assert {type(part) for part, _ in DESCRIPTIONS} == own

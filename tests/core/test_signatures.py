@@ -29,7 +29,8 @@ WITHOUT_OPTIONS = {"release", "restart"}
 def methods() -> dict[tuple[type, str], list[str]]:
     """Return {(class, method): options} of the methods that users call and that have options in one of the classes."""
     modules = [tk, tk.buffer, tk.policy, tk.simulators]
-    exported = {kind for module in modules for kind in map(vars(module).get, module.__all__) if inspect.isclass(kind)}
+    public = [getattr(module, name) for module in modules for name in module.__all__]
+    exported = {one for one in public if inspect.isclass(one)}
     kinds = [kind for kind in exported if kind.__name__.endswith(("Trainer", "Collector", "Policy", "Buffer"))]
     found: dict[tuple[type, str], list[str]] = {}
     for kind in sorted((one for one in kinds if not is_protocol(one)), key=lambda one: one.__name__):
@@ -118,8 +119,8 @@ def test_parts_that_cannot_be_made_are_reported_together() -> None:
 
 def test_options_handed_on_to_a_base_or_to_the_constructor_are_known() -> None:
     assert "did you mean 'lam'" in problems_of(tk.PPOPolicy, small_net(), action_space=spaces.Discrete(3), lamm=1)[0]
-    assert "did you mean 'threshold'" in problems_of(tk.DiscreteBCQPolicy.for_envs, Spaces(), thresold=1)[0]
-    assert tk.DiscreteBCQPolicy.for_envs(Spaces(), hidden=(4,), threshold=0.2, dueling=True, seed=1)
+    assert "did you mean 'lam'" in problems_of(tk.A2CPolicy.for_envs, Spaces(), lamm=1)[0]
+    assert tk.A2CPolicy.for_envs(Spaces(), hidden=(4,), lam=0.9, shared=True, seed=1)
 
 
 def test_a_word_is_answered_with_its_abbreviation() -> None:

@@ -327,24 +327,20 @@ def test_check_env_plays_nested_actions() -> None:
     [
         (Signals, tk.DQNPolicy, {"exploration": tk.EpsilonGreedy(0.3)}),
         (Signals, tk.DQNPolicy, {"value": tk.CategoricalValue(11, 0.0, 30.0), "noisy": True, "dueling": True}),
-        (Signals, tk.DiscreteBCQPolicy, {}),
         (Signals, tk.PPOPolicy, {}),
-        (Signals, tk.BCPolicy, {}),
         (Dials, tk.PPOPolicy, {}),
         (Dials, tk.PPOPolicy, {"action_bound_method": "tanh"}),
         (Dials, tk.A2CPolicy, {}),
         (Dials, tk.SACPolicy, {}),
-        (Dials, tk.BCPolicy, {}),
         (Turrets, tk.PPOPolicy, {}),
         (Turrets, tk.PPOPolicy, {"action_bound_method": "tanh"}),
         (Turrets, tk.PPOPolicy, {"action_scaling": False}),
         (Turrets, tk.A2CPolicy, {}),
         (Turrets, tk.ReinforcePolicy, {}),
-        (Turrets, tk.BCPolicy, {}),
     ],
     ids=[
-        *("dqn", "rainbow", "bcq", "ppo", "bc", "ppo box", "ppo tanh", "a2c box", "sac box", "bc box"),
-        *("ppo hybrid", "ppo hybrid tanh", "ppo hybrid unscaled", "a2c hybrid", "reinforce hybrid", "bc hybrid"),
+        *("dqn", "rainbow", "ppo", "ppo box", "ppo tanh", "a2c box", "sac box"),
+        *("ppo hybrid", "ppo hybrid tanh", "ppo hybrid unscaled", "a2c hybrid", "reinforce hybrid"),
     ],
 )
 def test_predict_returns_nested_actions_that_the_space_contains(
@@ -423,24 +419,6 @@ def test_a_run_with_nested_actions_resumes_to_the_same_bits(env: Any, kind: Any,
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("env", [Signals, Dials, Turrets])
-def test_a_dataset_keeps_nested_actions(env: type[Signals], tmp_path: Path) -> None:
-    envs = tk.make_envs(env, 2, seed=1)
-    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
-    with tk.callbacks.DatasetWriter(tmp_path).record(collector):
-        collector.collect(n_episode=4)
-    dataset = tk.load_dataset(tmp_path)
-    structure = structure_of(dataset.action_space)
-    assert structure is not None
-    assert structure.nested == env.action_space
-    rows = structure.pack(structure.unpack(dataset.sample(None, horizon=tk.Horizon(1)).action))  # in the leaves' dtypes
-    own = sorted(structure.pack(action).tolist() for taken in actions_taken(collector) for action in taken)
-    assert sorted(rows.tolist()) == own
-    learner = tk.BCPolicy.for_envs(dataset, hidden=(8,))
-    options: dict[str, Any] = {"max_epoch": 1, "update_per_epoch": 3, "batch_size": 8, "verbose": False}
-    assert tk.OfflineTrainer(learner, dataset, seed=1, **options).run().gradient_step == 3
-
-
 @pytest.mark.parametrize(
     ("env", "kind"),
     [
@@ -448,7 +426,6 @@ def test_a_dataset_keeps_nested_actions(env: type[Signals], tmp_path: Path) -> N
         pytest.param(Dials, tk.SACPolicy, marks=pytest.mark.slow),
         (Turrets, tk.PPOPolicy),
         pytest.param(Signals, tk.PPOPolicy, marks=pytest.mark.slow),
-        pytest.param(Turrets, tk.BCPolicy, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.no_cover  # most of it is torch's exporter
@@ -599,15 +576,13 @@ def test_policy_units_count_choices_from_0_and_scale_the_numbers_of_a_box() -> N
     np.testing.assert_array_equal(unscaled.to_unit(rows), [[0, 10, 0, 0], [5, 7.5, 2, 0]])
 
 
-@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.DiscreteBCQPolicy, tk.SACPolicy])
+@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.SACPolicy])
 def test_q_learners_and_sac_reject_rows_of_both_kinds_and_name_what_learns_them(kind: Any) -> None:
     with pytest.raises(tk.SpaceMismatchError, match=f"{kind.__name__} needs .*: use PPOPolicy or A2CPolicy"):
         kind.for_envs(Turrets())
 
 
-def test_mean_squared_error_and_previous_actions_reject_rows_of_both_kinds() -> None:
-    with pytest.raises(tk.ConfigError, match="'mse' measures distances"):
-        tk.BCPolicy.for_envs(Turrets(), loss="mse")
+def test_previous_actions_reject_rows_of_both_kinds() -> None:
     with pytest.raises(tk.ConfigError, match=r"PreviousStep has no value .* use PreviousStep\(action=False\)"):
         tk.make_envs(Turrets, processors=[tk.envs.PreviousStep()])
 
@@ -647,21 +622,6 @@ def test_a_choice_that_is_none_of_its_leaf_is_rejected_before_an_environment_see
     collector.reset()
     collector.collect(n_step=2)
     assert_same(envs.call("taken")[0][-1], {"aim": np.array([0, 10], np.float32), "move": np.int64(2)})
-
-
-def test_a_dataset_with_a_choice_that_is_none_of_its_leaf_is_rejected() -> None:
-    def columns(choice: float) -> dict[str, Any]:
-        action = np.array([[0, 0, 1], [0, 0, choice]], np.float32)
-        rows = {"obs": np.zeros((2, 3), np.float32), "action": action, "reward": np.zeros(2, np.float32)}
-        return rows | {"terminated": np.array([False, True])}
-
-    assert len(tk.ReplayBuffer.from_arrays(**columns(2), spaces=Turrets())) == 2
-    with pytest.raises(tk.ConfigError, match=r"action must be in flat Dict.*, got 2.5 in row 1, index \(2,\)"):
-        tk.ReplayBuffer.from_arrays(**columns(2.5), spaces=Turrets())
-    learner = tk.BCPolicy.for_envs(Turrets(), hidden=(4,))
-    options: dict[str, Any] = {"max_epoch": 1, "update_per_epoch": 1, "batch_size": 2, "verbose": False}
-    with pytest.raises(tk.SpaceMismatchError, match="the policy's action space is flat Dict"):
-        tk.OfflineTrainer(learner, tk.ReplayBuffer.from_arrays(**columns(2.5)), seed=1, **options).run()
 
 
 def test_random_steps_draw_every_choice_and_all_of_the_box() -> None:
@@ -726,28 +686,6 @@ def test_ppo_learns_which_move_pays_and_where_to_aim(bound: Any) -> None:
     assert float(action["aim"][0]) == pytest.approx(0.3, abs=0.1)
 
 
-def test_behavior_cloning_learns_both_parts_of_recorded_actions() -> None:
-    signals = np.random.default_rng(0).integers(0, 3, 300)
-    structure = structure_of(flat_actions(HYBRID))
-    assert structure is not None
-    aim = np.stack([signals * 5.0, 10.0 - signals], axis=1)
-    buffer = tk.ReplayBuffer.from_arrays(
-        obs=np.eye(3, dtype=np.float32)[signals],
-        action=structure.pack({"aim": aim, "move": signals + 1}),
-        reward=np.zeros(300, np.float32),
-        terminated=np.ones(300, np.bool_),
-        spaces=Turrets(),
-    )
-    policy = tk.BCPolicy.for_envs(buffer, hidden=(32,), lr=0.02, seed=1)
-    options: dict[str, Any] = {"max_epoch": 1, "update_per_epoch": 200, "batch_size": 64, "verbose": False}
-    tk.OfflineTrainer(policy, buffer, seed=1, threads=1, **options).run()
-    policy.update(buffer.sample(64, horizon=policy.horizon), step=0)
-    assert policy.read_metrics()["accuracy"] == 1  # of the moves: no drawn or predicted aim equals another
-    action = policy.predict(np.eye(3, dtype=np.float32))
-    assert action["move"].tolist() == [1, 2, 3]
-    np.testing.assert_allclose(action["aim"], [[0, 10], [5, 9], [10, 8]], atol=0.5)
-
-
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ["ppo", "a2c", "reinforce"])
 def test_presets_choose_the_distribution_by_the_action_space(name: str) -> None:
@@ -755,11 +693,3 @@ def test_presets_choose_the_distribution_by_the_action_space(name: str) -> None:
     assert isinstance(trainer.policy.distribution, Hybrid)
     trainer.run()
     assert trainer.policy.n_updates > 0
-
-
-def test_the_preset_of_behavior_cloning_learns_from_rows_of_both_kinds() -> None:
-    envs = tk.make_envs(Shot, 2, seed=1)
-    train = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, tk.ReplayBuffer(100, spaces=envs))
-    train.collect(n_step=50)
-    trainer = tk.presets.bc(train.buffer, Shot, seed=1, max_epoch=1, update_per_epoch=4, verbose=False)
-    assert trainer.run().gradient_step == 4

@@ -12,9 +12,7 @@ from tests.helpers.engine import note_numpy_passes
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, observations
 from trainkit import (
     A2CPolicy,
-    BCPolicy,
     CategoricalValue,
-    DiscreteBCQPolicy,
     DQNPolicy,
     Policy,
     PPOPolicy,
@@ -38,11 +36,6 @@ CASES: list[Any] = [
     pytest.param(DQNPolicy, IMAGES, None, {"hidden": None, "head": (8,)}, id="q images"),
     pytest.param(DQNPolicy, FOUR_NUMBERS, None, {"hidden": (256, 256)}, id="q wide"),
     pytest.param(DQNPolicy, FOUR_NUMBERS, CHOICES, {}, id="q joint actions"),
-    pytest.param(DiscreteBCQPolicy, MASKED, None, {}, id="bcq"),
-    *(
-        pytest.param(BCPolicy, FOUR_NUMBERS, space, {}, id=f"bc {space}")
-        for space in (spaces.Discrete(3), PUSH, CHOICES, spaces.MultiBinary(3))
-    ),
     *(pytest.param(kind, MASKED, None, {"hidden": (16, 8)}, id=kind.__name__) for kind in (PPOPolicy, A2CPolicy)),
     pytest.param(ReinforcePolicy, NESTED, None, {"normalize_obs": True}, id="reinforce nested normalised"),
     pytest.param(PPOPolicy, FOUR_NUMBERS, None, {"hidden": (), "shared": True}, id="ppo without layers"),

@@ -18,18 +18,16 @@ from torch.testing import assert_close
 from tests.engine.test_gradient_step import Ours, Reference, assert_nets_close, small_net
 from tests.helpers import rollouts
 from tests.helpers.engine import needs_compile
-from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, parameters_of
+from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, assert_same, batch_of, made, parameters_of
 from tests.policy import test_sac
 from tests.policy.test_gradient_steps import Regression, with_batch_norm, with_spectral_norm
 from trainkit import (
     A2CPolicy,
     Adam,
-    BCPolicy,
     CategoricalValue,
     Clip,
     ConfigError,
     ConservativePenalty,
-    DiscreteBCQPolicy,
     ExpectedValue,
     Policy,
     PPOPolicy,
@@ -185,23 +183,6 @@ def test_what_is_scheduled_needs_no_graph_of_its_own_at_each_step() -> None:
 @pytest.mark.parametrize(("kind", "space", "options"), ON_POLICY)
 def test_an_on_policy_learner_compiled_learns_as_without(kind: Any, space: Any, options: Any) -> None:
     learn_rollouts_alike(kind, 10, space, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("traced")
-def test_a_cloner_learns_as_without() -> None:
-    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
-    compiled, plain = (BCPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
-    learn_alike(compiled, plain, batches(6))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("traced")
-def test_every_gradient_step_of_a_policy_is_compiled() -> None:
-    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
-    compiled, plain = (DiscreteBCQPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
-    learn_alike(compiled, plain, batches(3))
-    assert compiled.engine._compiled_graphs.keys() == set(compiled.gradient_steps.values())
 
 
 @pytest.mark.usefixtures("traced")

@@ -40,12 +40,10 @@ from tests.helpers.tape import TapeCapture
 from tests.policy import test_sac
 from trainkit import (
     Adam,
-    BCPolicy,
     Clip,
     ColoredNoise,
     ConfigError,
     ConservativePenalty,
-    DiscreteBCQPolicy,
     DQNPolicy,
     EpsilonGreedy,
     ExpectedValue,
@@ -178,9 +176,6 @@ def on_policy(kind: Any, space: Any, options: Any) -> Learner:
 LEARNERS = {
     **{str(case.id): q_learner(case.values[0]) for case in MORE_PARTS},
     "images bf16": q_learner({"precision": "bf16", "space": IMAGES, "hidden": None, "head": (8,)}, 0.05),
-    "bcq": by_spaces(DiscreteBCQPolicy),
-    "bc": by_spaces(BCPolicy),
-    "bc mse": by_spaces(BCPolicy, PUSH, loss="mse"),
     "sac": Learner(test_sac.made, FOUR_NUMBERS, PUSH),
     "sac scheduled": Learner(lambda **how: test_sac.made(temperature=[(0, 1.0), (9, 0.1)], **how), FOUR_NUMBERS, PUSH),
     "sac colored noise": Learner(lambda **how: test_sac.made(exploration=ColoredNoise(), **how), FOUR_NUMBERS, PUSH),

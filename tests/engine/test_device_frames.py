@@ -16,9 +16,7 @@ from tests.helpers.engine import note_numpy_passes, torch_only
 from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, made, parameters_of
 from tests.helpers.tape import TapeCapture
 from trainkit import (
-    BCPolicy,
     CategoricalValue,
-    DiscreteBCQPolicy,
     Horizon,
     ReplayBuffer,
     SACPolicy,
@@ -169,10 +167,6 @@ LEARNERS: list[Any] = [
     ),
     pytest.param(SMALL, lambda: made(SMALL), id="dqn in numpy"),
     pytest.param(SMALL, lambda: torch_only(made(SMALL)), id="dqn of numbers by torch"),
-    pytest.param(STACKED, lambda: BCPolicy.for_envs(Spaces(STACKED), hidden=(8,), device="cpu", seed=0), id="bc"),
-    pytest.param(
-        STACKED, lambda: DiscreteBCQPolicy.for_envs(Spaces(STACKED), hidden=(8,), device="cpu", seed=0), id="bcq"
-    ),
 ]
 
 

@@ -29,11 +29,9 @@ from tests.helpers.rollouts import played
 from trainkit import (
     A2CPolicy,
     Adam,
-    BCPolicy,
     CategoricalValue,
     Clip,
     ConservativePenalty,
-    DiscreteBCQPolicy,
     DQNPolicy,
     ExpectedValue,
     MaxBackup,
@@ -365,38 +363,6 @@ def test_frozen_parts_stay_where_they_are(engine: Any) -> None:
     for step in range(1, 4):
         policy.update(batch_of(8, seed=step), step=step)
     assert_same(parameters_of(policy.network.encoder), before)  # type: ignore[arg-type]
-
-
-# ---- BC and BCQ ----
-
-CLONED = [spaces.Discrete(3), TWO_NUMBERS, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)]
-
-
-@pytest.mark.parametrize("action_space", CLONED, ids=str)
-@pytest.mark.parametrize("space", [FOUR_NUMBERS, NESTED])
-def test_a_cloner_learns_as_by_torch(space: Any, action_space: Any) -> None:
-    if space is NESTED and not isinstance(action_space, spaces.Discrete):
-        pytest.skip("masks are of Discrete actions")
-    mine, theirs = (
-        BCPolicy.for_envs(Spaces(space, action_space), hidden=(8,), device="cpu", seed=0, engine=engine)
-        for engine in ("numpy", "torch")
-    )
-    batches = [batch_of(16, seed=seed, space=space, action=observations(action_space, 16, seed)) for seed in range(10)]
-    for batch in batches if space is NESTED else ():
-        batch.obs["action_mask"][np.arange(16), batch.action] = 1
-    learn_alike(mine, theirs, batches)
-
-
-@pytest.mark.parametrize("parts", [{}, {"value": CategoricalValue(5, -2, 2), "dueling": True}, {"noisy": True}])
-def test_bcq_learns_as_by_torch(parts: dict[str, Any]) -> None:
-    mine, theirs = (
-        DiscreteBCQPolicy.for_envs(Spaces(MASKED), hidden=(8,), device="cpu", seed=0, engine=engine, **parts)
-        for engine in ("numpy", "torch")
-    )
-    batches = [batch_of(16, seed=seed, space=MASKED) for seed in range(10)]
-    for batch in batches:
-        batch.obs["action_mask"][np.arange(16), batch.action] = 1
-    learn_alike(mine, theirs, batches, n_passes=2)
 
 
 # ---- SAC ----

@@ -20,7 +20,6 @@ from trainkit.collector import Collector
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
-from trainkit.datasets import load_dataset
 from trainkit.envs import Envs, group_agents, make_envs
 from trainkit.policy import RandomPolicy
 
@@ -413,29 +412,7 @@ def test_a_group_that_cannot_be_is_rejected() -> None:
             make_envs(Elimination, wrappers=[wrapper])
 
 
-# ---- names of agents in datasets, events and videos ----
-
-
-@pytest.mark.parametrize("suffix", ["npz", "hdf5"])
-def test_datasets_name_the_agent_of_each_episode(suffix: Any, tmp_path: Path) -> None:
-    if suffix == "hdf5":
-        pytest.importorskip("h5py")
-    envs, ledger = make_envs(TicTacToe, 2, seed=1), Ledger()
-    collector = Collector(random_player(envs), envs, ledger)
-    collector.collect(n_step=2)
-    with tk.callbacks.DatasetWriter(tmp_path, format=suffix, max_bytes=4_000).record(collector):
-        collector.collect(n_episode=9)
-    whole, noughts = load_dataset(tmp_path), load_dataset(tmp_path, agents=["nought"])
-    rows = ledger.rows()
-    is_recorded = np.arange(len(rows.reward)) >= 2
-    for buffer, wanted in ((whole, is_recorded), (noughts, is_recorded & (rows.env_ids % 2 == 1))):
-        batch = buffer.sample(None, horizon=Horizon(), columns=("terminated",))
-        assert sorted(batch.reward.tolist()) == sorted(rows.reward[wanted].astype(np.float32).tolist())
-        assert batch.extras["terminated"].sum() == rows.terminated[wanted].sum()
-    with pytest.raises(ConfigError, match=r"agents names 'circle', and the files have \['cross', 'nought'\]"):
-        load_dataset(tmp_path, agents=["circle"])
-    with pytest.raises(ConfigError, match=r"agents must be a sequence of names, got 'nought'"):
-        load_dataset(tmp_path, agents="nought")
+# ---- names of agents in events and videos ----
 
 
 def test_a_game_has_one_video_and_its_episodes_name_their_agents(tmp_path: Path) -> None:

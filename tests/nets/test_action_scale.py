@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import trainkit as tk
 from tests.helpers.engine import torch_only
-from tests.helpers.learning import Spaces, batch_of, observations
+from tests.helpers.learning import Spaces, observations
 from tests.helpers.rollouts import played
 
 WIDE = spaces.Box(0.0, 1000.0, (1,), np.float32)
@@ -105,7 +105,7 @@ class TestMap:
 class TestActing:
     @pytest.mark.one_of_each
     @pytest.mark.parametrize("space", EVERY, ids=str)
-    @pytest.mark.parametrize("kind", [tk.PPOPolicy, tk.BCPolicy, tk.SACPolicy])  # A2C and REINFORCE act as PPO
+    @pytest.mark.parametrize("kind", [tk.PPOPolicy, tk.SACPolicy])  # A2C and REINFORCE act as PPO
     def test_predict_is_always_inside_the_space(self, kind: Any, space: Any, by_torch: bool) -> None:
         if kind is tk.SACPolicy and not space.is_bounded():
             pytest.skip("SAC needs bounds")
@@ -163,23 +163,6 @@ class TestLearning:
             weights.append(policy.get_weights())
         for name, own in weights[0].items():
             np.testing.assert_array_equal(own, weights[1][name])
-
-    @pytest.mark.parametrize("loss", ["likelihood", "mse"])
-    def test_cloning_learns_data_in_units_of_the_space(self, loss: str) -> None:
-        policy = made(tk.BCPolicy, WIDE, loss=loss, lr=1e-2)
-        obs = np.repeat(np.eye(4, dtype=np.float32)[:2], 16, axis=0)
-        action = np.repeat(np.array([[100.0], [900.0]], np.float32), 16, axis=0)
-        for step in range(150):
-            policy.update(batch_of(32, obs=obs, action=action), step=step)
-        np.testing.assert_allclose(policy.predict(obs), action, atol=20.0)
-
-    def test_the_preset_of_cloning_may_leave_the_units_of_the_space(self) -> None:
-        envs = tk.make_envs("Pendulum-v1", 1, seed=1)
-        buffer = tk.ReplayBuffer(100)
-        tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, buffer).collect(n_step=100)
-        for scaling in (True, False):
-            trainer = tk.presets.bc(buffer, "Pendulum-v1", action_scaling=scaling, max_epoch=1, update_per_epoch=1)
-            assert trainer.policy.action_scale.scaling is scaling
 
     def test_a_collector_stores_what_the_environment_was_given(self) -> None:
         envs = tk.make_envs("Pendulum-v1", 2, seed=1)

@@ -176,7 +176,7 @@ class Cautious(tk.DQNPolicy):
         return np.minimum(super().action_values(obs, explore=explore), np.float32(0.0))
 
 
-@pytest.mark.parametrize("kind", [Cautious, tk.DiscreteBCQPolicy])
+@pytest.mark.parametrize("kind", [Cautious])
 def test_acting_of_ones_own_is_not_copied(kind: type[tk.DQNPolicy]) -> None:
     with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'policy', got 'cpu': it has its own action_values"):
         kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="cpu")

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tests.helpers.doubles import Ledger
 from trainkit import (
-    BCPolicy,
     Collector,
     ConfigError,
     DQNPolicy,
@@ -161,23 +160,6 @@ class TestOnpolicy:
     def test_continuous_actions_are_refused(self) -> None:
         policy = PPOPolicy.for_envs(make_envs("Pendulum-v1", 1), hidden=(4,))
         with pytest.raises(ConfigError, match=r"PPOPolicy has no action_probability: only Discrete"):
-            policy.action_probability(np.zeros((1, 3), np.float32))
-
-
-class TestCloning:
-    def test_tells_the_softmax_where_exploring_and_the_likeliest_else(self) -> None:
-        policy = BCPolicy.for_envs(make_envs("CartPole-v1", 1), hidden=(4,), device="cpu", seed=0)
-        rows = np.tile(np.random.default_rng(0).normal(size=(1, 4)), (20_000, 1)).astype(np.float32)
-        told = policy.action_probability(rows[:1], explore=True)[0]
-        share = policy.act(rows, explore=True).action.mean()
-
-        assert told.sum() == pytest.approx(1.0)
-        assert share == pytest.approx(told[1], abs=5 * np.sqrt(0.25 / 20_000))
-        assert policy.action_probability(rows[:1])[0].tolist() == np.eye(2)[told.argmax()].tolist()
-
-    def test_continuous_actions_are_refused(self) -> None:
-        policy = BCPolicy.for_envs(make_envs("Pendulum-v1", 1), hidden=(4,), device="cpu")
-        with pytest.raises(ConfigError, match=r"BCPolicy has no action_probability: only Discrete"):
             policy.action_probability(np.zeros((1, 3), np.float32))
 
 

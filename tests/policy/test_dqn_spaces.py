@@ -195,11 +195,10 @@ def test_for_envs_sees_grids_through_a_convolution_and_a_layer_of_128() -> None:
     board = Spaces(spaces.Box(0, 1, (10, 10, 4), np.bool_))
     layers = {
         kind: [tuple(weight.shape) for weight in kind.for_envs(board, device="cpu", seed=0).network.parameters()]
-        for kind in (DQNPolicy, tk.PPOPolicy, tk.BCPolicy)
+        for kind in (DQNPolicy, tk.PPOPolicy)
     }
     convolution = [(16, 4, 3, 3), (16,)]
     assert layers[DQNPolicy] == [*convolution, (128, 1024), (128,), (3, 128), (3,)]
-    assert layers[tk.BCPolicy] == layers[DQNPolicy]
     assert layers[tk.PPOPolicy] == [*convolution, (128, 1024), (128,), (3, 128), (3,), (1, 128), (1,)]
 
 

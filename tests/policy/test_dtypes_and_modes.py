@@ -26,11 +26,8 @@ OFF_POLICY: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "implicit": (tk.DQNPolicy, CHOICE, {"value": tk.ImplicitQuantileValue(4)}),
     "munchausen": (tk.DQNPolicy, CHOICE, {"backup": tk.MunchausenBackup()}),
     "cql": (tk.DQNPolicy, CHOICE, {"penalty": tk.ConservativePenalty(1.0)}),
-    "bcq": (tk.DiscreteBCQPolicy, CHOICE, {}),
     "sac": (tk.SACPolicy, BOX, {}),
     "sac, temperature by schedule": (tk.SACPolicy, BOX, {"temperature": [(0, 1.0), (9, 0.1)]}),
-    "bc": (tk.BCPolicy, CHOICE, {}),
-    "bc of a Box": (tk.BCPolicy, BOX, {}),
 }
 ON_POLICY: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "ppo": (tk.PPOPolicy, CHOICE, {"clip_ratio": [(0, 0.2), (9, 0.1)]}),
@@ -108,7 +105,7 @@ def test_rewards_and_weights_may_be_integers(how: str, by_torch: bool) -> None:
 
 
 @pytest.mark.parametrize("by_torch", [False, True], ids=["numpy", "torch"])
-@pytest.mark.parametrize("how", ["dqn", "cql", "bcq", "bc"])
+@pytest.mark.parametrize("how", ["dqn", "cql"])
 def test_discrete_actions_that_are_no_integers_are_rejected(how: str, by_torch: bool) -> None:
     policy = made(how, by_torch)
     rule = rf"{type(policy).__name__}: actions of Discrete\(3\) must be integers, got float64: cast them"

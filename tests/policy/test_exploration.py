@@ -523,11 +523,10 @@ BOX_SPACES = Spaces(action_space=spaces.Box(-1.0, 1.0, (2,), np.float32))
     [
         (DQNPolicy.for_envs(Spaces(), seed=1), ("act", "predict", "action_probability", "action_values")),
         (tk.PPOPolicy.for_envs(Spaces(), seed=1), ("act", "predict", "action_probability")),
-        (tk.BCPolicy.for_envs(Spaces(), seed=1), ("act", "predict", "action_probability")),
         (tk.SACPolicy.for_envs(BOX_SPACES, seed=1), ("act", "predict")),
         (tk.RandomPolicy(THREE_ACTIONS, seed=1), ("act", "action_probability")),
     ],
-    ids=["dqn", "ppo", "bc", "sac", "random"],
+    ids=["dqn", "ppo", "sac", "random"],
 )
 @pytest.mark.parametrize("explore", ["no", None, 0, 1.0])
 def test_what_is_neither_true_nor_false_is_refused_wherever_a_policy_takes_explore(

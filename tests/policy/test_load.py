@@ -53,8 +53,6 @@ MADE: dict[str, Any] = {
     "a2c": lambda: tk.A2CPolicy.for_envs(PLACES, hidden=(8,), device="cpu", seed=3),
     "reinforce": lambda: tk.ReinforcePolicy.for_envs(PLACES, hidden=(8,), device="cpu", seed=3),
     "sac": lambda: tk.SACPolicy.for_envs(PUSHES, hidden=(8,), temperature=0.5, device="cpu", seed=3),
-    "bc": lambda: tk.BCPolicy.for_envs(PLACES, hidden=(8,), device="cpu", seed=3),
-    "bcq": lambda: tk.DiscreteBCQPolicy.for_envs(PLACES, hidden=(8,), threshold=0.2, device="cpu", seed=3),
 }  # fmt: skip
 
 

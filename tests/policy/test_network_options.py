@@ -14,11 +14,9 @@ from tests.helpers.learning import FOUR_NUMBERS, THREE_ACTIONS, Spaces, batch_of
 from tests.helpers.rollouts import played
 from trainkit import (
     A2CPolicy,
-    BCPolicy,
     CategoricalValue,
     ConfigError,
     ConservativePenalty,
-    DiscreteBCQPolicy,
     DQNPolicy,
     ImplicitQuantileValue,
     PPOPolicy,
@@ -38,9 +36,7 @@ LEARNERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "rainbow": (DQNPolicy, THREE_ACTIONS, {"dueling": True, "noisy": True, "head": (5,), "value": CategoricalValue(5)}),
     "iqn": (DQNPolicy, THREE_ACTIONS, {"value": ImplicitQuantileValue(3)}),
     "cql": (DQNPolicy, THREE_ACTIONS, {"penalty": ConservativePenalty(0.1)}),
-    "bcq": (DiscreteBCQPolicy, THREE_ACTIONS, {}),
     "sac": (SACPolicy, FORCE, {}),
-    "bc": (BCPolicy, FORCE, {}),
     "ppo": (PPOPolicy, FORCE, {}),
     "a2c": (A2CPolicy, THREE_ACTIONS, {"shared": True}),
     "reinforce": (ReinforcePolicy, THREE_ACTIONS, {}),
@@ -171,13 +167,13 @@ def test_a_seed_decides_the_weights_of_an_encoder_of_ones_own() -> None:
         ({"nrom": "layer"}, "unknown option 'nrom', did you mean 'norm'"),
     ],
 )
-@pytest.mark.parametrize("name", ["dqn", "sac", "bc", "ppo"])
+@pytest.mark.parametrize("name", ["dqn", "sac", "ppo"])
 def test_what_is_misspelled_is_named(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         learned(name, **options)
 
 
-@pytest.mark.parametrize("name", ["rainbow", "bcq", "sac", "ppo"])
+@pytest.mark.parametrize("name", ["rainbow", "sac", "ppo"])
 def test_the_numpy_engine_executes_them(name: str) -> None:
     policy = learned(name, n_updates=4, activation="mish", norm="layer", engine="numpy")
 

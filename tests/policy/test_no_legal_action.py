@@ -27,7 +27,6 @@ PARTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "munchausen quantiles": (tk.DQNPolicy, {"value": tk.QuantileValue(5), "backup": tk.MunchausenBackup()}),
     "implicit": (tk.DQNPolicy, {"value": tk.ImplicitQuantileValue(4)}),
     "cql": (tk.DQNPolicy, {"penalty": tk.ConservativePenalty(1.0)}),
-    "bcq": (tk.DiscreteBCQPolicy, {}),
 }
 
 

@@ -99,7 +99,7 @@ def test_acting_stays_exact() -> None:
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.DiscreteBCQPolicy, tk.PPOPolicy, tk.BCPolicy, tk.SACPolicy])
+@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy, tk.SACPolicy])
 def test_a_policy_is_saved_with_its_precision(kind: Any, precision: Any, tmp_path: Path) -> None:
     at = Spaces(action_space=test_sac.PUSH) if kind is tk.SACPolicy else Spaces()
     policy = kind.for_envs(at, hidden=(8,), device="cpu", seed=0, precision=precision)

@@ -20,15 +20,12 @@ CASES: list[Any] = [
     pytest.param(
         tk.DQNPolicy, CHOICE, {"value": tk.ImplicitQuantileValue(4)}, {"q_values": (3,), "action_prob": ()}, id="iqn"
     ),
-    pytest.param(tk.DiscreteBCQPolicy, CHOICE, {}, {"q_values": (3,), "action_prob": ()}, id="bcq"),
-    pytest.param(tk.BCPolicy, CHOICE, {}, {"probability": (3,), "action_prob": ()}, id="bc"),
     pytest.param(
         tk.PPOPolicy, CHOICE, {}, {"probability": (3,), "value": (), "log_prob": (), "action_prob": ()}, id="ppo"
     ),
     pytest.param(
         tk.A2CPolicy, BOX, {}, {"numbers": (2,), "value": (), "log_prob": (), "policy_action": (2,)}, id="a2c of a Box"
     ),
-    pytest.param(tk.BCPolicy, BOX, {}, {"numbers": (2,)}, id="bc of a Box"),
     pytest.param(tk.SACPolicy, BOX, {}, {"numbers": (4,)}, id="sac"),
 ]
 

@@ -263,9 +263,9 @@ def test_an_offline_learner_takes_the_support_from_its_dataset() -> None:
     obs, is_last = np.arange(32, dtype=np.float32).reshape(8, 4), np.arange(8) % 4 == 3
     rows = {"obs": obs, "next_obs": obs + 4, "action": np.zeros(8, np.int64), "reward": np.ones(8)}
     buffer = tk.ReplayBuffer.from_arrays(**rows, terminated=is_last, spaces=Spaces())
-    options = {"hidden": (8,), "max_epoch": 1, "update_per_epoch": 2, "device": "cpu", "seed": 1}
-    trainer = tk.presets.bcq(buffer, value="categorical", gamma=0.5, **options)
-    assert bounds(trainer.policy.value) == pytest.approx((0.0, 1.1 * 1.875))  # 1 + 0.5 + 0.25 + 0.125
+    policy = made(value=CategoricalValue(5), gamma=0.5)
+    tk.OfflineTrainer(policy, buffer, max_epoch=1, update_per_epoch=2, batch_size=4, seed=1, verbose=False)
+    assert bounds(policy.value) == pytest.approx((0.0, 1.1 * 1.875))  # 1 + 0.5 + 0.25 + 0.125
 
 
 # ---- files and mistakes ----

@@ -80,18 +80,6 @@ def test_every_offline_update_gets_them_too() -> None:
     assert_columns_are_of_their_rows(policy)
 
 
-def test_a_mixed_buffer_brings_the_columns_of_every_source() -> None:
-    policy, recorder = parts(tk.ReplayBuffer(100))
-    recorder.collect(n_step=60)
-    envs = tk.make_envs(Walk, 2, seed=2)
-    mixed = tk.MixedBuffer({tk.ReplayBuffer(100): 0.5, recorder.buffer: 0.5})  # type: ignore[dict-item]  # it is one
-    train = tk.Collector(policy, envs, mixed)
-    train.collect(n_step=10)
-    tk.OffpolicyTrainer(policy, train, **options()).run()
-
-    assert_columns_are_of_their_rows(policy)
-
-
 def test_columns_are_on_the_device_with_the_batchs_other_tensors() -> None:
     policy, train = parts(tk.ReplayBuffer(100))
     train.collect(n_step=20)

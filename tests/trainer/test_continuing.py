@@ -164,13 +164,6 @@ def test_a_reset_that_cannot_be_says_why() -> None:
         inside.run()
 
 
-def test_a_mixed_buffer_clears_the_rows_that_are_collected() -> None:
-    online, demonstrations = tk.ReplayBuffer(60), make_run("cql").buffer
-    buffer = tk.MixedBuffer({online: 0.5, demonstrations: 0.5})
-    buffer.clear()
-    assert (len(online), len(demonstrations)) == (0, 80)
-
-
 def test_collectors_and_histories_show_where_they_stand() -> None:
     trainer = make_trainer(max_epoch=1)
     assert repr(trainer.history) == "History(0 epochs)"

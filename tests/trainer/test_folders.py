@@ -264,7 +264,7 @@ def test_a_lock_file_that_is_no_json_locks_nothing(tmp_path: Path) -> None:
 # ---- a folder that cannot be written ----
 
 
-@pytest.mark.parametrize("make", [*OWNERS.values(), tk.callbacks.DatasetWriter])
+@pytest.mark.parametrize("make", OWNERS.values())
 def test_a_folder_that_cannot_be_written_is_rejected_at_construction(make: Make, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file" / "below", Path("/proc/here")):
@@ -280,6 +280,6 @@ def test_a_folder_without_permission_is_rejected_at_construction(tmp_path: Path)
 
 
 def test_looking_whether_a_folder_can_be_written_leaves_nothing(tmp_path: Path) -> None:
-    for make in (*OWNERS.values(), tk.callbacks.DatasetWriter):
+    for make in OWNERS.values():
         make(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []

@@ -278,7 +278,7 @@ def test_an_action_that_was_illegal_is_refused() -> None:
     class Spaces:
         observation_space, action_space = space, Walk.action_space
 
-    learner = tk.BCPolicy.for_envs(Spaces(), hidden=(4,), device="cpu")
+    learner = tk.DQNPolicy.for_envs(Spaces(), hidden=(4,), device="cpu")
     make_offline_trainer(policy=learner, rows=columns(obs=obs, next_obs=after)).run()
     mask[9, columns()["action"][9]] = 0
     with pytest.raises(tk.ConfigError, match="illegal by the mask"):
@@ -352,18 +352,6 @@ def test_without_a_batch_size_every_update_learns_from_all_rows() -> None:
     trainer.run()
     assert seen == [N_ROWS] * 18
     assert trainer.settings()["batch_size"] is None
-
-
-def test_without_a_batch_size_the_loss_is_the_mean_over_the_whole_dataset() -> None:
-    """Behavior cloning by full gradients: the logged loss is the dataset's mean negative log-likelihood."""
-    envs = tk.make_envs(Walk, 1)
-    learner = tk.BCPolicy.for_envs(envs, hidden=(), lr=0.0, seed=1)
-    rows = columns()
-    buffer = tk.ReplayBuffer.from_arrays(**rows)
-    stats = next(make_offline_trainer(policy=learner, buffer=buffer, batch_size=None, max_epoch=1)).stats
-    probability = learner.action_probability(rows["obs"], explore=True)
-    expected = -np.log(probability[np.arange(N_ROWS), rows["action"]]).mean()
-    assert stats["update/loss"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.fast_cases(3)

@@ -11,7 +11,9 @@ from gymnasium import spaces
 from torch import nn
 
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, is_legal, observations
-from trainkit import Adam, BCPolicy, ConfigError, SpaceMismatchError
+from tests.trainer import test_offline
+from tests.trainer.toys import Walk
+from trainkit import Adam, BCPolicy, ConfigError, ReplayBuffer, SpaceMismatchError, make_envs
 from trainkit.errors import DivergedError
 from trainkit.nets import QNetwork
 
@@ -161,3 +163,32 @@ def test_what_does_not_fit_is_refused() -> None:
         BCPolicy(QNetwork((4,), 4), action_space=ACTIONS[0], device="cpu").check_spaces(FOUR_NUMBERS, ACTIONS[0])
     with pytest.raises(SpaceMismatchError, match="cannot take an observation"):
         BCPolicy(QNetwork((5,), 3), action_space=ACTIONS[0], device="cpu").check_spaces(FOUR_NUMBERS, ACTIONS[0])
+
+
+class TestCloning:
+    def test_tells_the_softmax_where_exploring_and_the_likeliest_else(self) -> None:
+        policy = BCPolicy.for_envs(make_envs("CartPole-v1", 1), hidden=(4,), device="cpu", seed=0)
+        rows = np.tile(np.random.default_rng(0).normal(size=(1, 4)), (20_000, 1)).astype(np.float32)
+        told = policy.action_probability(rows[:1], explore=True)[0]
+        share = policy.act(rows, explore=True).action.mean()
+
+        assert told.sum() == pytest.approx(1.0)
+        assert share == pytest.approx(told[1], abs=5 * np.sqrt(0.25 / 20_000))
+        assert policy.action_probability(rows[:1])[0].tolist() == np.eye(2)[told.argmax()].tolist()
+
+    def test_continuous_actions_are_refused(self) -> None:
+        policy = BCPolicy.for_envs(make_envs("Pendulum-v1", 1), hidden=(4,), device="cpu")
+        with pytest.raises(ConfigError, match=r"BCPolicy has no action_probability: only Discrete"):
+            policy.action_probability(np.zeros((1, 3), np.float32))
+
+
+def test_without_a_batch_size_the_loss_is_the_mean_over_the_whole_dataset() -> None:
+    """Behavior cloning by full gradients: the logged loss is the dataset's mean negative log-likelihood."""
+    envs = make_envs(Walk, 1)
+    learner = BCPolicy.for_envs(envs, hidden=(), lr=0.0, seed=1)
+    rows = test_offline.columns()
+    buffer = ReplayBuffer.from_arrays(**rows)
+    stats = next(test_offline.make_offline_trainer(policy=learner, buffer=buffer, batch_size=None, max_epoch=1)).stats
+    probability = learner.action_probability(rows["obs"], explore=True)
+    expected = -np.log(probability[np.arange(test_offline.N_ROWS), rows["action"]]).mean()
+    assert stats["update/loss"] == pytest.approx(expected, rel=1e-5)

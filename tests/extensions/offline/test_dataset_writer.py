@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from tests.collector import test_columns
 from tests.helpers.doubles import Ledger, Player
 from tests.helpers.tagged import TaggedEnv, decode, is_terminated, is_truncated, length, reward
 from tests.helpers.truth import IN_PROCESS, tagged_envs
+from tests.trainer import test_folders
 from tests.trainer.toys import Walk, make_trainer
 from trainkit import (
     Collector,
@@ -325,3 +327,21 @@ def test_every_epochs_whole_episodes_are_in_files_when_a_run_dies(tmp_path: Path
         trainer.run()
     kept = load_dataset(tmp_path / "data")
     assert 24 <= len(kept) <= 48  # the whole episodes of two epochs of 24 steps
+
+
+def test_recorded_episodes_have_extra_columns_and_bring_them_back(tmp_path: Path) -> None:
+    train = test_columns.collector(test_columns.lamps(), ReplayBuffer(100), square=-1)
+    with DatasetWriter(tmp_path).record(train):
+        train.collect(n_step=15)
+    again = load_dataset(tmp_path)
+
+    assert sorted(again[:].extras["square"].tolist()) == sorted([-1, 4, 9, 16, 25] * 3)
+
+
+def test_a_folder_that_cannot_be_written_is_rejected_at_construction(tmp_path: Path) -> None:
+    test_folders.test_a_folder_that_cannot_be_written_is_rejected_at_construction(DatasetWriter, tmp_path)
+
+
+def test_looking_whether_a_folder_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    DatasetWriter(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,13 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.buffer.reference import assert_same
 from tests.buffer.stream import Stream
+from tests.buffer.test_nstep import tape
+from tests.buffer.test_rounds import BATCHES, B, fields_of, filled
+from tests.buffer.test_skipped_rows import number, row, successors
+from tests.trainer import test_columns
+from tests.trainer.runs import make_run
 from tests.trainer.toys import Walk, make_policy
 from trainkit import (
     Callback,
@@ -306,3 +312,47 @@ def test_files_take_part_in_sampling_by_their_share(tmp_path: Path) -> None:
 
     assert len(seen) > 3000
     assert np.mean(seen) == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / len(seen)))
+
+
+def test_a_mixed_buffer_draws_a_round_batch_by_batch() -> None:
+    def mixed() -> MixedBuffer:
+        return MixedBuffer({filled(PrioritizedReplayBuffer): 0.5, filled(ReplayBuffer): 0.5}, seed=5)
+
+    batches, reference = mixed().sample_round(BATCHES, B, horizon=Horizon(1), step=4), mixed()
+    for batch in batches:
+        assert_same(fields_of(batch), fields_of(reference.sample(B, horizon=Horizon(1), step=4)))
+
+
+def test_an_observation_out_of_sequence_is_stored_in_the_first_source() -> None:
+    other = ReplayBuffer.from_arrays(
+        obs=number(500), next_obs=number(501), action=np.array([0]), reward=np.ones(1), terminated=np.array([True])
+    )
+    mixed = MixedBuffer({ReplayBuffer(10, n_envs=1): 0.5, other: 0.5}, seed=0)
+    mixed.add(row(number(0), number(1)))
+    mixed.add(row(number(77), number(78)))
+
+    assert successors(mixed) == {0.0: (1.0, 0.5), 77.0: (78.0, 0.5), 500.0: (501.0, 0.0)}
+
+
+def test_the_range_of_returns_of_a_mixed_buffer_is_over_all_sources() -> None:
+    sources = {tape([1, 2]): 0.5, tape([-3, 1]): 0.5}
+    assert MixedBuffer(sources).return_range(Horizon(1, gamma=0.5)) == (-3, 2)  # to go: 2, 2; -2.5, 1
+
+
+def test_a_mixed_buffer_brings_the_columns_of_every_source() -> None:
+    policy, recorder = test_columns.parts(ReplayBuffer(100))
+    recorder.collect(n_step=60)
+    envs = make_envs(Walk, 2, seed=2)
+    mixed = MixedBuffer({ReplayBuffer(100): 0.5, recorder.buffer: 0.5})  # type: ignore[dict-item]  # it is one
+    train = Collector(policy, envs, mixed)
+    train.collect(n_step=10)
+    OffpolicyTrainer(policy, train, **test_columns.options()).run()
+
+    test_columns.assert_columns_are_of_their_rows(policy)
+
+
+def test_a_mixed_buffer_clears_the_rows_that_are_collected() -> None:
+    online, demonstrations = ReplayBuffer(60), make_run("cql").buffer
+    buffer = MixedBuffer({online: 0.5, demonstrations: 0.5})
+    buffer.clear()
+    assert (len(online), len(demonstrations)) == (0, 80)

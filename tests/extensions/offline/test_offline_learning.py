@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.learning import Spaces
 from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
+from tests.policy.test_support import bounds
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
@@ -202,3 +204,23 @@ def test_a_setting_without_effect_among_the_others_is_rejected() -> None:
     with pytest.raises(tk.ConfigError, match="loss has no effect: value is 'quantile'"):
         tiny(presets.bcq, value="quantile", loss="huber")
     assert tiny(presets.cql, value="categorical", atoms=7).policy.value.width == 7
+
+
+def test_a_run_is_described() -> None:
+    envs = tk.make_envs("CartPole-v1", 1)
+    buffer = tk.ReplayBuffer(50, spaces=envs)
+    tk.Collector(tk.RandomPolicy(envs.action_space), envs, buffer).collect(n_step=50)
+    trainer = presets.bc(buffer, hidden=(8,), device="cpu", verbose=False)
+    expected = {"policy": "BCPolicy", "policy/hidden": [8], "n_rows": 50, "buffer/capacity": 50}
+    record = trainer.describe()
+    assert {name: record.get(name) for name in expected} == expected
+    trainer.close()
+
+
+def test_a_categorical_value_takes_its_support_from_the_dataset() -> None:
+    obs, is_last = np.arange(32, dtype=np.float32).reshape(8, 4), np.arange(8) % 4 == 3
+    rows = {"obs": obs, "next_obs": obs + 4, "action": np.zeros(8, np.int64), "reward": np.ones(8)}
+    buffer = tk.ReplayBuffer.from_arrays(**rows, terminated=is_last, spaces=Spaces())
+    options = {"hidden": (8,), "max_epoch": 1, "update_per_epoch": 2, "device": "cpu", "seed": 1}
+    trainer = presets.bcq(buffer, value="categorical", gamma=0.5, **options)
+    assert bounds(trainer.policy.value) == pytest.approx((0.0, 1.1 * 1.875))  # 1 + 0.5 + 0.25 + 0.125

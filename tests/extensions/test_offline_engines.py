@@ -1,0 +1,220 @@
+"""BC and BCQ by every engine, as by torch, with options that other extensions have."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import trainkit as tk
+from tests.engine import (
+    test_acting,
+    test_agreement,
+    test_compiling,
+    test_cuda_graph,
+    test_device_frames,
+)
+from tests.engine.test_agreement import ACTIONS, Draw, q_learner
+from tests.engine.test_compiling import batches, traced
+from tests.engine.test_cuda_graph import PUSH, by_spaces, taped
+from tests.engine.test_learning import NESTED, TWO_NUMBERS, learn_alike
+from tests.helpers.agreement import Agreement
+from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, observations
+from tests.policy import test_auxiliary, test_network_options, test_precision
+from trainkit import BCPolicy, CategoricalValue, DiscreteBCQPolicy
+from trainkit.core.spaces import flat_actions
+
+__all__ = ["taped", "traced"]  # fixtures
+
+# ---- numpy ----
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize(
+    ("kind", "space", "action_space"),
+    [
+        pytest.param(DiscreteBCQPolicy, MASKED, None, id="bcq"),
+        *(
+            pytest.param(BCPolicy, FOUR_NUMBERS, space, id=f"bc {space}")
+            for space in (spaces.Discrete(3), test_acting.PUSH, test_acting.CHOICES, spaces.MultiBinary(3))
+        ),
+    ],
+)
+def test_policies_act_as_by_torch(kind: Any, space: Any, action_space: Any) -> None:
+    test_acting.test_policies_act_as_by_torch(kind, space, action_space, {})
+
+
+CLONED = [spaces.Discrete(3), TWO_NUMBERS, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)]
+
+
+@pytest.mark.parametrize("action_space", CLONED, ids=str)
+@pytest.mark.parametrize("space", [FOUR_NUMBERS, NESTED])
+def test_a_cloner_learns_as_by_torch(space: Any, action_space: Any) -> None:
+    if space is NESTED and not isinstance(action_space, spaces.Discrete):
+        pytest.skip("masks are of Discrete actions")
+    mine, theirs = (
+        BCPolicy.for_envs(Spaces(space, action_space), hidden=(8,), device="cpu", seed=0, engine=engine)
+        for engine in ("numpy", "torch")
+    )
+    batches = [batch_of(16, seed=seed, space=space, action=observations(action_space, 16, seed)) for seed in range(10)]
+    for batch in batches if space is NESTED else ():
+        batch.obs["action_mask"][np.arange(16), batch.action] = 1
+    learn_alike(mine, theirs, batches)
+
+
+@pytest.mark.parametrize("parts", [{}, {"value": CategoricalValue(5, -2, 2), "dueling": True}, {"noisy": True}])
+def test_bcq_learns_as_by_torch(parts: dict[str, Any]) -> None:
+    mine, theirs = (
+        DiscreteBCQPolicy.for_envs(Spaces(MASKED), hidden=(8,), device="cpu", seed=0, engine=engine, **parts)
+        for engine in ("numpy", "torch")
+    )
+    batches = [batch_of(16, seed=seed, space=MASKED) for seed in range(10)]
+    for batch in batches:
+        batch.obs["action_mask"][np.arange(16), batch.action] = 1
+    learn_alike(mine, theirs, batches, n_passes=2)
+
+
+def imitator(draw: Draw) -> BCPolicy:
+    """Make a policy that clones behavior."""
+    action_space = draw.one(ACTIONS)
+    is_box = isinstance(flat_actions(action_space), spaces.Box)
+    options = {"hidden": draw.layers(), "loss": "mse" if is_box and draw.is_true() else "likelihood"}
+    options |= {"normalize_obs": draw.is_true(0.3), **draw.optimizer()}
+    at = Spaces(draw.observation_space(action_space, masks=True), action_space)
+    return BCPolicy.for_envs(at, device="cpu", seed=draw.number(1, 1000), engine="numpy", **options)
+
+
+def bcq(draw: Draw) -> DiscreteBCQPolicy:
+    """Make a discrete BCQ of random parts."""
+    policy: Any = q_learner(draw, DiscreteBCQPolicy)
+    return policy
+
+
+def check_random_policies(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    agreement = Agreement(monkeypatch)
+    monkeypatch.setattr(test_agreement, "KINDS", [bcq, imitator])
+    test_agreement.learn_at_random(seeds)
+    test_agreement.check(agreement)
+
+
+@pytest.mark.no_cover  # many policies, whose lines other tests cover
+def test_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_random_policies(range(2), monkeypatch)
+
+
+@pytest.mark.slow
+def test_many_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_random_policies(range(2, 71), monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["bcq"])
+def test_the_numpy_engine_executes_activations_and_norms(name: str, networks: None) -> None:
+    test_network_options.test_the_numpy_engine_executes_them(name)
+
+
+# ---- compile ----
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_a_cloner_learns_as_without() -> None:
+    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
+    compiled, plain = (BCPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
+    test_compiling.learn_alike(compiled, plain, batches(6))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_every_gradient_step_of_a_policy_is_compiled() -> None:
+    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
+    compiled, plain = (DiscreteBCQPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
+    test_compiling.learn_alike(compiled, plain, batches(3))
+    assert compiled.engine._compiled_graphs.keys() == set(compiled.gradient_steps.values())
+
+
+# ---- graphs, and frames on the device ----
+
+BY_GRAPHS = {
+    "bcq": by_spaces(DiscreteBCQPolicy),
+    "bc": by_spaces(BCPolicy),
+    "bc mse": by_spaces(BCPolicy, PUSH, loss="mse"),
+}
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the policies to those that learn by graphs."""
+    monkeypatch.setattr(test_cuda_graph, "LEARNERS", test_cuda_graph.LEARNERS | BY_GRAPHS)
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("name", BY_GRAPHS)
+def test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch(
+    name: str, taped: Any, graphs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = test_cuda_graph.test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch
+    check(name, taped, monkeypatch)
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("name", BY_GRAPHS)
+def test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name: str, taped: Any, graphs: None) -> None:
+    test_cuda_graph.test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name, taped)
+
+
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("kind", [BCPolicy, DiscreteBCQPolicy])
+def test_a_learner_of_places_learns_as_one_of_arrays(kind: Any) -> None:
+    space = test_device_frames.STACKED
+
+    def make() -> Any:
+        return kind.for_envs(Spaces(space), hidden=(8,), device="cpu", seed=0)
+
+    test_device_frames.test_a_learner_of_places_learns_as_one_of_arrays(space, make)
+
+
+def test_acting_of_ones_own_is_not_copied() -> None:
+    with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'policy', got 'cpu': it has its own action_values"):
+        DiscreteBCQPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="cpu")
+    DiscreteBCQPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="policy")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("kind", [DiscreteBCQPolicy, BCPolicy])
+def test_a_policy_is_saved_with_its_precision(kind: Any, precision: Any, tmp_path: Path) -> None:
+    test_precision.test_a_policy_is_saved_with_its_precision(kind, precision, tmp_path)
+
+
+# ---- auxiliary losses ----
+
+NETWORKS: dict[str, Any] = {
+    "bcq": (DiscreteBCQPolicy, test_network_options.THREE_ACTIONS, {}),
+    "bc": (BCPolicy, test_network_options.FORCE, {}),
+}
+
+
+@pytest.fixture
+def networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the policies to those whose networks have options."""
+    for name, learner in NETWORKS.items():
+        monkeypatch.setitem(test_network_options.LEARNERS, name, learner)
+
+
+@pytest.mark.global_rng  # an encoder of the user's
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_policy_learns_auxiliary_losses_by_every_engine(name: str, networks: None) -> None:
+    test_auxiliary.test_every_policy_learns_it_by_every_engine(name)
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("name", NETWORKS)
+def test_auxiliary_parameters_are_saved_and_acting_does_not_need_them(
+    name: str, networks: None, tmp_path: Path, caplog: Any
+) -> None:
+    test_auxiliary.test_its_parameters_are_saved_and_acting_does_not_need_them(name, tmp_path, caplog)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_start_with_the_same_weights_as_without_auxiliary_losses(name: str, networks: None) -> None:
+    test_auxiliary.test_networks_start_with_the_same_weights_as_without_it(name)

@@ -1,0 +1,61 @@
+"""Behavior cloning with a memory, and that off-policy evaluation needs policies without one."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import trainkit as tk
+from tests.policy.test_recurrence import (
+    SEQUENCES,
+    Known,
+    Pushing,
+    assert_gradients,
+    collected,
+    learned_rows,
+    recalled,
+)
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_gradients_of_behavior_cloning_are_those_of_a_plain_loop(engine: Any) -> None:
+    _, buffer, collector = collected()
+    policy = tk.BCPolicy.for_envs(
+        collector.envs, hidden=(8,), recurrent="gru", sequences=tk.Sequences(6, 3, stored_state=False), seed=2,
+        engine=engine,
+    )  # fmt: skip
+    batch = buffer.sample_sequences(5, length=6, burn_in=3, horizon=policy.horizon)
+    before = copy.deepcopy(policy.network)
+    policy.update(batch, step=0)
+    total = torch.zeros(())
+    networks: Any = before
+    found = [recalled(policy, before, batch, column, slice(None)) for column in range(len(batch))]
+    for position, column in learned_rows(batch):
+        chosen = torch.from_numpy(batch.action[position, column][None])
+        outputs = networks(Known(found[column][position])).outputs.squeeze(2)
+        total = total - policy.distribution.log_prob(outputs, chosen, None)[0]
+    for own, updated in zip(before.parameters(), policy.network.parameters(), strict=True):
+        own.grad = updated.grad
+    assert_gradients(before, total / batch.n_rows)
+    collector.close()
+
+
+def test_wrong_uses_of_recurrent_behavior_cloning_are_named() -> None:
+    envs = tk.make_envs([Pushing], seed=1)
+    with pytest.raises(tk.ConfigError, match="must have stored_state=False: data have no states of this policy"):
+        tk.BCPolicy.for_envs(envs, recurrent="lstm", sequences=SEQUENCES)
+    with pytest.raises(tk.ConfigError, match="auxiliary is for networks without a memory"):
+        tk.BCPolicy.for_envs(envs, recurrent="lstm", auxiliary=lambda features, rows: features.sum(dim=1))
+
+
+def test_importance_sampling_rejects_recurrent_policies() -> None:
+    policy, buffer, collector = collected()
+    with pytest.raises(tk.ConfigError, match=r"importance_sampling.policy is recurrent: .* use a policy without"):
+        tk.datasets.importance_sampling(policy, buffer, gamma=0.9)
+    random = tk.RandomPolicy(collector.envs.action_space)
+    with pytest.raises(tk.ConfigError, match=r"direct_method.q is recurrent"):
+        tk.datasets.direct_method(random, buffer, policy, gamma=0.9)
+    with pytest.raises(tk.ConfigError, match=r"fitted_q_evaluation.policy is recurrent"):
+        tk.trainer.fitted_q_evaluation(policy, buffer, gamma=0.9)
+    collector.close()
