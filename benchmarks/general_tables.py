@@ -77,7 +77,7 @@ TASKS = {
 def is_judged(name: str) -> bool:
     """Return whether a preset learns in environments of one agent; those with a memory have a page of their own."""
     preset = tk.presets.PRESETS[name]
-    is_offline = isinstance(preset, tk.presets.OfflinePreset)
+    is_offline = preset.learns_from_data
     return not is_offline and name not in ("ippo", "mappo") and preset.table()["recurrent"] is None
 
 

@@ -26,9 +26,7 @@ ENV, EVERY, EPISODES = TASK.env, TASK.every, TASK.episodes
 LEARNT, SOLVED = 400.0, 475.0  # the bar, and what Gymnasium calls solved
 SHARE = 0.8  # of the seeds on which the bar must stand
 DISCRETE = [
-    name
-    for name, preset in tk.presets.PRESETS.items()
-    if "classic" in preset.domains and not isinstance(preset, tk.presets.OfflinePreset)
+    name for name, preset in tk.presets.PRESETS.items() if "classic" in preset.domains and not preset.learns_from_data
 ]
 
 

@@ -25,9 +25,7 @@ from trainkit.plot.comparing import interval
 RESULTS = Path("benchmarks/results")
 NAMES = [name for name in TASKS if name != "cartpole"]
 PRESETS = [
-    name
-    for name, preset in tk.presets.PRESETS.items()
-    if "classic" in preset.domains and not isinstance(preset, tk.presets.OfflinePreset)
+    name for name, preset in tk.presets.PRESETS.items() if "classic" in preset.domains and not preset.learns_from_data
 ]
 Runs = Mapping[str, Sequence[Run]]  # by preset
 

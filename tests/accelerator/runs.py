@@ -124,7 +124,7 @@ def make(name: str, device: Any, env: type[Corridor] = Corridor, *, n_updates: i
         "hidden": (16,),
     }
     preset: Any = presets.PRESETS[name]
-    if isinstance(preset, presets.OfflinePreset):
+    if preset.learns_from_data:
         trainer = preset(dataset(env), env, **common | {"update_per_epoch": n_updates, "batch_size": 8} | options)
         trainer.policy.engine = "torch"
         return trainer

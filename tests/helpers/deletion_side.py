@@ -16,14 +16,12 @@ import gymnasium  # noqa: F401 - imported for the forks
 import numpy as np
 import torch
 
-OFFLINE = ("bc", "bcq", "cql")
-
 
 def trainer_of(tk: Any, name: str) -> Any:
     """Make the trainer of a preset: one epoch of some steps and updates."""
     small = {"seed": 1, "device": "cpu", "verbose": False, "show_progress": False, "hidden": (8,), "max_epoch": 1}
     preset = tk.presets.PRESETS[name]
-    if name in OFFLINE:
+    if preset.learns_from_data:
         rng, ends = np.random.default_rng(0), np.arange(60) % 6 == 5
         columns = {"obs": rng.normal(size=(60, 4)).astype(np.float32), "action": rng.integers(2, size=60)}
         buffer = tk.ReplayBuffer.from_arrays(**columns, reward=np.ones(60), terminated=ends)

@@ -233,7 +233,7 @@ def made(preset: Any, options: dict[str, Any]) -> tk.Trainer:
         with made(preset, given) as first:
             first.run(epochs=1)
             given["resume_from"] = first.save("saved")
-    data = (dataset(),) if isinstance(preset, presets.OfflinePreset) else ()
+    data = (dataset(),) if preset.learns_from_data else ()
     trainer: tk.Trainer = preset(*data, given.pop("env", "CartPole-v1"), **given)
     return trainer
 

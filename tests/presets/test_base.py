@@ -91,7 +91,7 @@ def test_what_was_given_can_change_without_the_configuration() -> None:
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_every_preset_has_one_which_checks_its_options(name: str) -> None:
     preset: Any = presets.PRESETS[name]
-    data = (tk.ReplayBuffer(10),) if isinstance(preset, presets.OfflinePreset) else ()
+    data = (tk.ReplayBuffer(10),) if preset.learns_from_data else ()
     assert preset.config(*data, "CartPole-v1", lr=0.5)["lr"] == 0.5
     with pytest.raises(tk.ConfigError, match=rf"presets\.{name}: unknown option 'learning_rate', did you mean 'lr'"):
         preset.config(*data, "CartPole-v1", learning_rate=0.5)
