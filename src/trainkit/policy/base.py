@@ -721,6 +721,8 @@ class Policy(nn.Module):
     def add_target(self, name: str, online: nn.Module, spec: Target) -> nn.Module:
         """Return a target network of a module, which updates move as specified; store it as an attribute.
 
+        `name` is the target's in metrics and checkpoints; gradient steps have names of their own.
+
         Raises:
             ConfigError: there is a target of this name, or a module was assigned to an attribute that the policy has.
         """

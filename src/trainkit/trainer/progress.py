@@ -107,8 +107,8 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
     for name, collect in (("test", stats.test), ("train", stats.train)):
         if shown := _returns(collect):
             parts.append(f"{name} {shown}")
-    losses = ["loss"] if "loss" in stats.update else ["critic_loss", "actor_loss"]  # of SAC
-    parts += [f"{name.replace('_', ' ')} {stats.update[name]:.4g}" for name in losses if name in stats.update]
+    losses = ["loss"] if "loss" in stats.update else [tag for tag in stats.update if tag.endswith("_loss")]
+    parts += [f"{name.replace('_', ' ')} {stats.update[name]:.4g}" for name in losses]
     parts.append(f"{stats.time.steps_per_second:,.0f} {unit}s/s")
     for one in stats.warnings.values():  # in full when it is new
         is_new = one.first_epoch == result.epoch
