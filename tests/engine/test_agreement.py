@@ -31,7 +31,7 @@ from trainkit import (
 from trainkit.core.spaces import flat_actions, legal_actions
 from trainkit.engine.device import to_device
 
-N_FAST, N_ALL = 7, 249  # in the fast tests, one of each kind
+N_FAST, N_ALL = 9, 320  # in the fast tests, one of each kind
 VECTOR = spaces.Box(-2.0, 2.0, (5,), np.float32)
 OBSERVATIONS: dict[str, Space[Any]] = {
     "vector": VECTOR,
@@ -147,15 +147,16 @@ def actor_critic(draw: Draw, kind: Any) -> Any:
     return kind.for_envs(at, device="cpu", seed=draw.number(1, 1000), engine="numpy", **options)
 
 
-KINDS: list[Callable[[Draw], Any]] = [
-    q_learner,
-    q_learner,
-    q_learner,
-    sac,
-    lambda draw: actor_critic(draw, PPOPolicy),
-    lambda draw: actor_critic(draw, A2CPolicy),
-    lambda draw: actor_critic(draw, ReinforcePolicy),
-]
+# By the remainder of a seed divided by 9; the policies of the others are those of an extension.
+KINDS: dict[int, Callable[[Draw], Any]] = {
+    0: q_learner,
+    1: q_learner,
+    2: q_learner,
+    4: sac,
+    6: lambda draw: actor_critic(draw, PPOPolicy),
+    7: lambda draw: actor_critic(draw, A2CPolicy),
+    8: lambda draw: actor_critic(draw, ReinforcePolicy),
+}
 
 
 def learn(policy: Any, draw: Draw, n_updates: int = 3) -> None:
@@ -200,9 +201,9 @@ def check(agreement: Agreement) -> None:
 
 def learn_at_random(seeds: range) -> None:
     """Let random policies learn by numpy."""
-    for seed in seeds:
+    for seed in (seed for seed in seeds if seed % 9 in KINDS):
         draw = Draw(seed)
-        policy = KINDS[seed % len(KINDS)](draw)
+        policy = KINDS[seed % 9](draw)
         learn(policy, draw)
         assert policy.engine.name == "numpy"
 

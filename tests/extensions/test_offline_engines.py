@@ -93,19 +93,19 @@ def bcq(draw: Draw) -> DiscreteBCQPolicy:
 
 def check_random_policies(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = Agreement(monkeypatch)
-    monkeypatch.setattr(test_agreement, "KINDS", [bcq, imitator])
+    monkeypatch.setattr(test_agreement, "KINDS", {3: bcq, 5: imitator})
     test_agreement.learn_at_random(seeds)
     test_agreement.check(agreement)
 
 
 @pytest.mark.no_cover  # many policies, whose lines other tests cover
 def test_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_random_policies(range(2), monkeypatch)
+    check_random_policies(range(test_agreement.N_FAST), monkeypatch)
 
 
 @pytest.mark.slow
 def test_many_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_random_policies(range(2, 71), monkeypatch)
+    check_random_policies(range(test_agreement.N_FAST, test_agreement.N_ALL), monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["bcq"])
