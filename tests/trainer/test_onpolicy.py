@@ -340,7 +340,9 @@ def test_parts_of_the_other_kind_are_refused_by_name() -> None:
     )
     untrained = tk.Collector(on.policy, tk.make_envs(Walk, 2))
     assert "train_collector must have a RolloutBuffer, got None" in refused(on.policy, untrained)
-    assert "train_collector must be a StepCollector, got Envs, which has no buffer, collect" in refused(on.policy, untrained.envs)
+    assert "train_collector must be a StepCollector, got Envs, which has no buffer, collect" in refused(
+        on.policy, untrained.envs
+    )
     wrong = tk.Collector(off.policy, tk.make_envs(Walk, 2), tk.RolloutBuffer())
     assert "OnpolicyTrainer.policy must learn, but DQNPolicy has no learn" in refused(off.policy, wrong)
     quota = {"max_epoch": 1, "step_per_epoch": 1, "batch_size": 1}
