@@ -98,7 +98,7 @@ class FlatGroup:
     Args:
         named: the parameters of a module, with their paths.
         indices: of the group's parameters among them.
-        moves: whether the tensor is a new one in any case, so that whoever reads the parameters notices.
+        moves: whether the tensor is a new one in any case, so that readers of the parameters see another address.
 
     Attributes:
         indices: of these parameters among the module's.

@@ -358,7 +358,9 @@ class HasEnvironments:
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         if states:
-            raise CheckpointError(f"{len(states)} processors were saved, but there are 0: make_envs as before")
+            raise CheckpointError(
+                f"{len(states)} backends around the environments were saved, and there are none: make_envs as before"
+            )
 
     def replace_environments(self, backend: Backend) -> Backend:
         return backend

@@ -162,9 +162,9 @@ class Evaluation:
         changes.setdefault("seed", self.root if self.is_seeded else None)
         return type(self)(collector, **{**self.options, **changes})
 
-    def worker(self) -> EvaluationWorker:
-        """Return what plays elsewhere; only of an evaluation that does not play here."""
-        raise NotImplementedError
+    def worker(self) -> EvaluationWorker | None:
+        """Return what plays it elsewhere; None: it plays here."""
+        return None
 
     def _check_overrides(self, policy: Any) -> None:
         """Raise a `ConfigError` for attributes that the policy does not have."""

@@ -68,9 +68,8 @@ class EvaluationSchedule:
         self._has_warned = False  # of episodes that do not end
         self._score_fn = score_fn
         self._callbacks, self._stopwatch, self._interrupt = callbacks, stopwatch, interrupt
-        self._worker: EvaluationWorker | None = None
-        if evaluation is not None and not evaluation.plays_here:
-            self._worker = evaluation.worker()
+        self._worker: EvaluationWorker | None = None if evaluation is None else evaluation.worker()
+        if evaluation is not None and self._worker is not None:
             self._worker.packed(evaluation.collector.policy)  # it must be possible
         self._pending: Pending | None = None
         self.reset()
