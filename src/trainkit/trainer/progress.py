@@ -107,13 +107,19 @@ def epoch_line(result: EpochResult, unit: str = "step") -> str:
     for name, collect in (("test", stats.test), ("train", stats.train)):
         if shown := _returns(collect):
             parts.append(f"{name} {shown}")
-    losses = ["loss"] if "loss" in stats.update else [tag for tag in stats.update if tag.endswith("_loss")]
-    parts += [f"{name.replace('_', ' ')} {stats.update[name]:.4g}" for name in losses]
+    parts += [f"{name.replace('_', ' ')} {stats.update[name]:.4g}" for name in _losses(stats)]
     parts.append(f"{stats.time.steps_per_second:,.0f} {unit}s/s")
     for one in stats.warnings.values():  # in full when it is new
         is_new = one.first_epoch == result.epoch
         parts.append(f"! {one.name}: {one.message}" if is_new else f"! {one.name} since epoch {one.first_epoch}")
     return " | ".join(parts)
+
+
+def _losses(stats: EpochStats) -> list[str]:
+    """Return the names of the losses of an epoch: `loss`, or those of several gradient steps."""
+    if "loss" in stats.update:
+        return ["loss"]
+    return [name for name in stats.update if name.endswith("_loss") and not name.startswith("smoothed_")]
 
 
 def end_line(info: RunInfo, clock: int, unit: str = "step") -> str:
