@@ -18,6 +18,14 @@ from trainkit.core.checkpoint import find_checkpoints, read_manifest
 TERM, SAVE = signal.SIGTERM, signal.SIGUSR1
 
 
+@pytest.fixture(autouse=True)
+def no_handlers_of_other_tests() -> None:
+    """Take away the handlers of trainers that other tests left: a second SIGTERM passed on to them ends the process."""
+    gc.collect()
+    for number in (TERM, SAVE):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Sender(tk.Callback):
     """Count the moments of a run and send a signal at one of them."""
 
@@ -163,7 +171,6 @@ def test_sigusr1_in_the_loops_body_saves_at_the_next_next_and_changes_nothing(
 
 
 def test_sigusr1_after_a_break_saves_on_close_and_the_former_handler_comes_back(tmp_path: Path) -> None:
-    gc.collect()  # trainers of other tests
     former = signal.getsignal(SAVE)
     with make("off-policy", checkpoint=tk.Checkpoint(tmp_path, every=10**6)) as trainer:
         next(trainer)
@@ -176,7 +183,6 @@ def test_sigusr1_after_a_break_saves_on_close_and_the_former_handler_comes_back(
 
 @pytest.mark.parametrize("end", ["end", "close", "collected", "collected in a thread"])
 def test_the_handler_of_sigusr1_comes_back_with_the_end_of_a_trainer(end: str, tmp_path: Path) -> None:
-    gc.collect()  # trainers of other tests
     called: list[int] = []
     former = signal.signal(SAVE, lambda number, frame: called.append(number))
     own = signal.getsignal(SAVE)
@@ -203,7 +209,6 @@ def test_the_handler_of_sigusr1_comes_back_with_the_end_of_a_trainer(end: str, t
 
 
 def test_of_two_trainers_in_turn_both_save_and_the_first_handler_comes_back(tmp_path: Path) -> None:
-    gc.collect()  # trainers of other tests
     before = signal.getsignal(SAVE)
     saves = {name: tk.Checkpoint(tmp_path / name, every=10**6, keep_last=9) for name in "ab"}
     first, second = (make("off-policy", checkpoint=own) for own in saves.values())
