@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
@@ -94,6 +95,13 @@ def accelerator(request: pytest.FixtureRequest) -> torch.device:
     """Return the device that is compared with the CPU: the pretend device, or the one that `--device` names."""
     name = request.config.getoption("--device")
     return load_pretend_device().device if name == "pretend" else resolve_device(name)
+
+
+@pytest.fixture(autouse=True)
+def no_trainer_of_another_test_handles_signals() -> None:
+    """Restore the default handlers: a second SIGTERM passed on to a trainer that is not collected ends the process."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -18,14 +18,6 @@ from trainkit.core.checkpoint import find_checkpoints, read_manifest
 TERM, SAVE = signal.SIGTERM, signal.SIGUSR1
 
 
-@pytest.fixture(autouse=True)
-def no_handlers_of_other_tests() -> None:
-    """Take away the handlers of trainers that other tests left: a second SIGTERM passed on to them ends the process."""
-    gc.collect()
-    for number in (TERM, SAVE):
-        signal.signal(number, signal.SIG_DFL)
-
-
 class Sender(tk.Callback):
     """Count the moments of a run and send a signal at one of them."""
 
