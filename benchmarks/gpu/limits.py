@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.record import MissingError, Piece, Record, Row, Setup, Unit
 from benchmarks.gpu.timing import rates, table
 from benchmarks.gpu.workloads import FRAMES, WORKLOADS, Workload
-from trainkit.engine.cuda_graph import garbage_kept
+from trainkit.extensions.cuda.cuda_graph import garbage_kept
 
 PRECISIONS = ("float32", "tf32", "bf16")
 ADAM_BYTES = 28  # per parameter: reads gradient, parameter and two moments, writes three of them, four bytes each

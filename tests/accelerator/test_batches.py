@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.engine.test_device_frames import MIXED, STACKED, Source
+from tests.extensions.cuda.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.learning import assert_same
 from trainkit.core import tree
 from trainkit.engine.device import BatchMemory, PinnedBatch, resolve_device, to_device

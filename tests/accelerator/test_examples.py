@@ -14,7 +14,7 @@ import torch
 import trainkit as tk
 from tests.accelerator.runs import assert_equal_runs, assert_finite_runs, tolerance_of
 from tests.test_examples import EXAMPLES, load
-from trainkit.engine.engine import Engine
+from trainkit.extensions.numpy_engine.numpy_engine import NumpyEngine
 from trainkit.extensions.simulators import classic_control
 from trainkit.policy import base
 
@@ -129,7 +129,7 @@ def test_an_example_learns_there_as_on_the_cpu(
 ) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
-    monkeypatch.setattr(Engine, "is_numpy", property(lambda engine: False, lambda engine, value: None), raising=False)
+    monkeypatch.setattr(NumpyEngine, "serves", lambda device: False)
     results = []
     for device in (torch.device("cpu"), accelerator):
         folder = tmp_path / device.type

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.accelerator.runs import make
-from tests.engine.test_cuda_graph import taped
+from tests.extensions.cuda.test_cuda_graph import taped
 from tests.helpers.learning import assert_same, batch_of, made
 from trainkit import CategoricalValue, presets
 from trainkit.policy import support

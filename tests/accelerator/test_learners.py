@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.accelerator.runs import assert_equal_runs, assert_finite_runs, draws_as_the_cpu, make, tolerance_of
-from tests.engine.test_device_frames import MIXED, STACKED, Source
 from tests.engine.test_optimizers import ADAMW, COSINE, SGD, without_decay_of_biases
+from tests.extensions.cuda.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made
 from trainkit.testing import PretendDevice
 

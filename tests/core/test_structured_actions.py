@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import trainkit as tk
-from tests.helpers.engine import note_numpy_passes
-from tests.helpers.rollouts import played
 from trainkit.core import tree
 from trainkit.core.spaces import (
     ActionStructure,
@@ -585,18 +583,6 @@ def test_q_learners_and_sac_reject_rows_of_both_kinds_and_name_what_learns_them(
 def test_previous_actions_reject_rows_of_both_kinds() -> None:
     with pytest.raises(tk.ConfigError, match=r"PreviousStep has no value .* use PreviousStep\(action=False\)"):
         tk.make_envs(Turrets, processors=[tk.envs.PreviousStep()])
-
-
-def test_rows_of_both_kinds_are_drawn_and_learned_in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[int] = []
-    note_numpy_passes(monkeypatch, lambda: passes.append(1))
-    policy = tk.PPOPolicy.for_envs(Turrets(), hidden=(8,), device="cpu", seed=1)
-    rollout = played(policy, Turrets().observation_space)
-    assert passes
-    passes.clear()
-    list(policy.learn(rollout, step=0))
-    assert passes
-    assert policy.engine.name == "numpy"
 
 
 class Fixed(tk.RandomPolicy):

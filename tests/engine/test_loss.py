@@ -7,6 +7,7 @@ import gymnasium as gym
 import pytest
 import torch
 
+from tests.helpers.engine import engines
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of
 from trainkit import ConfigError, DQNPolicy, SACPolicy
 from trainkit.engine import Loss
@@ -34,7 +35,7 @@ class Own(DQNPolicy):
         return self.returned(loss)
 
 
-@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
 @pytest.mark.parametrize(
     ("returned", "message"),
     [

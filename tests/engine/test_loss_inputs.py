@@ -1,6 +1,5 @@
 """Numbers that change from update to update reach a loss by `loss_inputs`, whatever executes it."""
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,8 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.helpers.engine import needs_compile
+from tests.helpers.engine import engines
 from tests.helpers.learning import Spaces, batch_of
-from trainkit.engine import compiling
 
 
 class Scaled(tk.DQNPolicy):
@@ -26,10 +24,8 @@ class Scaled(tk.DQNPolicy):
         return tk.engine.Loss(loss.per_row * scale, loss.priority, metrics={"growing": rows.inputs["growing"]})
 
 
-@pytest.mark.parametrize("engine", ["torch", "numpy", pytest.param("compile", marks=needs_compile)])
-def test_numbers_arrays_and_tensors_reach_the_loss(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(compiling, "_missing", lambda device: None)
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
+def test_numbers_arrays_and_tensors_reach_the_loss(engine: Any) -> None:
     plain = tk.DQNPolicy.for_envs(Spaces(), hidden=(8,), noisy=True, device="cpu", seed=0, engine="torch", lr=0.0)
     policy = Scaled.for_envs(Spaces(), hidden=(8,), noisy=True, device="cpu", seed=0, engine=engine, lr=0.0)
     batch = batch_of(16)

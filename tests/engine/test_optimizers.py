@@ -315,13 +315,6 @@ def test_lr_is_for_optimizers_without_one_and_a_scheduler_for_all() -> None:
     assert updated(made(lr=COSINE), range(11))[::10] == pytest.approx([5e-4, 0.0])
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAMW, functools.partial(Signs, lr=1e-3)], ids=["SGD", "AdamW", "own"])
-def test_engines_agree_whatever_the_optimizer(optimizer: Any) -> None:
-    torchs, numpys = (made(optimizer=optimizer, lr=COSINE, engine=engine) for engine in ("torch", "numpy"))
-    assert updated(torchs, range(20)) == updated(numpys, range(20))
-    assert_close(parameters_of(torchs), parameters_of(numpys), rtol=1e-3, atol=2e-4)
-
-
 @pytest.mark.parametrize("optimizer", [SGD, ADAMW, Signs], ids=["SGD", "AdamW", "own"])
 def test_a_policy_is_loaded_with_its_optimizer_and_scheduler(optimizer: Any, tmp_path: Path) -> None:
     policy = made(optimizer=optimizer, lr=COSINE)

@@ -224,15 +224,6 @@ def test_precision_may_be_set_between_two_updates() -> None:
     assert "bf16" in policy._repr_html_()
 
 
-def test_numpy_rejects_bf16() -> None:
-    with pytest.raises(ConfigError, match=r"Own\.engine 'numpy' has no precision 'bf16': use 'auto', or 'float32'"):
-        Own(precision="bf16", engine="numpy")
-    policy = Own(engine="numpy")
-    with pytest.raises(ConfigError, match="has no precision 'bf16'"):
-        policy.precision = "bf16"
-    assert policy.precision == "float32"
-
-
 @pytest.mark.parametrize("wanted", ["fp16", "bfloat16", 16, None])
 def test_an_unknown_precision_is_rejected(wanted: Any) -> None:
     with pytest.raises(ConfigError, match=r"Own\.precision must be one of \['float32', 'tf32', 'bf16'\], got"):

@@ -8,19 +8,16 @@ import pytest
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.engine import (
-    test_acting,
-    test_agreement,
-    test_compiling,
-    test_cuda_graph,
-    test_device_frames,
-)
-from tests.engine.test_agreement import ACTIONS, Draw, q_learner
-from tests.engine.test_compiling import batches, traced
-from tests.engine.test_cuda_graph import PUSH, by_spaces, taped
-from tests.engine.test_learning import NESTED, TWO_NUMBERS, learn_alike
+from tests.extensions.compile.test_compiling import traced
+from tests.extensions.cuda import test_cuda_graph, test_device_frames
+from tests.extensions.cuda.test_cuda_graph import PUSH, by_spaces, taped
+from tests.extensions.numpy_engine import test_acting, test_agreement, test_parts
+from tests.extensions.numpy_engine.test_agreement import ACTIONS, Draw, q_learner
+from tests.extensions.numpy_engine.test_learning import NESTED, TWO_NUMBERS, learn_alike
 from tests.helpers.agreement import Agreement
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, observations
+from tests.helpers.updates import batches
+from tests.helpers.updates import learn_alike as learn_updates_alike
 from tests.policy import test_auxiliary, test_network_options, test_precision
 from trainkit import BCPolicy, CategoricalValue, DiscreteBCQPolicy
 from trainkit.core.spaces import flat_actions
@@ -110,7 +107,7 @@ def test_many_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["bcq"])
 def test_the_numpy_engine_executes_activations_and_norms(name: str, networks: None) -> None:
-    test_network_options.test_the_numpy_engine_executes_them(name)
+    test_parts.test_activations_and_norms_are_executed(name)
 
 
 # ---- compile ----
@@ -121,7 +118,7 @@ def test_the_numpy_engine_executes_activations_and_norms(name: str, networks: No
 def test_a_cloner_learns_as_without() -> None:
     options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
     compiled, plain = (BCPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
-    test_compiling.learn_alike(compiled, plain, batches(6))
+    learn_updates_alike(compiled, plain, batches(6))
 
 
 @pytest.mark.slow
@@ -129,7 +126,7 @@ def test_a_cloner_learns_as_without() -> None:
 def test_every_gradient_step_of_a_policy_is_compiled() -> None:
     options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
     compiled, plain = (DiscreteBCQPolicy.for_envs(Spaces(), engine=engine, **options) for engine in ("compile", "auto"))
-    test_compiling.learn_alike(compiled, plain, batches(3))
+    learn_updates_alike(compiled, plain, batches(3))
     assert compiled.engine._compiled_graphs.keys() == set(compiled.gradient_steps.values())
 
 
@@ -204,7 +201,7 @@ def networks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.global_rng  # an encoder of the user's
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_policy_learns_auxiliary_losses_by_every_engine(name: str, networks: None) -> None:
-    test_auxiliary.test_every_policy_learns_it_by_every_engine(name)
+    test_parts.test_every_policy_learns_an_auxiliary_loss_as_by_torch(name)
 
 
 @pytest.mark.global_rng

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.digests.runs import RUNS, SEVERAL_POLICIES
-from trainkit.engine.numpy_function import NumpyFunction
+from trainkit.extensions.numpy_engine.numpy_function import NumpyFunction
 
 FAST = "rainbow", "bcq", "sac-learned-temperature", "ppo-box-normalized"
 BY_TORCH = [name for name, run in RUNS.items() if run.engine == "torch" and name not in SEVERAL_POLICIES]

@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import trainkit as tk
-from tests.engine.test_device_frames import MIXED, STACKED, Source
+from tests.extensions.cuda.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.accelerator import computing_in_float32
 from tests.helpers.learning import made, parameters_of
 from trainkit.engine.device_frames import frames_of

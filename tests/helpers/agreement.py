@@ -24,10 +24,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainkit.core import tree
-from trainkit.engine.engine import Engine
 from trainkit.engine.gradient_step import GradientStep, Taken
-from trainkit.engine.numpy_function import flatten, with_leaves
-from trainkit.engine.recording import torch_pass
+from trainkit.extensions.numpy_engine.numpy_engine import NumpyEngine
+from trainkit.extensions.numpy_engine.numpy_function import flatten, with_leaves
+from trainkit.extensions.numpy_engine.recording import torch_pass
 
 MARGIN = 1e-6  # of a kink, relative to the root mean square of the numbers that have it, if that is above 1
 Numbers = dict[str, NDArray[Any]]  # results by name
@@ -63,7 +63,7 @@ class Agreement:
         self.comparisons: list[Comparison] = []
         self.n_rows = self.n_excluded = self.n_lucky = 0
         own: Numbers = {}
-        minimize, call, move = Engine.minimize, Engine.call, GradientStep.apply
+        minimize, call, move = NumpyEngine.minimize, NumpyEngine.call, GradientStep.apply
 
         def noted_step(gradient_step: GradientStep, value: Any, shown: Any, **how: Any) -> Taken:
             own.clear()
@@ -73,7 +73,7 @@ class Agreement:
             return move(gradient_step, value, shown, **how)
 
         def compared_step(
-            engine: Engine,
+            engine: NumpyEngine,
             gradient_step: GradientStep,
             objective: Any,
             given: Any,
@@ -92,7 +92,7 @@ class Agreement:
             self._compare(f"{type(policy).__name__}.{objective.name}", own, references)
             return taken
 
-        def compared_call(engine: Engine, name: str, function: Any, inputs: Any, *, draw: Any = None) -> Any:
+        def compared_call(engine: NumpyEngine, name: str, function: Any, inputs: Any, *, draw: Any = None) -> Any:
             def evaluate(policy: Any, inputs: Any) -> Numbers:
                 with torch.no_grad():
                     return _numbers(getattr(policy, function.__name__)(inputs))
@@ -105,8 +105,8 @@ class Agreement:
             return results
 
         monkeypatch.setattr(GradientStep, "apply", noted_step)
-        monkeypatch.setattr(Engine, "minimize", compared_step)
-        monkeypatch.setattr(Engine, "call", compared_call)
+        monkeypatch.setattr(NumpyEngine, "minimize", compared_step)
+        monkeypatch.setattr(NumpyEngine, "call", compared_call)
 
     @property
     def failures(self) -> list[Comparison]:

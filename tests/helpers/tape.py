@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.helpers.accelerator import load_pretend_device
 from trainkit.testing import PretendDevice
 
 
@@ -95,3 +97,13 @@ class TapeCapture:
 
 def _tensors(results: Any) -> list[Tensor]:
     return [one for one in tree_leaves(results) if isinstance(one, Tensor)]
+
+
+def record_by_tapes(monkeypatch: pytest.MonkeyPatch) -> PretendDevice:
+    """Let the pretend device record and repeat, and return it."""
+    from trainkit.extensions.cuda import cuda_graph  # which may be missing where no test records
+
+    pretend = load_pretend_device()
+    monkeypatch.setitem(cuda_graph.CAPTURES, pretend.device.type, TapeCapture)
+    monkeypatch.setattr(TapeCapture, "n_recorded", 0)
+    return pretend

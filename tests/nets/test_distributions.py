@@ -10,11 +10,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tests.helpers.engine import engines
 from tests.helpers.learning import Spaces, parameters_of
 from tests.helpers.rollouts import played
 from trainkit import A2CPolicy, ConfigError, PPOPolicy, ReinforcePolicy, SpaceMismatchError
 from trainkit.engine.device import CPU
-from trainkit.engine.engine import Engine, EngineName
+from trainkit.engine.engine import EngineName, engine_for
 from trainkit.nets.distributions import Distribution, Gaussian, SquashedGaussian, distribution_for
 
 N_DRAWS = 20_000
@@ -285,7 +286,7 @@ class Actor(nn.Module):
     def __init__(self, family: Any, engine: EngineName) -> None:
         super().__init__()
         self.family = family
-        self.engine = Engine(self, engine, CPU)
+        self.engine = engine_for(self, engine, CPU)
 
     def forward(self, given: Any) -> dict[str, Tensor]:
         numbers, legal, noise = given
@@ -310,7 +311,7 @@ def assert_uniform(share: Tensor) -> None:
     assert_fits(np.histogram(share.numpy(), 20, (0.0, 1.0))[0], np.full(20, 1 / 20))
 
 
-@pytest.fixture(params=["torch", "numpy"])
+@pytest.fixture(params=engines("torch", "numpy"))
 def engine(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -323,23 +324,6 @@ def draws_of(engine: EngineName, family: Any, numbers: list[float], legal: list[
 
 
 class TestActing:
-    @pytest.mark.parametrize("explore", [False, True])
-    @pytest.mark.parametrize("make", FAMILIES)
-    def test_both_engines_act_alike_on_the_same_noise(self, make: Any, explore: bool) -> None:
-        family = make()
-        numbers = numbers_for(family, 64)
-        noise = family.draw_noise(64, generator()) if explore else None
-        (mine, my_log_prob), (theirs, their_log_prob) = (
-            Actor(family, engine).act(numbers, None, noise) for engine in ("numpy", "torch")
-        )
-        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
-        assert my_log_prob.shape == (64,)
-        assert my_log_prob.dtype == their_log_prob.dtype == np.float32
-        np.testing.assert_allclose(
-            my_log_prob, their_log_prob, rtol=1e-4, atol=1e-4
-        )  # of a squashed action's own digits
-
     @pytest.mark.parametrize("explore", [False, True])
     def test_a_mask_counts(self, explore: bool, engine: Any) -> None:
         family = distribution_for(spaces.Discrete(5))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.helpers.engine import engines
 from tests.helpers.learning import MASKED, NEVER, assert_same, batch_of, made, parameters_of, small_net
 from tests.helpers.networks import drawn, random, run_by_hand
 from trainkit import Adam, ConfigError, DoubleBackup, DQNPolicy, ImplicitQuantileValue
@@ -503,7 +504,7 @@ def slow_loss(
 
 
 @pytest.mark.one_of_each
-@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
 @pytest.mark.parametrize("is_double", [False, True], ids=["max", "double"])
 def test_updates_equal_those_of_a_slow_reference(is_double: bool, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parts: dict[str, Any] = {"backup": DoubleBackup()} if is_double else {}

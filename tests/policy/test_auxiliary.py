@@ -53,23 +53,6 @@ def test_the_gradient_is_the_mean_over_weighted_rows_of_the_terms_own() -> None:
     assert_allclose(with_it - without, by_hand, rtol=1e-4, atol=1e-4 * np.abs(with_it).max())
 
 
-@pytest.mark.global_rng  # an encoder of the user's
-@every_learner
-def test_every_policy_learns_it_by_every_engine(name: str) -> None:
-    metrics, heads = [], []
-    for engine in ("torch", "numpy"):
-        policy = learned(name, n_updates=2, engine=engine, auxiliary=RewardModel(8), encoder=Squares)
-        assert policy.engine.name == engine
-        metrics.append(policy.read_metrics())
-        heads.append(policy.auxiliary.head.layers[0].weight.detach().clone())
-    plain = learned(name, n_updates=0, auxiliary=RewardModel(8), encoder=Squares)
-
-    assert metrics[0]["auxiliary"] > 0
-    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, abs=1e-5)
-    torch.testing.assert_close(heads[0], heads[1], rtol=1e-4, atol=1e-6)
-    assert (heads[0] != plain.auxiliary.head.layers[0].weight).any()  # of the same seed
-
-
 @pytest.mark.global_rng
 @pytest.mark.parametrize("name", ["sac", "ppo"])
 def test_its_parameters_are_saved_and_acting_does_not_need_them(name: str, tmp_path: Path, caplog: Any) -> None:

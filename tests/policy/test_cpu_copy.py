@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.helpers.engine import note_numpy_passes, torch_only
+from tests.helpers.engine import torch_only
 from tests.helpers.learning import MASKED, PARTS, Spaces, batch_of, made, observations, small_net
+from tests.helpers.numpy_passes import note_numpy_passes
 from trainkit import CategoricalValue, DQNPolicy, QuantileValue
 from trainkit.core import tree
-from trainkit.engine import numpy_function
+from trainkit.extensions.numpy_engine import numpy_function
 from trainkit.nets import QNetwork
 from trainkit.policy import cpu_copy
 from trainkit.policy.cpu_copy import CpuCopy, Parts

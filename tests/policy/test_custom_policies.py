@@ -12,6 +12,7 @@ from torch import Tensor
 
 import trainkit as tk
 from tests.helpers.accelerator import load_pretend_device
+from tests.helpers.engine import engines
 from tests.helpers.learning import Spaces, batch_of, small_net
 from trainkit.core.spaces import StructuredHybrid, flat_actions
 from trainkit.policy import ActOutput
@@ -255,7 +256,7 @@ class Reading(Pusher):
         return tk.engine.Loss(super().loss(rows).per_row + self.read(rows))
 
 
-@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
 @pytest.mark.parametrize("table", ["inputs", "extras"])
 def test_a_loss_that_reads_what_is_not_there_is_told_what_is(table: str, engine: Any) -> None:
     policy = Reading(lambda rows: getattr(rows, table)["nosie"], engine=engine)

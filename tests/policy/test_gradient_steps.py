@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
-from tests.helpers.accelerator import load_pretend_device
+from tests.helpers.engine import AUTO, engines
 from tests.helpers.learning import Spaces, assert_same, batch_of, parameters_of, small_net
-from tests.helpers.tape import TapeCapture
+from tests.helpers.tape import record_by_tapes
 from tests.test_examples import load
 from trainkit import Adam, Clip, ConfigError, Policy, Target, TorchOptimizer, TransitionBatch
-from trainkit.engine import Loss, TensorBatch, cuda_graph
+from trainkit.engine import Loss, TensorBatch
 from trainkit.errors import DivergedError
 
-ENGINES = ["torch", "numpy", "cuda_graph"]
 PUSH = spaces.Box(np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32))
 
 
@@ -67,12 +66,11 @@ class Regression(Policy):
         return Loss((self.copy(rows.obs) - rows.inputs["place"]).square().mean(dim=1))
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=engines("torch", "numpy", "cuda_graph"))
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Return the engine and the device of a policy: torch, numpy, or graphs of the pretend device."""
     if request.param == "cuda_graph":
-        monkeypatch.setitem(cuda_graph.CAPTURES, load_pretend_device().device.type, TapeCapture)
-        monkeypatch.setattr(TapeCapture, "n_recorded", 0)
+        record_by_tapes(monkeypatch)
         yield {"engine": "cuda_graph", "device": "pretend"}
     else:
         yield {"engine": request.param}
@@ -321,7 +319,7 @@ def test_buffers_that_were_replaced_move_or_stay_as_those_before(make: Any, engi
             assert_close(own.cpu(), wanted, rtol=1e-6, atol=1e-6, msg=f"{name} at {step}")
 
 
-@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
 def test_a_module_is_in_training_mode_in_its_own_step_alone(engine: Any) -> None:
     policy = Regression(with_batch_norm, every=1, engine=engine)
     policy.update(of_rows(0), step=0)
@@ -337,7 +335,7 @@ def test_six_frames_lie_between_an_update_and_its_loss() -> None:
     policy.gradient_steps["critic"].loss = lambda rows: frames.extend(inspect.stack()) or policy.critic_loss(rows)
     policy.update(of_rows(0), step=0)
     names = [frame.frame.f_code.co_qualname for frame in frames[1:6]]
-    expected = ["Objective.__call__", "Engine.minimize", "Learning.take_steps", "Learning.update", "Policy.update"]
+    expected = ["Objective.__call__", "Engine.minimize", "GradientSteps.__call__", "Learning.update", "Policy.update"]
     assert names == expected  # and the loss itself
 
 
@@ -346,7 +344,7 @@ def test_six_frames_lie_between_an_update_and_its_loss() -> None:
 
 def test_td3_has_the_gradients_of_a_hand_written_loop() -> None:
     envs = Spaces(action_space=PUSH)
-    policy = load("td3").TD3Policy(envs, hidden=(16, 16), device="cpu", seed=0, engine="numpy")
+    policy = load("td3").TD3Policy(envs, hidden=(16, 16), device="cpu", seed=0)
     with torch.no_grad():  # so that values depend on actions, else a wrong smoothing would hardly show
         for network in (policy.critics, policy.target_critics):
             for weight in network.parameters():
@@ -376,7 +374,7 @@ def test_td3_has_the_gradients_of_a_hand_written_loop() -> None:
                 before, followed = weights[f"{name}.{path}"], online.get_parameter(path)
                 wanted = torch.lerp(before, followed, 0.005) if step % 2 == 0 else before
                 assert_close(own.detach(), wanted.detach(), rtol=1e-6, atol=1e-7)
-    assert policy.engine.name == "numpy"
+    assert policy.engine.name == AUTO
     assert policy.read_metrics()["actor_lr"] == pytest.approx(1e-3)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import trainkit as tk
-from tests.helpers.learning import MASKED, Spaces, batch_of, made, observations, parameters_of
+from tests.helpers.learning import Spaces, batch_of, made, observations
 from trainkit import HLGaussValue
 from trainkit.engine.loss import ROWS
 
@@ -237,33 +237,6 @@ def test_a_target_that_only_rounding_moves_beyond_a_bound_is_not_counted_as_clip
 
 
 # ---- in a Q-learner ----
-
-PARTS: list[Any] = [
-    pytest.param({}, id="dqn"),
-    pytest.param({"double": True, "dueling": True, "noisy": True, "n_step": 3}, id="double dueling noisy"),
-    pytest.param({"penalty": tk.ConservativePenalty(0.5)}, id="cql"),
-]
-
-
-@pytest.mark.one_of_each
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("space", [None, MASKED], ids=["all legal", "masked"])
-@pytest.mark.parametrize("options", PARTS)
-def test_numpy_and_torch_learn_the_same(options: Any, space: Any, target: Any) -> None:
-    policies = [
-        made(space, value=HLGaussValue(21, -5.0, 5.0, target=target), engine=engine, **options)
-        for engine in ("numpy", "torch")
-    ]
-    for step in range(12):
-        batch = batch_of(16, seed=step, space=space or Spaces().observation_space)
-        mine, theirs = (policy.update(batch, step=step).read_priority() for policy in policies)
-        assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
-    assert policies[0].engine.name == "numpy"
-    assert_close(parameters_of(policies[0]), parameters_of(policies[1]), rtol=1e-3, atol=1e-5)
-    metrics = [policy.read_metrics() for policy in policies]
-    assert metrics[0] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
-    obs = observations(space or Spaces().observation_space, 5)
-    assert_allclose(policies[0].action_values(obs), policies[1].action_values(obs), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.fast_cases(1)

@@ -171,10 +171,3 @@ def test_a_seed_decides_the_weights_of_an_encoder_of_ones_own() -> None:
 def test_what_is_misspelled_is_named(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         learned(name, **options)
-
-
-@pytest.mark.parametrize("name", ["rainbow", "sac", "ppo"])
-def test_the_numpy_engine_executes_them(name: str) -> None:
-    policy = learned(name, n_updates=4, activation="mish", norm="layer", engine="numpy")
-
-    assert str(policy.engine) == "numpy (as requested)"

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from tests.helpers.engine import engines
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, assert_same, is_legal, observations, parameters_of
 from tests.helpers.rollouts import PLACE, Table, ended_rows, made, played
 from trainkit import A2CPolicy, Adam, ConfigError, Horizon, PPOPolicy, ReinforcePolicy
@@ -174,7 +175,7 @@ class Ratio(PPOPolicy):
 )
 @pytest.mark.parametrize("batch_size", [1, 7, 64, None])
 @pytest.mark.parametrize("n_rows", [[20, 12, 20], [50, 30, 48]], ids=["few rows", "many rows"])
-@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
 def test_the_first_batchs_ratio_is_1(
     space: Any, action_space: Any, batch_size: int | None, n_rows: list[int], engine: Any
 ) -> None:

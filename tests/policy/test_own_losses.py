@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 import trainkit as tk
 from benchmarks.memory_tasks import TMaze
+from tests.helpers.engine import engines
 from tests.helpers.learning import parameters_of
 
 MAZE = 4  # steps from the signal to the junction
@@ -37,7 +38,7 @@ def learner(kind: Any, recurrent: Any, **options: Any) -> tuple[Any, tk.ReplayBu
 
 
 @pytest.mark.parametrize("recurrent", [None, "lstm", "gru"])
-@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
 def test_it_takes_the_steps_of_the_built_in_loss(recurrent: Any, engine: Any) -> None:
     own, buffer, collector = learner(OwnDQN, recurrent, seed=1, engine=engine)
     collector.collect(n_step=200)

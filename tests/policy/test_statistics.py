@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.helpers.engine import note_numpy_passes, torch_only
+from tests.helpers.engine import engines
 from tests.trainer.runs import Slide, make_sac
 from tests.trainer.toys import make_onpolicy_trainer, make_trainer
 from trainkit.core.stats import NO_VALUES
@@ -33,18 +33,14 @@ def test_ppos_are_its_parameter(log_std: float) -> None:
     assert (stats.action_std.mean, stats.action_std.std) == pytest.approx((math.exp(log_std), 0.0))
 
 
-@pytest.mark.parametrize("is_in_numpy", [True, False])
-def test_sacs_are_those_predicted_for_each_observation(is_in_numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[int] = []
-    note_numpy_passes(monkeypatch, lambda: passes.append(1))
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
+def test_sacs_are_those_predicted_for_each_observation(engine: Any) -> None:
     envs = tk.make_envs(Slide, 2)
-    policy = tk.SACPolicy.for_envs(envs, hidden=(8,), device="cpu", seed=1)
-    if not is_in_numpy:
-        torch_only(policy)
+    policy = tk.SACPolicy.for_envs(envs, hidden=(8,), device="cpu", seed=1, engine=engine)
     collector = tk.Collector(policy, envs, buffer := tk.ReplayBuffer(1_000))
     policy.act(np.full((2, 2), 9.0, np.float32), explore=True)  # of no collect
     stats = collector.collect(n_step=600)  # more draws than are kept
-    assert bool(passes) is is_in_numpy
+    assert policy.engine.name == engine
     (rows,) = buffer.transitions()
     expected = predicted(policy, rows.obs)
     assert expected.std() > 1e-4

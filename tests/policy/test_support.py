@@ -240,19 +240,6 @@ def test_a_run_resumes_between_two_looks_to_the_same_bits_whatever_is_reported(t
     assert bounds(loaded.value) == bounds(second.policy.value)
 
 
-@pytest.mark.usefixtures("short")
-def test_numpy_and_torch_widen_alike() -> None:
-    policies = []
-    for engine in ("numpy", "torch"):
-        trainer = make_trainer(policy=AUTOMATIC | {"engine": engine})
-        trainer.run()
-        policies.append(trainer.policy)
-    assert bounds(policies[0].value) == bounds(policies[1].value)
-    obs = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
-    values = [policy.action_values(obs) for policy in policies]
-    np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-3)
-
-
 def test_without_a_trainer_the_first_batch_sets_the_support() -> None:
     policy = made(value=CategoricalValue(5))
     policy.update(batch_of(2, reward=np.array([-4.0, 3.0], np.float32)), step=0)

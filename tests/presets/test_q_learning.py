@@ -473,7 +473,7 @@ def test_switches_are_passed_on_to_policy_and_trainer() -> None:
     assert tiny(act_on="cpu", device="cpu").policy.device.type == "cpu"
     assert (trainer.overlap, trainer.refresh_priorities, trainer.updates_per_round) == (True, "round", 4)
     assert trainer.policy.engine.name == "torch"
-    with pytest.raises(tk.ConfigError, match="engine='cuda_graph' needs a policy on CUDA, got device cpu"):
+    with pytest.raises(tk.ConfigError, match="engine 'cuda_graph' needs a policy on CUDA, got device cpu"):
         tiny(engine="cuda_graph", device="cpu")
     with pytest.raises(tk.ConfigError, match=r"presets\.rainbow\.engine must be"):
         tiny(engine="jax")

@@ -1,4 +1,4 @@
-"""Engines execute losses and forward passes: torch, or numpy calls derived from them; see `engine`."""
+"""Engines execute losses and forward passes: torch here, others in extensions; see `engine`."""
 
 from trainkit.engine.device_frames import DeviceFrames
 from trainkit.engine.engine import Engine, EngineName

@@ -127,11 +127,16 @@ def device_memory(device: torch.device) -> dict[str, int]:
     return {name: int(getattr(module, call)(device)) for name, call in calls.items() if hasattr(module, call)}
 
 
-def to_device(arrays: Any, device: torch.device) -> Any:
+def to_device(arrays: Any, device: torch.device, memory: "BatchMemory | None" = None) -> Any:
     """Return a tree of arrays and numbers as tensors on the device; tensors and None stay.
 
     On the CPU tensors have the arrays' memory. To any other device all arrays are sent by one asynchronous copy.
     Numbers become scalars of float32.
+
+    Args:
+        arrays: the tree.
+        device: where to.
+        memory: see `PinnedBatch`.
     """
     if isinstance(arrays, PinnedBatch):
         return arrays.on(device)
@@ -142,7 +147,7 @@ def to_device(arrays: Any, device: torch.device) -> Any:
         return as_tensor(leaf) if device.type == "cpu" and _is_array(leaf) else leaf
 
     moving = tree.map_tree(moved, arrays)
-    return PinnedBatch(moving).on(device) if any(map(_is_array, tree.leaves(moving))) else moving
+    return PinnedBatch(moving, memory).on(device) if any(map(_is_array, tree.leaves(moving))) else moving
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

@@ -5,10 +5,8 @@ only compares does not move them.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.engine.gradient_step import Scalar
@@ -35,10 +33,3 @@ def undo_where(skipped: Scalar, buffers: Mapping[str, Tensor], before: Mapping[s
     """Give buffers the values that they had before a step, if it was skipped."""
     for name, buffer in buffers.items() if isinstance(skipped, Tensor) or skipped else ():
         buffer.copy_(torch.where(skipped > 0, before[name], buffer) if isinstance(skipped, Tensor) else before[name])
-
-
-@torch.no_grad()
-def move(buffers: Mapping[str, Tensor], values: Mapping[str, NDArray[Any]]) -> None:
-    """Give buffers the values that a function in numpy computed."""
-    for name, value in values.items():
-        buffers[name].copy_(torch.as_tensor(value))

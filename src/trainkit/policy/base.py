@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -44,9 +44,9 @@ from trainkit.core.signatures import checked
 from trainkit.core.spaces import UNSCALED_REMEDY, flat_actions, leaf_spaces, structure_of
 from trainkit.core.stats import html_table
 from trainkit.core.unpacking import discards_second
-from trainkit.engine.device import CPU, PinnedBatch, resolve_device, to_device
+from trainkit.engine.device import CPU, resolve_device, to_device
 from trainkit.engine.device_frames import frame_indices, frames_of, gathered
-from trainkit.engine.engine import Engine, EngineName
+from trainkit.engine.engine import Engine, EngineName, engine_for
 from trainkit.engine.gradient_step import Clip, GradientStep, Parameters, Scalar
 from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
@@ -552,15 +552,13 @@ class Policy(nn.Module):
     def engine(self, wanted: EngineName) -> None:
         self._use_engine(wanted)
 
-    def _use_engine(self, wanted: EngineName) -> None:
-        self._engine = Engine(self, wanted, self.device, self._precision, self._ignored)
-        self._check_recordable()
+    def _use_engine(self, wanted: str) -> None:
+        self._engine = engine_for(self, wanted, self.device, self._precision, self._ignored)
+        self._check_steps()
 
-    def _check_recordable(self) -> None:
-        """Give up CUDA graphs if one cannot record a gradient step."""
-        for gradient_step in self._learning.gradient_steps.values():
-            if self._engine.is_graph and gradient_step.not_recordable is not None:
-                self._engine.give_up(gradient_step.not_recordable)
+    def _check_steps(self) -> None:
+        """Let the engine check the gradient steps."""
+        self._engine.check_steps(list(self._learning.gradient_steps.values()))
 
     @property
     def precision(self) -> Precision:
@@ -609,9 +607,8 @@ class Policy(nn.Module):
 
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device with observations as features, for a custom `update`."""
-        columns = self._columns(batch)
-        sent = columns if self.device == CPU else PinnedBatch(columns, self._learning.memory)
-        return tensor_batch(to_device(sent, self.device), self.preprocess, frames_of(batch))
+        columns = to_device(self._columns(batch), self.device, self._learning.memory)
+        return tensor_batch(columns, self.preprocess, frames_of(batch))
 
     @property
     def batch_memory(self) -> Allocate | None:
@@ -713,7 +710,7 @@ class Policy(nn.Module):
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "every": every, "after": after}
         how |= {"reads": reads, "training": training}
         self._learning.gradient_steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
-        self._check_recordable()
+        self._check_steps()
         if self._seed is not None:
             for own_name in {name, "auxiliary"} & self._drawn.keys():
                 self._draw_weights(own_name, self._drawn[own_name], self._seed)
@@ -884,18 +881,12 @@ class Policy(nn.Module):
         if not self._learning.has_loss:
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")
         frames = None if isinstance(batch.obs, np.ndarray) else frames_of(batch)
-        if frames is not None and self._engine.is_numpy:
+        if frames is not None and self.device == CPU:
             batch, frames = gathered(batch), None
         for part in self._parts:
             part.before_update(self, batch)
             user_code.has_run()
-        columns = self._columns(batch)
-        if self._engine.is_graph:
-            self._check_recordable()
-        if self.device != CPU and not self._engine.is_graph:
-            send = partial(PinnedBatch(columns, self._learning.memory).on, self.device)
-            columns = self._learning.with_room(send, step)
-        result, _ = self._learning.update(columns, len(batch), frames, step=step)
+        result, _ = self._learning.update(self._columns(batch), len(batch), frames, step=step)
         for part in self._parts:
             part.after_update(self, batch)
             user_code.has_run()
@@ -961,7 +952,7 @@ class Policy(nn.Module):
         self._learning.process_group = process_group
         for gradient_step in self._learning.gradient_steps.values():
             gradient_step.process_group = process_group
-        self._check_recordable()
+        self._check_steps()
 
     # ---- seeds ----
 

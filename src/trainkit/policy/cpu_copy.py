@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trainkit.core.data import Obs
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.engine.changes import Changes
-from trainkit.engine.engine import Engine
+from trainkit.engine.engine import engine_for
 from trainkit.engine.loss import legal_mask
 from trainkit.nets.networks import Prediction, RandomInputs
 from trainkit.policy.values import DrawnFractions, Value
@@ -173,7 +173,7 @@ class _Copy:
         for own, theirs in zip(self._tensors, original.tensors, strict=True):
             if not theirs.is_cpu:
                 own.data = own.data.pin_memory()  # for asynchronous copies
-        self._engine = Engine(self._parts, "auto", _CPU)
+        self._engine = engine_for(self._parts, "auto", _CPU)
 
     def fits(self, tensors: list[Tensor]) -> bool:
         """Return whether the original's tensors have the shapes and dtypes they had."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core.errors import ConfigError
-from trainkit.engine.device import CPU, BatchMemory, with_room
+from trainkit.engine.device import CPU, BatchMemory, to_device, with_room
 from trainkit.engine.gradient_step import GradientStep, Scalar, Taken
 from trainkit.engine.loss import Objective, OwnObjective
 from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
@@ -91,6 +92,86 @@ class StepResults:
             self.priority = results["priority"]
 
 
+class GradientSteps:
+    """The gradient steps of one update, as an engine takes or records them: its `UpdateWork`.
+
+    Args:
+        learning: of the policy.
+        policy: whose update it is.
+        due: names of the steps that are taken.
+        n_rows: B.
+        step: the environment step.
+    """
+
+    __slots__ = ("_due", "_learning", "_n_rows", "_policy", "_step")
+
+    def __init__(self, learning: "Learning", policy: "Policy", due: tuple[str, ...], n_rows: int, step: int) -> None:
+        self._learning, self._policy, self._due, self._n_rows, self._step = learning, policy, due, n_rows, step
+
+    def __call__(
+        self, columns: Any, inputs: Any, frames: Any, rates: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> tuple[dict[str, Scalar], tuple[Mapping[str, Scalar], Sums]]:
+        """Take the gradient steps in their order, and add up their metrics; arguments as of `UpdateWork`.
+
+        Returns:
+            The priority [B] and whether the update was skipped, where they are known, the metrics, and their sums.
+        """
+        learning, policy, step = self._learning, self._policy, self._step
+        if policy.device != CPU:
+            columns = learning.with_room(partial(to_device, columns, policy.device, self.memory), step)
+        inputs = {**inputs, **policy.loss_noise(self._n_rows)}
+        results = StepResults(type(policy).__name__)
+        for name in self._due:
+            gradient_step = learning.gradient_steps[name]
+            if gradient_step.loss is None:
+                continue
+            policy.enter_step(gradient_step)
+            what = name, gradient_step.loss, policy.rows, gradient_step.module, frames
+            objective = Objective(*what, with_weights=not results.outputs)
+            own = columns, {**inputs, **results.outputs_for(gradient_step.reads)}
+            minimize = partial(policy.engine.minimize, gradient_step, objective, own, step=step, lr=rates.get(name))
+            try:
+                taken = minimize() if policy.device == CPU else learning.with_room(minimize, step)
+            except KeyError as error:
+                raise results.explained(name, error, own[1], policy.columns) from error
+            learning.record(name, taken, step)
+            results.add(name, taken.results)
+        policy.enter(training=False)
+        kept = {} if results.priority is None else {"priority": results.priority}
+        is_lost, sums = learning.sum_up(results.metrics, self._due)
+        return kept if is_lost is None else {**kept, "is_lost": is_lost}, (results.metrics, sums)
+
+    @property
+    def name(self) -> str:
+        """Names of the steps that are due, "" where all are."""
+        return "" if len(self._due) == len(self._learning.gradient_steps) else "+".join(self._due)
+
+    @property
+    def variant(self) -> str:
+        """What happens to an update that is not finite."""
+        return self._learning.divergence.on_nan
+
+    @property
+    def gradient_steps(self) -> list[GradientStep]:
+        """All of the policy, those that are not due as well."""
+        return list(self._learning.gradient_steps.values())
+
+    @property
+    def memory(self) -> BatchMemory:
+        """The memory that a device reads batches from."""
+        return self._learning.memory
+
+    def rates(self) -> dict[str, float]:
+        """Return the learning rates of the steps that are due."""
+        return {name: self._learning.gradient_steps[name].lr(self._step) for name in self._due}
+
+    def written(self) -> tuple[Any, ...]:
+        """Return the sums of metrics, and what remembers updates that are not finite."""
+        learning = self._learning
+        watched = () if learning.watched is None else learning.watched.sums.on_device(self._due)
+        return learning.metrics.on_device(self._due), watched, *learning.divergence.memory
+
+
 class Learning:
     """The updates of a policy.
 
@@ -133,62 +214,15 @@ class Learning:
         self, columns: Any, n_rows: int, frames: Any = None, *, step: int
     ) -> tuple[UpdateResult, Mapping[str, Scalar]]:
         """Take one update on the columns of B rows; return its result and its metrics."""
-        policy, engine = self._policy, self._policy.engine
+        policy = self._policy
         number = policy.n_updates + 1
         due = tuple([name for name, one in self.gradient_steps.items() if number % one.every == 0])
         inputs = policy.loss_inputs(n_rows, step=step)
-        take = partial(self.take_steps, due=due, n_rows=n_rows, step=step)
         with policy.layers_draw():
-            if engine.is_graph:
-                rates = {name: self.gradient_steps[name].lr(step) for name in due}
-                watched = () if self.watched is None else self.watched.sums.on_device(due)
-                fixed = frames, self.metrics.on_device(due), watched, *self.divergence.memory
-                kind = "" if len(due) == len(self.gradient_steps) else "+".join(due)
-                how: dict[str, Any] = {"name": kind, "variant": self.divergence.on_nan, "memory": self.memory}
-                kept, (metrics, sums) = engine.update(take, (columns, inputs, rates), fixed, **how)
-            else:
-                kept, (metrics, sums) = take((columns, inputs, {}), (frames,))
+            work = GradientSteps(self, policy, due, n_rows, step)
+            kept, (metrics, sums) = policy.engine.recorded(work)(columns, inputs, frames)
         self._count(due, sums, step)
         return UpdateResult(kept.get("priority"), is_lost=kept.get("is_lost")), metrics
-
-    def take_steps(
-        self, given: Any, fixed: Any, *, due: tuple[str, ...], n_rows: int, step: int
-    ) -> tuple[dict[str, Scalar], tuple[Mapping[str, Scalar], Sums]]:
-        """Take the gradient steps that are due, in their order, and add up their metrics; a CUDA graph records this.
-
-        Args:
-            given: (columns, inputs of losses, learning rates on the device by gradient step if they are recorded).
-            fixed: the images that columns of indices refer to, and what a recording writes where it is.
-            due: names of the gradient steps.
-            n_rows: B.
-            step: the environment step.
-
-        Returns:
-            The priority [B] and whether the update was skipped, where they are known, the metrics, and their sums.
-        """
-        policy = self._policy
-        columns, inputs, rates = given
-        inputs = {**inputs, **policy.loss_noise(n_rows)}
-        results = StepResults(self._subject)
-        for name in due:
-            gradient_step = self.gradient_steps[name]
-            if gradient_step.loss is None:
-                continue
-            policy.enter_step(gradient_step)
-            what = name, gradient_step.loss, policy.rows, gradient_step.module, fixed[0]
-            objective = Objective(*what, with_weights=not results.outputs)
-            own = columns, {**inputs, **results.outputs_for(gradient_step.reads)}
-            minimize = partial(policy.engine.minimize, gradient_step, objective, own, step=step, lr=rates.get(name))
-            try:
-                taken = minimize() if policy.device == CPU else self.with_room(minimize, step)
-            except KeyError as error:
-                raise results.explained(name, error, own[1], policy.columns) from error
-            self._record(name, taken, step)
-            results.add(name, taken.results)
-        policy.enter(training=False)
-        kept = {} if results.priority is None else {"priority": results.priority}
-        is_lost, sums = self._sum_up(results.metrics, due)
-        return kept if is_lost is None else {**kept, "is_lost": is_lost}, (results.metrics, sums)
 
     def minimize(self, name: str, loss: Callable[[], Any], *, step: int) -> Any:
         """Take one gradient step on a loss by torch; return what else the loss returned."""
@@ -197,7 +231,7 @@ class Learning:
         minimize = partial(policy.engine.minimize, gradient_step, OwnObjective(loss), (), step=step)
         with policy.layers_draw():
             taken: Taken = self.with_room(minimize, step)
-        self._record(name, taken, step)
+        self.record(name, taken, step)
         return taken.results["other"]
 
     def end(
@@ -205,7 +239,7 @@ class Learning:
     ) -> UpdateResult:
         """Count an update whose gradient steps were taken by `minimize`."""
         taken = tuple(name for name in self.gradient_steps if name in self._taken)
-        is_lost, sums = self._sum_up(metrics, taken)
+        is_lost, sums = self.sum_up(metrics, taken)
         self._count(taken, sums, step)
         return UpdateResult(priority, is_lost)
 
@@ -217,8 +251,8 @@ class Learning:
 
     # ---- what is reported ----
 
-    def _record(self, name: str, taken: Taken, step: int) -> None:
-        """Record loss, norm and skip of a gradient step for `_sum_up`; raise if they are not finite."""
+    def record(self, name: str, taken: Taken, step: int) -> None:
+        """Record loss, norm and skip of a gradient step for `sum_up`; raise if they are not finite."""
         pending, is_known = self.metrics.pending, self._policy.device == CPU and isinstance(taken.skipped, float)
         if is_known and taken.skipped and self.divergence.on_nan == "raise":
             pending.clear()
@@ -231,7 +265,7 @@ class Learning:
         pending[f"{prefix}grad_norm"] = taken.norm
         pending["skipped"] = pending["skipped"] + taken.skipped if "skipped" in pending else taken.skipped
 
-    def _sum_up(self, metrics: Mapping[str, Scalar], taken: tuple[str, ...]) -> tuple[Tensor | None, Sums]:
+    def sum_up(self, metrics: Mapping[str, Scalar], taken: tuple[str, ...]) -> tuple[Tensor | None, Sums]:
         """Add an update's metrics and those of the gradient steps it has taken to the sums for `read_metrics`.
 
         Returns:

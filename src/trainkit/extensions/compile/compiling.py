@@ -1,0 +1,102 @@
+"""A loss and its gradients as one compiled graph, where there is a compiler."""
+
+import inspect
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from trainkit.engine.flat_storage import FlatGroup
+
+Objective = Callable[[Any], dict[str, Any]]  # rows -> the scalar to minimize as "loss", and other results
+Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: number of elements, shape} of one flat tensor
+
+
+def missing(device: torch.device) -> str | None:
+    """Name a requirement of compiling that is not met, None where all are."""
+    if "isolate_recompiles" not in inspect.signature(torch.compile).parameters:
+        return f"torch 2.13 or newer, which keeps the graphs of several policies apart, and this is {torch.__version__}"
+    if device.type == "cuda":
+        return None if find_spec("triton") is not None else "the package triton"
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    compiler = os.environ.get("CXX", usual)
+    if shutil.which(compiler) is None:
+        return f"the C++ compiler {compiler}"
+    headers = Path(sysconfig.get_path("include"))
+    return None if (headers / "Python.h").exists() else f"Python's headers, of which {headers} has none"
+
+
+class LossGraph:
+    """An objective and its gradients in one graph: compiled once, and again for other shapes or modes.
+
+    An objective is traced: it may read tensors, modules and Python numbers, of which every new value compiles another
+    graph; what it returns is all that leaves the graph.
+
+    Args:
+        module: whose parameters the gradients are of.
+        movable: returns buffers by name that the objective may write; they are written when the graph has run.
+    """
+
+    def __init__(self, module: nn.Module, movable: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._caller, self._movable = _Caller(module), movable
+        compiled: Any = torch.compile  # whose annotations lack `isolate_recompiles`
+        options = {"fullgraph": True, "dynamic": False, "recompile_limit": 64, "isolate_recompiles": True}
+        self._graph = compiled(_gradients, **options)
+
+    def __call__(self, objective: Objective, rows: Any, groups: Sequence[FlatGroup]) -> dict[str, Any]:
+        """Return the objective's results, and write the gradients of the parameters' groups."""
+        layouts = [group.layout for group in groups]
+        parameters, gradients = [group.parameters for group in groups], [group.gradient for group in groups]
+        with torch.no_grad():
+            results: dict[str, Any]
+            own = {id(buffer): f"module.{path}" for path, buffer in self._caller.module.named_buffers()}
+            buffers = {own[id(one)]: one for one in self._movable().values() if id(one) in own}
+            results, moved = self._graph(self._caller, objective, rows, layouts, parameters, gradients, buffers)
+            for name, buffer in buffers.items():
+                buffer.copy_(moved[name])
+        return results
+
+
+class _Caller(nn.Module):
+    """Call an objective with other tensors in the place of a module's parameters."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, objective: Objective, rows: Any) -> dict[str, Any]:
+        return objective(rows)
+
+
+def _gradients(
+    caller: _Caller,
+    objective: Objective,
+    rows: Any,
+    layouts: Sequence[Layout],
+    flats: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    buffers: Mapping[str, Tensor],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    parameters: dict[str, Tensor] = {}
+    for layout, flat in zip(layouts, flats, strict=True):
+        pieces = torch.split(flat, [size for size, _ in layout.values()])
+        for (name, (_, shape)), piece in zip(layout.items(), pieces, strict=True):
+            parameters[f"module.{name}"] = piece.view(shape)
+
+    def loss_and_more(own: dict[str, Tensor], moved: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        results = functional_call(caller, {**own, **moved}, (objective, rows))
+        return results["loss"], (results, moved)
+
+    moved = {name: buffer.clone() for name, buffer in buffers.items()}
+    grads, (value, (results, moved)) = grad_and_value(loss_and_more, has_aux=True)(parameters, moved)
+    for layout, gradient in zip(layouts, gradients, strict=True):
+        gradient.copy_(torch.cat([grads[f"module.{name}"].flatten() for name in layout]))
+    return {**results, "loss": value}, moved

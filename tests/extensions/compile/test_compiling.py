@@ -1,0 +1,283 @@
+"""A loss and its gradients in one graph: the same results as without, and an error where there is no compiler.
+
+Fast tests trace and run the graph without a compiler (backend "eager"), each kind of policy once; slow ones do so for
+the other options, or compile it.
+"""
+
+import copy
+import functools
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.engine import test_loss_inputs
+from tests.engine.test_gradient_step import Ours, Reference, assert_nets_close, small_net
+from tests.helpers import rollouts
+from tests.helpers.engine import needs_compile
+from tests.helpers.learning import FOUR_NUMBERS, PARTS, assert_same, batch_of, made, parameters_of
+from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
+from tests.policy import test_sac
+from tests.policy.test_gradient_steps import Regression, with_batch_norm, with_spectral_norm
+from trainkit import (
+    Adam,
+    CategoricalValue,
+    Clip,
+    ConfigError,
+    PPOPolicy,
+)
+from trainkit.engine.device import CPU
+from trainkit.engine.engine import engine_for
+from trainkit.engine.loss import OwnObjective
+from trainkit.errors import DivergedError
+from trainkit.extensions.compile import compile_engine, compiling
+
+pytestmark = needs_compile
+
+has_compiler = pytest.mark.skipif(
+    compile_engine.missing(torch.device("cpu")) is not None,
+    reason=f"nothing can be compiled here: there is no {compile_engine.missing(torch.device('cpu'))}",
+)
+of_torchs_own = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # which inductor uses itself
+
+
+def slow(parameters: Any) -> Any:
+    """Mark a set of parameters as slow."""
+    is_set = hasattr(parameters, "values") and hasattr(parameters, "marks")
+    return (
+        pytest.param(*parameters.values, id=parameters.id, marks=pytest.mark.slow)
+        if is_set
+        else pytest.param(parameters, id=str(parameters), marks=pytest.mark.slow)
+    )
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let graphs be traced and run, but not compiled; no compiler is needed."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(compile_engine, "missing", lambda device: None)
+    yield
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]  # torch's own
+
+
+# ---- the same numbers ----
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(
+    "clip", [Clip(0.5), *(slow(clip) for clip in (None, Clip(0.2, by="norm"), Clip(0.02, by="value")))], ids=str
+)
+def test_moves_like_torchs_adam_and_clips(clip: Clip | None) -> None:
+    net, adam = small_net(), Adam([(0, 1e-2), (30, 1e-3)], weight_decay=0.1)
+    ours, reference = Ours(copy.deepcopy(net), adam, clip), Reference(net, adam, clip)
+    engine = engine_for(ours.net, "compile", CPU)
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        (torch.randn(16, 4, generator=generator), (1 + i % 5) * torch.randn(16, 3, generator=generator))
+        for i in range(40)
+    ]
+
+    def loss(net: torch.nn.Module, i: int) -> torch.Tensor:
+        return (net(rows[i][0]) - rows[i][1]).square().mean()
+
+    def step(i: int) -> float:
+        x, y = rows[i]
+        objective = OwnObjective(lambda: (ours.net(x) - y).square().mean())
+        return float(engine.minimize(ours.step, objective, (), step=i).norm)
+
+    assert_close([step(i) for i in range(40)], reference.train(range(40), loss), rtol=1e-4, atol=1e-6)
+    assert_nets_close(ours.net, reference.net)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("parts", [PARTS[5], *map(slow, (PARTS[2], *MORE_PARTS[-2:]))])
+def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> None:
+    space = parts.get("space")
+    learn_alike(made(**parts, engine="compile"), made(**parts), batches(6, space))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_sac_learns_as_without() -> None:
+    batches = [test_sac.rows(16, seed=seed) for seed in range(4)]
+    learn_alike(test_sac.made(engine="compile"), test_sac.made(), batches)
+
+
+def learn_rollouts_alike(
+    kind: Any,
+    n_rollouts: int,
+    space: Any = FOUR_NUMBERS,
+    engines: tuple[str, str] = ("compile", "auto"),
+    **options: Any,
+) -> Any:
+    """Learn from the same rollouts by two engines; return the policy of the first."""
+    compiled, plain = (rollouts.made(kind, space, engine=engine, **options) for engine in engines)
+    for step in range(n_rollouts):
+        rollout = rollouts.played(copy.deepcopy(plain), space, [20, 13, 7], seed=step)
+        for policy in (compiled, plain):
+            list(policy.learn(rollout, step=step, batch_size=8, repeat=2))
+    assert_close(parameters_of(compiled), parameters_of(plain), rtol=1e-4, atol=1e-5)
+    mine, theirs = compiled.read_metrics(), plain.read_metrics()
+    assert mine == {name: pytest.approx(number, rel=1e-3, abs=1e-4) for name, number in theirs.items()}
+    return compiled
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(("kind", "space", "options"), ON_POLICY)
+def test_an_on_policy_learner_learns_as_without(kind: Any, space: Any, options: Any) -> None:
+    learn_rollouts_alike(kind, 3, space, **options)
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_is_scheduled_needs_no_graph_of_its_own_at_each_step() -> None:
+    options = {"entropy_weight": [(0, 0.1), (99, 0.0)], "clip_ratio": [(0, 0.3), (99, 0.1)], "lr": [(0, 1e-3), (99, 0)]}
+    with torch._dynamo.config.patch(error_on_recompile=True):  # type: ignore[attr-defined]  # made at run time
+        learn_rollouts_alike(PPOPolicy, 3, **options)
+
+
+@has_compiler
+@pytest.mark.slow
+@of_torchs_own
+@pytest.mark.parametrize(("kind", "space", "options"), ON_POLICY)
+def test_an_on_policy_learner_compiled_learns_as_without(kind: Any, space: Any, options: Any) -> None:
+    learn_rollouts_alike(kind, 10, space, **options)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("make", [with_batch_norm, with_spectral_norm])
+def test_buffers_that_a_loss_moves_move_once(make: Any) -> None:
+    net = make()
+    compiled, plain = (Regression(lambda: copy.deepcopy(net), engine=engine) for engine in ("compile", "torch"))
+    learn_alike(compiled, plain, batches(6))
+    for name, buffer in compiled.critic.named_buffers():
+        assert_close(buffer, plain.critic.get_buffer(name), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_bf16_is_one_graph_and_nearly_the_numbers_without() -> None:
+    compiled, plain = (made(**PARTS[0].values[0], precision="bf16", engine=engine) for engine in ("compile", "torch"))
+    with torch._dynamo.config.patch(error_on_recompile=True):  # type: ignore[attr-defined]  # made at run time
+        for step, batch in enumerate(batches(5)):
+            one, other = (policy.update(batch, step=step).read_priority() for policy in (compiled, plain))
+            assert_close(torch.from_numpy(one), torch.from_numpy(other), rtol=0.01, atol=0.01)
+
+
+@has_compiler
+@pytest.mark.slow
+@of_torchs_own
+@pytest.mark.parametrize("parts", MORE_PARTS)
+def test_what_is_compiled_learns_as_without(parts: dict[str, Any]) -> None:
+    learn_alike(made(**parts, engine="compile"), made(**parts), batches(100))
+
+
+@has_compiler
+@pytest.mark.slow
+@of_torchs_own
+def test_sac_compiled_learns_as_without() -> None:
+    batches = [test_sac.rows(16, seed=seed) for seed in range(50)]
+    learn_alike(test_sac.made(temperature=0.2, engine="compile"), test_sac.made(temperature=0.2), batches)
+
+
+# ---- other sizes, errors, copies, loaded states ----
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_batches_of_another_size_are_learned_from() -> None:
+    sizes = [batch for n in (16, 1, 16) for batch in batches(2, n_rows=n)]
+    learn_alike(made(engine="compile"), made(), sizes)
+
+
+@pytest.mark.usefixtures("traced")
+def test_acting_between_updates_changes_nothing_and_a_step_that_is_not_finite_is_not_taken() -> None:
+    policy, plain = made(engine="compile"), made()
+    for start, batch in enumerate(batches(2)):
+        policy.predict(batch.obs)
+        learn_alike(policy, plain, [batch], start)
+    before = copy.deepcopy(policy.training_state()["weights"])
+    with pytest.raises(DivergedError, match="update 3 at step 7"):
+        policy.update(batch_of(16, reward=np.full(16, np.nan, np.float32)), step=7)
+    assert_same(policy.training_state()["weights"], before)
+    policy.update(batch_of(16), step=8)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_a_copy_learns_by_itself() -> None:
+    one, plain = made(engine="compile"), made()
+    learn_alike(one, plain, batches(2))
+    other = copy.deepcopy(one)
+    learn_alike(other, copy.deepcopy(plain), batches(4)[2:])
+    learn_alike(one, plain, batches(4)[2:])
+    assert_same(parameters_of(one), parameters_of(other))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_learning_continues_from_a_loaded_state() -> None:
+    one, plain = made(engine="compile", seed=3), made()
+    learn_alike(plain, made(), batches(2))
+    one.update(batch_of(16), step=0)
+    one.update(batch_of(16), step=0)
+    one.load_training_state(copy.deepcopy(plain.training_state()))
+    one.read_metrics()
+    learn_alike(one, plain, batches(4)[2:])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+def test_more_policies_than_torch_keeps_graphs_of_one_function() -> None:
+    limit = torch._dynamo.config.recompile_limit
+    for width in range(limit + 2):
+        policy = made(engine="compile", value=CategoricalValue(width + 2, -1.0, 1.0))
+        for batch in batches(2):
+            policy.update(batch, step=0)
+
+
+# ---- where nothing can be compiled ----
+
+
+def test_nothing_is_compiled_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Any] = []
+    monkeypatch.setattr(compile_engine, "LossGraph", lambda *given: graphs.append(given))
+    policy = made()
+    for batch in batches(3):
+        policy.update(batch, step=0)
+    assert not graphs
+
+
+def test_without_a_compiler_it_is_rejected_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(
+        ConfigError, match=r"engine 'compile' needs the C\+\+ compiler no-such-compiler: install it, or"
+    ):
+        made(engine="compile")
+
+
+def test_without_pythons_headers_it_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(ConfigError, match=r"engine 'compile' needs Python's headers, of which .* has none"):
+        made(engine="compile")
+
+
+def test_a_torch_that_mixes_graphs_up_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda model=None: model)
+    with pytest.raises(ConfigError, match=r"engine 'compile' needs torch 2\.13 or newer"):
+        made(engine="compile")
+
+
+def test_cuda_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    assert compile_engine.missing(torch.device("cuda")) == "the package triton"
+
+
+@pytest.mark.usefixtures("traced")
+def test_numbers_arrays_and_tensors_reach_the_loss() -> None:
+    test_loss_inputs.test_numbers_arrays_and_tensors_reach_the_loss("compile")

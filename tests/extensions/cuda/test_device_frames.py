@@ -1,0 +1,304 @@
+"""Images on the device: they arrive whole, and updates from their places are updates from them, in a graph too."""
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tests.extensions.cuda.test_cuda_graph import DEVICE, taped
+from tests.helpers.engine import torch_only
+from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, made, parameters_of
+from tests.helpers.numpy_passes import note_numpy_passes
+from tests.helpers.tape import TapeCapture
+from trainkit import (
+    CategoricalValue,
+    Horizon,
+    ReplayBuffer,
+    SACPolicy,
+    Transition,
+    TransitionBatch,
+)
+from trainkit.core import tree
+from trainkit.core.data import Lookup
+from trainkit.engine import DeviceFrames
+from trainkit.engine.device_frames import frames_of
+from trainkit.errors import DeviceError
+
+__all__ = ["taped"]  # a fixture
+
+FRAME = spaces.Box(0, 255, (36, 38), np.uint8)
+STACKED = spaces.Box(0, 255, (2, 36, 38), np.uint8)
+MIXED = spaces.Dict(
+    {
+        "view": STACKED,
+        "speed": spaces.Box(-1.0, 1.0, (2, 3), np.float32),
+        "action_mask": spaces.MultiBinary(3),
+    }
+)
+SMALL = spaces.Box(0, 255, (2, 5, 4), np.uint8)  # too small for convolutions: a vector of numbers
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+N_ENVS = 2
+
+
+def observation(space: spaces.Space[Any], rng: np.random.Generator) -> Any:
+    """Draw what N environments show: stacks of one frame, which is what a buffer keeps of an episode's first step."""
+    if isinstance(space, spaces.Dict):
+        obs = {name: observation(child, rng) for name, child in space.spaces.items() if isinstance(child, spaces.Box)}
+        obs["action_mask"] = np.ones((N_ENVS, 3), np.int8)
+        obs["action_mask"][:, int(rng.integers(3))] = 0
+        return obs
+    assert isinstance(space, spaces.Box)
+    shape = (N_ENVS, 1, *space.shape[1:])
+    frame = rng.normal(size=shape) if space.dtype == np.float32 else rng.integers(0, 255, shape)
+    return np.broadcast_to(frame, (N_ENVS, *space.shape)).astype(space.dtype)
+
+
+class Source:
+    """Buffers that get the same rows, with images on a device or without; every episode is one step long."""
+
+    def __init__(self, space: spaces.Space[Any], device: str = "cpu", actions: Any = THREE_ACTIONS, **how: Any) -> None:
+        how = {"capacity": 40, "stack": 2, "seed": 1, "n_envs": N_ENVS} | how
+        self.buffers = ReplayBuffer(**how), ReplayBuffer(**how, frames=DeviceFrames(device))
+        self._space, self._actions, self._rng = space, actions, np.random.default_rng(0)
+
+    def write(self, n_steps: int = 1) -> None:
+        for _ in range(n_steps):
+            obs, next_obs = (observation(self._space, self._rng) for _ in range(2))
+            ends = np.arange(N_ENVS) == 0
+            action = self._rng.uniform(-0.9, 0.9, (N_ENVS, 2)).astype(np.float32)
+            if self._actions is not BOX:
+                action = np.full(N_ENVS, int(self._rng.integers(3)))
+            reward = self._rng.normal(size=N_ENVS)
+            for buffer in self.buffers:
+                step = Transition(obs, action, reward, next_obs, ends, ~ends, np.arange(N_ENVS), {})
+                buffer.add(step)
+
+    def draw(self, n_rows: int = 16) -> tuple[TransitionBatch, TransitionBatch]:
+        """Return the same batch twice, of arrays and of places."""
+        plain, there = (buffer.sample(n_rows, horizon=Horizon(1)) for buffer in self.buffers)
+        return plain, there
+
+
+def learn_alike(plain: Any, resident: Any, source: Source, n_updates: int = 8) -> None:
+    """Take the same updates, with rows written in between, to the same bits."""
+    for step in range(n_updates):
+        source.write(3)
+        arrays, places = source.draw()
+        one, other = plain.update(arrays, step=step), resident.update(places, step=step)
+        assert_same(other.read_priority(), one.read_priority())
+    assert_same(parameters_of(resident), parameters_of(plain))
+    assert resident.read_metrics() == plain.read_metrics()
+
+
+# ---- memory on a device ----
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 63, 64, 65, 200])
+def test_images_arrive_whole_whatever_their_number(n_rows: int) -> None:
+    rng = np.random.default_rng(0)
+    column = rng.integers(0, 255, (300, 5, 3), np.uint8)
+    rows, places = rng.permutation(300)[:n_rows], rng.permutation(400)[:n_rows]
+    frames = DeviceFrames("cpu").claim("Buffer", 400, (5, 3))
+    frames.write(places, column, rows)
+    np.testing.assert_array_equal(frames.read(places), column[rows])
+
+
+def test_a_column_may_be_written_to_as_soon_as_it_was_sent() -> None:
+    column, places = np.arange(12, dtype=np.uint8).reshape(3, 2, 2), np.arange(3)
+    expected = column.copy()
+    frames = DeviceFrames("cpu").claim("Buffer", 3, (2, 2))
+    frames.write(places, column, places)
+    column[:] = 99
+    np.testing.assert_array_equal(frames.read(places), expected)
+
+
+def test_places_of_any_shape_are_gathered() -> None:
+    frames = DeviceFrames("cpu").claim("Buffer", 6, (2, 2))
+    column = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
+    frames.write(np.arange(6), column, np.arange(6))
+    places = torch.tensor([[0, 5, 5], [2, 1, 0]])
+    np.testing.assert_array_equal(frames.gather(places).numpy(), column[places.numpy()])
+
+
+def test_more_than_the_device_has_is_refused_at_binding_in_the_buffers_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def empty(*args: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    source = Source(STACKED, capacity=1_000)
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(
+        DeviceError, match=r"ReplayBuffer\.frames need 1,4\d\d,\d{3} bytes \(0\.0 GB\) on cpu, for .*lower the capacity"
+    ):
+        source.write()
+    assert source.buffers[1].nbytes == 0
+
+
+def test_memory_is_freed_even_while_something_refers_to_it() -> None:
+    frames = DeviceFrames("cpu").claim("Buffer", 6, (2, 2))
+    leaf = Lookup(frames, np.arange(3), frames.n_written)
+    frames.release()
+    assert frames._tensor is None
+    with pytest.raises(DeviceError, match="until a later batch is drawn"):
+        np.asarray(leaf)
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_policy_elsewhere_is_refused_at_its_first_update() -> None:
+    source = Source(STACKED, DEVICE)
+    source.write(4)
+    policy = made(STACKED, hidden=None, head=(8,))
+    with pytest.raises(DeviceError, match="frames are on pretend:0, the policy that learns from them is on cpu: give"):
+        policy.update(source.draw()[1], step=0)
+
+
+# ---- the same numbers ----
+
+LEARNERS: list[Any] = [
+    pytest.param(STACKED, lambda: made(STACKED, hidden=None, head=(8,), double=True, n_step=3), id="dqn"),
+    pytest.param(
+        MIXED,
+        lambda: made(MIXED, hidden=(8,), head=(8,), dueling=True, noisy=True, value=CategoricalValue(5, -3, 3)),
+        id="rainbow of an image, numbers and a mask",
+    ),
+    pytest.param(SMALL, lambda: made(SMALL), id="dqn in numpy"),
+    pytest.param(SMALL, lambda: torch_only(made(SMALL)), id="dqn of numbers by torch"),
+]
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize(("space", "make"), LEARNERS)
+def test_a_learner_of_places_learns_as_one_of_arrays(space: Any, make: Callable[[], Any]) -> None:
+    learn_alike(make(), make(), Source(space), 3)
+
+
+@pytest.mark.parametrize("space", [STACKED, SMALL], ids=["images", "in numpy"])
+def test_sac_of_places_learns_as_of_arrays(space: Any) -> None:
+    one, other = (SACPolicy.for_envs(Spaces(space, BOX), hidden=(8,), device="cpu", seed=0) for _ in range(2))
+    learn_alike(one, other, Source(space, actions=BOX), 3)
+
+
+@pytest.mark.usefixtures("taped")
+@pytest.mark.parametrize("space", [STACKED, MIXED], ids=["images", "mixed"])
+def test_a_graph_gathers_what_lies_there_when_it_is_played(space: Any) -> None:
+    options: dict[str, Any] = {
+        "hidden": None,
+        "head": (8,),
+        "double": True,
+        "noisy": True,
+        "engine": "cuda_graph",
+        "device": DEVICE,
+    }
+    learn_alike(made(space, **options), made(space, **options), Source(space, DEVICE), 8)
+    assert TapeCapture.n_recorded == 2  # one each
+
+
+@pytest.mark.usefixtures("taped")
+def test_images_are_no_input_of_a_graph() -> None:
+    policy, source = made(STACKED, hidden=None, head=(8,), engine="cuda_graph", device=DEVICE), Source(STACKED, DEVICE)
+    for step in range(5):
+        source.write()
+        policy.update(source.draw()[1], step=step)
+    (recording,) = policy.engine._graphs["update", ""]._recordings.values()
+    assert recording.tensors == []
+    assert len(recording.block) < STACKED.shape[0] * 36 * 38  # one image of a batch has more bytes
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_graph_is_recorded_again_when_images_are_allocated_again() -> None:
+    options: dict[str, Any] = {"hidden": None, "head": (8,), "engine": "cuda_graph", "device": DEVICE}
+    plain, resident = made(STACKED, **options), made(STACKED, **options)
+    source = Source(STACKED, DEVICE, capacity=100)
+    source.write(3)
+    before = frames_of(source.draw()[1])
+    learn_alike(plain, resident, source, 14)
+    assert frames_of(source.draw()[1]) != before  # two final images a step have outgrown their first room
+    assert TapeCapture.n_recorded > 2
+    assert resident.engine._graphs["update", ""].n_recordings == 1
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_graph_keeps_no_images_of_a_buffer_that_is_gone() -> None:
+    policy, source = made(STACKED, hidden=None, head=(8,), engine="cuda_graph", device=DEVICE), Source(STACKED, DEVICE)
+    for step in range(6):
+        source.write()
+        policy.update(source.draw()[1], step=step)
+    frames = weakref.ref(tree.leaves(frames_of(source.draw()[1]))[0])
+    assert frames() is not None
+    del source
+    gc.collect()
+    assert frames() is None
+
+    source = Source(STACKED, DEVICE)  # whose images may lie where the last ones did
+    for step in range(6, 12):
+        source.write()
+        policy.update(source.draw()[1], step=step)
+
+
+@pytest.mark.usefixtures("taped")
+def test_batches_of_arrays_and_of_places_may_take_turns() -> None:
+    options: dict[str, Any] = {"hidden": None, "head": (8,), "engine": "cuda_graph", "device": DEVICE}
+    plain, resident, source = made(STACKED, **options), made(STACKED, **options), Source(STACKED, DEVICE)
+    for step in range(12):
+        source.write()
+        arrays, places = source.draw()
+        plain.update(arrays, step=step)
+        resident.update(places.copy() if step in (5, 9, 10) else places, step=step)
+    assert_same(parameters_of(resident), parameters_of(plain))
+
+
+@pytest.mark.usefixtures("taped")
+def test_a_copy_of_a_policy_learns_on_and_takes_no_images_along() -> None:
+    options: dict[str, Any] = {"hidden": None, "head": (8,), "engine": "cuda_graph", "device": DEVICE}
+    plain, resident, source = made(STACKED, **options), made(STACKED, **options), Source(STACKED, DEVICE)
+    learn_alike(plain, resident, source, 6)
+    learn_alike(copy.deepcopy(plain), copy.deepcopy(resident), source, 6)
+    learn_alike(plain, resident, source, 6)
+
+
+# ---- what must not be read ----
+
+
+@pytest.mark.parametrize(("engine", "device"), [("torch", "cpu"), ("numpy", "cpu"), ("cuda_graph", DEVICE)])
+@pytest.mark.usefixtures("taped")
+def test_a_batch_of_before_is_refused_and_nothing_has_moved(engine: Any, device: str) -> None:
+    policy, source = made(STACKED, hidden=None, head=(8,), engine=engine, device=device), Source(STACKED, device)
+    for step in range(5):
+        source.write()
+        policy.update(source.draw()[1], step=step)
+    batch = source.draw()[1]
+    source.write()
+    source.draw()
+    before = parameters_of(policy)
+    with pytest.raises(DeviceError, match=r"learn from a batch before the next sample, or keep it by batch\.copy\(\)"):
+        policy.update(batch, step=5)
+    assert_same(parameters_of(policy), before)
+    policy.update(source.draw()[1], step=5)
+
+
+def test_a_leaf_that_is_no_array_says_how_to_make_it_one() -> None:
+    source = Source(STACKED)
+    source.write(3)
+    leaf = source.draw()[1].obs
+    array = np.asarray(leaf)
+    assert (leaf.ndim, leaf.shape, leaf.dtype, len(leaf)) == (array.ndim, array.shape, array.dtype, len(array))
+    assert len({leaf, leaf}) == 1
+    np.testing.assert_array_equal(list(leaf), array)
+    with pytest.raises(AttributeError, match=r"have no 'astype': np\.asarray\(leaf\) or batch\.copy\(\) makes"):
+        leaf.astype(np.float32)
+
+
+def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    note_numpy_passes(monkeypatch, lambda: passes.append(1))
+    policy, source = made(SMALL, engine="numpy"), Source(SMALL)
+    source.write(3)
+    batch = source.draw()[1]
+    assert isinstance(batch.obs, Lookup)
+    policy.update(batch, step=0)
+    assert passes
