@@ -31,7 +31,7 @@ KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 # The files of each optional feature that is no folder of extensions yet. What moves there leaves this list.
 STAND_IN = {
     "cuda": """
-        engine/precision.py engine/device_frames.py buffer/frame_mirror.py policy/cpu_copy.py
+        engine/precision.py policy/cpu_copy.py
     """,
     "games": """
         envs/agents.py envs/agent_groups.py envs/games.py envs/game_state.py envs/check_game.py core/joint_spaces.py

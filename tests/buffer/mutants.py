@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import trainkit.buffer
-from tests.buffer import test_frame_mirror, test_nstep, test_rings, test_samplers, test_skipped_rows, test_storage
+from tests.buffer import test_nstep, test_rings, test_samplers, test_skipped_rows, test_storage
 from tests.buffer.programs import Run
 from tests.helpers.faults import Fault, Plant, replaced, rewritten
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, nstep, storage
@@ -166,24 +166,6 @@ MUTANTS = {
     "beta not annealed": Fault(
         plant=replaced(PrioritizedSampler, "draw", step_0_for_every_draw),
         check=test_samplers.test_beta_is_annealed_by_the_environment_step,
-    ),
-    "images of a dropped episode in the mirror": Fault(
-        plant=in_the_buffer("$sent.n_dropped - $now.n_dropped", "0 * $now.n_dropped"),
-        check=test_frame_mirror.test_an_episode_dropped_and_another_begun_in_its_place,
-    ),
-    "a cut that the mirror of images ignores": Fault(
-        plant=in_the_buffer(
-            "($now.serial, $now.n_episodes) == ($sent.serial, $sent.n_episodes)", "$now.serial == $sent.serial"
-        ),
-        check=test_frame_mirror.test_an_episode_cut_where_it_was_at_the_last_draw_has_its_final_image,
-    ),
-    "images of the lap before in the mirror": Fault(
-        plant=in_the_buffer("$now.serial - $sent.serial >= $lap", "False"),
-        check=partial(
-            test_frame_mirror.test_rings_that_wrap_again_and_again_between_draws_of_every_distance,
-            form="pixels",
-            stack=1,
-        ),
     ),
     "rings treated as aligned that are not": Fault(
         plant=replaced(Rings, "_set_cursors", alignment_not_compared),

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.buffer.test_frame_mirror import Shelves
 from tests.core import test_structured_actions
 from tests.envs.test_games import TicTacToe, random_player
+from tests.extensions.cuda.test_frame_mirror import Shelves
 from tests.helpers.doubles import Ledger
 from trainkit import Collector, ConfigError, Horizon, MixedBuffer, ReplayBuffer, load_dataset, make_envs
 

@@ -14,7 +14,7 @@ import trainkit as tk
 from tests.extensions.cuda.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.accelerator import computing_in_float32
 from tests.helpers.learning import made, parameters_of
-from trainkit.engine.device_frames import frames_of
+from trainkit.engine.lookups import frames_of
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,9 +9,10 @@ from trainkit.buffer.nstep import Windows
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler
+from trainkit.buffer.storage import FrameStore
 from trainkit.core.data import MOMENT, Horizon, RowSpec
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import EnvSpaces, FrameStore
+from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 
 

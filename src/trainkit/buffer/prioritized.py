@@ -11,9 +11,10 @@ from trainkit.buffer.lockstep import LockstepReplayBuffer
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import PrioritizedSampler
+from trainkit.buffer.storage import FrameStore
 from trainkit.core.errors import ConfigError, reject_unknown
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import EnvSpaces, FrameStore
+from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Schedule, Scheduled
 from trainkit.core.signatures import checked
 

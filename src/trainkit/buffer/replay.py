@@ -11,14 +11,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainkit.buffer.frame_mirror import FrameMirror
 from trainkit.buffer.nstep import Windows, read_return_range, read_return_to_go, read_windows
 from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler, checked_priority
 from trainkit.buffer.sequences import read_sequences
 from trainkit.buffer.storage import (
+    FrameStore,
     Gather,
+    ImageMirror,
     Storage,
     checked_slots,
     rewrite_columns,
@@ -56,7 +57,7 @@ from trainkit.core.errors import (
 )
 from trainkit.core.files import check_declared, decoding, memory_left
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import EnvSpaces, FrameStore
+from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import HasSpaces, Spaces, array_specs, flat_actions
 from trainkit.core.stats import html_table
@@ -106,7 +107,7 @@ class ReplayBuffer(HasSpaces):
         self._frames = frames
         self._sampler = UniformSampler()
         self._bound: Storage | None = None
-        self._mirror: FrameMirror | None = None
+        self._mirror: ImageMirror | None = None
         self._allocate: Allocate | None = None
         self._is_seeded = seed is not None
         self._rng = seeding.generator(seeding.fresh_root() if seed is None else seed, "buffer")
@@ -192,7 +193,7 @@ class ReplayBuffer(HasSpaces):
             )
         storage = Storage(self.capacity, spec)
         if self.frames is not None:
-            self._mirror = FrameMirror(name, storage, self.frames)
+            self._mirror = self.frames.mirror(name, storage)
         self._bound = storage
         self._sampler.bind(storage)
         _log.info("%s allocated %s bytes for %s transitions", name, self.nbytes, self.capacity)

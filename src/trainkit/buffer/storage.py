@@ -16,7 +16,7 @@ the row before, which keeps its own next observation as a final one.
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,6 +46,30 @@ _NO_FINAL = np.full((), -1, np.int32).tobytes()
 _type_of = operator.attrgetter("dtype", "shape")
 
 Gather = Callable[[NDArray[Any], Rows], Any]  # (column, rows) -> these rows, or a `Lookup` that stands for them
+
+
+class ImageMirror(Protocol):
+    """A second place of a storage's images, from which batches refer to them."""
+
+    def update(self) -> None:
+        """Copy what was written since the last update."""
+
+    def gather(self, column: NDArray[Any], rows: Rows) -> Any:
+        """Return a `Lookup` of rows of a column that it has, of others the rows themselves."""
+
+    def clear(self) -> None:
+        """Copy everything at the next update."""
+
+
+@runtime_checkable
+class FrameStore(Protocol):
+    """What keeps a buffer's images in a second place too, such as the memory of a GPU."""
+
+    @property
+    def device(self) -> object: ...
+
+    def mirror(self, owner: str, storage: "Storage") -> ImageMirror:
+        """Return the second place of a storage's images; an error names the owner."""
 
 
 def take_rows(column: NDArray[Any], rows: Rows) -> NDArray[Any]:

@@ -13,7 +13,6 @@ from trainkit.core.data import (
     ActOutput,
     Allocate,
     ArraySpec,
-    Frames,
     Horizon,
     Obs,
     RecordedEpisode,
@@ -583,18 +582,6 @@ class MultiAgentStore(RowStore, Protocol):
     @property
     def buffers(self) -> Mapping[str, Any]:
         """The buffers by the names of policies."""
-        ...
-
-
-@runtime_checkable
-class FrameStore(Protocol):
-    """A second place for a buffer's images, such as the memory of a GPU."""
-
-    @property
-    def device(self) -> object: ...
-
-    def claim(self, owner: str, n_images: int, shape: tuple[int, ...]) -> Frames:
-        """Allocate memory for `n_images` images of a shape; an error names the owner."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Engines execute losses and forward passes: torch here, others in extensions; see `engine`."""
 
-from trainkit.engine.device_frames import DeviceFrames
+from trainkit.core.extensions import attach
 from trainkit.engine.engine import Engine, EngineName
 from trainkit.engine.gradient_step import Clip, GradientStep
 from trainkit.engine.loss import Loss, Max, Min, TensorBatch
@@ -10,7 +10,6 @@ from trainkit.engine.precision import Precision
 __all__ = [
     "Adam",
     "Clip",
-    "DeviceFrames",
     "Engine",
     "EngineName",
     "GradientStep",
@@ -21,3 +20,5 @@ __all__ = [
     "TensorBatch",
     "TorchOptimizer",
 ]
+
+__dir__, __getattr__ = attach(__name__, __all__)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError
-from trainkit.engine.device_frames import with_frames
+from trainkit.engine.lookups import with_frames
 
 RESERVED_METRICS = frozenset(
     {"loss", "smoothed_loss", "grad_norm", "lr", "skipped", "step", "priority", "replay_ratio"}

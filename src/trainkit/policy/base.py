@@ -45,9 +45,9 @@ from trainkit.core.spaces import UNSCALED_REMEDY, flat_actions, leaf_spaces, str
 from trainkit.core.stats import html_table
 from trainkit.core.unpacking import discards_second
 from trainkit.engine.device import CPU, resolve_device, to_device
-from trainkit.engine.device_frames import frame_indices, frames_of, gathered
 from trainkit.engine.engine import Engine, EngineName, engine_for
 from trainkit.engine.gradient_step import Clip, GradientStep, Parameters, Scalar
+from trainkit.engine.lookups import frame_indices, frames_of, gathered
 from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import LearningPrecision, Precision

@@ -32,8 +32,8 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, mismatch
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
 from trainkit.engine.device import to_device
-from trainkit.engine.device_frames import frames_of
 from trainkit.engine.gradient_step import Clip
+from trainkit.engine.lookups import frames_of
 from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch, blank_row, legal_mask
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.encoders import EncoderLike, default_hidden

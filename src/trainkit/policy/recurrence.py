@@ -20,7 +20,7 @@ from trainkit.core.data import STATE, ArraySpec, Horizon, Rollout, SequenceBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import SequenceBuffer
 from trainkit.engine.device import to_device
-from trainkit.engine.device_frames import with_frames
+from trainkit.engine.lookups import with_frames
 from trainkit.engine.loss import Columns, Reduction, TensorBatch, legal_mask
 from trainkit.nets.recurrent import Recall, RecurrentEncoder, lay_out_states, reset
 from trainkit.policy.advantages import RolloutRows, TensorRollout, normalized

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, Unpack
 
 from trainkit.buffer import buffer_from_config
+from trainkit.core.errors import ConfigError
+from trainkit.core.extensions import exported
 from trainkit.core.protocols import EnvSpaces, OffpolicyTrainee
 from trainkit.core.schedules import Linear, Scheduled
-from trainkit.engine import DeviceFrames
 from trainkit.envs import Envs
 from trainkit.policy import Noise, SACPolicy
 from trainkit.presets.base import (
@@ -103,7 +104,11 @@ class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[TraineeT
             default |= {"type": "PrioritizedReplayBuffer", "alpha": settings["alpha"], "beta": settings["beta"]}
         config = dict(settings["buffer"])
         if settings["frames_on_device"]:
-            config["frames"] = DeviceFrames(settings["device"])
+            store = exported("DeviceFrames")
+            if store is None:
+                folder = "trainkit/extensions/cuda, which is not there"
+                raise ConfigError(f"{self.name}.frames_on_device needs {folder}: install all of trainkit")
+            config["frames"] = store(settings["device"])
         return OffpolicyTrainer(
             policy,
             training_collector(policy, envs, buffer_from_config(config, default=default)),

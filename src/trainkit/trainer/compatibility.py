@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from trainkit.buffer.storage import FrameStore
 from trainkit.collector import Collector
 from trainkit.core import seeding, tree
 from trainkit.core.data import FILLED_AT_RANDOM, MOMENT, Transition
@@ -16,7 +17,6 @@ from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import (
     Buffer,
     Dataset,
-    FrameStore,
     Learner,
     OffpolicyTrainee,
     OnpolicyTrainee,

@@ -12,9 +12,8 @@ import torch
 from gymnasium import spaces
 
 from tests.extensions.cuda.test_cuda_graph import DEVICE, taped
-from tests.helpers.engine import torch_only
+from tests.helpers.engine import engines, torch_only
 from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, made, parameters_of
-from tests.helpers.numpy_passes import note_numpy_passes
 from tests.helpers.tape import TapeCapture
 from trainkit import (
     CategoricalValue,
@@ -27,7 +26,7 @@ from trainkit import (
 from trainkit.core import tree
 from trainkit.core.data import Lookup
 from trainkit.engine import DeviceFrames
-from trainkit.engine.device_frames import frames_of
+from trainkit.engine.lookups import frames_of
 from trainkit.errors import DeviceError
 
 __all__ = ["taped"]  # a fixture
@@ -264,7 +263,9 @@ def test_a_copy_of_a_policy_learns_on_and_takes_no_images_along() -> None:
 # ---- what must not be read ----
 
 
-@pytest.mark.parametrize(("engine", "device"), [("torch", "cpu"), ("numpy", "cpu"), ("cuda_graph", DEVICE)])
+@pytest.mark.parametrize(
+    ("engine", "device"), [*((engine, "cpu") for engine in engines("torch", "numpy")), ("cuda_graph", DEVICE)]
+)
 @pytest.mark.usefixtures("taped")
 def test_a_batch_of_before_is_refused_and_nothing_has_moved(engine: Any, device: str) -> None:
     policy, source = made(STACKED, hidden=None, head=(8,), engine=engine, device=device), Source(STACKED, device)
@@ -291,14 +292,3 @@ def test_a_leaf_that_is_no_array_says_how_to_make_it_one() -> None:
     np.testing.assert_array_equal(list(leaf), array)
     with pytest.raises(AttributeError, match=r"have no 'astype': np\.asarray\(leaf\) or batch\.copy\(\) makes"):
         leaf.astype(np.float32)
-
-
-def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[int] = []
-    note_numpy_passes(monkeypatch, lambda: passes.append(1))
-    policy, source = made(SMALL, engine="numpy"), Source(SMALL)
-    source.write(3)
-    batch = source.draw()[1]
-    assert isinstance(batch.obs, Lookup)
-    policy.update(batch, step=0)
-    assert passes

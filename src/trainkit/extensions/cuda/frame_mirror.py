@@ -6,7 +6,7 @@ images are the rows of the storage, and after these the indices of its final obs
 """
 
 import logging
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,20 @@ from trainkit.buffer.storage import Storage, take_rows
 from trainkit.core import tree
 from trainkit.core.data import ArraySpec, Frames, Lookup
 from trainkit.core.errors import ConfigError
-from trainkit.core.protocols import FrameStore
 
 _log = logging.getLogger(__name__)
 
 _MIN_FINALS, _ROWS_PER_FINAL = 16, 32  # final observations for which memory is allocated at first
+
+
+class ImageMemory(Protocol):
+    """Where images are kept."""
+
+    @property
+    def device(self) -> object: ...
+
+    def claim(self, owner: str, n_images: int, shape: tuple[int, ...]) -> Frames:
+        """Allocate memory for `n_images` images of a shape; an error names the owner."""
 
 
 class _Snapshot(NamedTuple):
@@ -41,7 +50,7 @@ class FrameMirror:
         store: allocates memory on the device.
     """
 
-    def __init__(self, owner: str, storage: Storage, store: FrameStore) -> None:
+    def __init__(self, owner: str, storage: Storage, store: ImageMemory) -> None:
         self._owner, self._storage, self._store = owner, storage, store
         specs: list[ArraySpec] = tree.leaves(storage.spec.obs)
         self._leaves = [i for i, spec in enumerate(specs) if spec.dtype == np.uint8 and len(spec.shape) >= 2]

@@ -17,10 +17,12 @@ from tests.buffer.reference import assert_same
 from tests.buffer.stream import CONTINUES, IS_TRUNCATED, TERMINATES, Form, Stream
 from tests.trainer.toys import leaves
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer.storage import Storage
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon, Lookup, TransitionBatch
 from trainkit.core.errors import ConfigError, DeviceError
 from trainkit.engine import DeviceFrames
+from trainkit.extensions.cuda.frame_mirror import FrameMirror
 
 ONE = Horizon(1)
 PARTS = ("obs", "action", "reward", "discount", "next_obs", "weight", "slots", "extras")
@@ -59,6 +61,9 @@ class Shelves:
 
     def __init__(self) -> None:
         self.claimed: list[Shelf] = []
+
+    def mirror(self, owner: str, storage: Storage) -> FrameMirror:
+        return FrameMirror(owner, storage, self)
 
     def claim(self, owner: str, n_images: int, shape: tuple[int, ...]) -> Shelf:
         self.claimed.append(Shelf(n_images, shape))
