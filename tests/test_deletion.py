@@ -30,9 +30,6 @@ KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 
 # The files of each optional feature that is no folder of extensions yet. What moves there leaves this list.
 STAND_IN = {
-    "cuda": """
-        engine/precision.py policy/cpu_copy.py
-    """,
     "games": """
         envs/agents.py envs/agent_groups.py envs/games.py envs/game_state.py envs/check_game.py core/joint_spaces.py
         buffer/multi_agent_buffer.py buffer/lockstep.py policy/multi_agent_policy.py policy/game_behavior.py
@@ -48,7 +45,7 @@ STAND_IN = {
 # Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
 EXPECTED_FAILURES = set(
     """
-    cuda games memory parts scale
+    games memory parts scale
 """.split()
 )
 # The same of the kernel by itself, and with one extension only.

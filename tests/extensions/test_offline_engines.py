@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.extensions.compile.test_compiling import traced
-from tests.extensions.cuda import test_cuda_graph, test_device_frames
+from tests.extensions.cuda import test_cuda_graph, test_device_frames, test_policies_of_lower_precision
 from tests.extensions.cuda.test_cuda_graph import PUSH, by_spaces, taped
 from tests.extensions.numpy_engine import test_acting, test_agreement, test_parts
 from tests.extensions.numpy_engine.test_agreement import ACTIONS, Draw, q_learner
@@ -18,7 +18,7 @@ from tests.helpers.agreement import Agreement
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, observations
 from tests.helpers.updates import batches
 from tests.helpers.updates import learn_alike as learn_updates_alike
-from tests.policy import test_auxiliary, test_network_options, test_precision
+from tests.policy import test_auxiliary, test_network_options
 from trainkit import BCPolicy, CategoricalValue, DiscreteBCQPolicy
 from trainkit.core.spaces import flat_actions
 
@@ -180,7 +180,7 @@ def test_acting_of_ones_own_is_not_copied() -> None:
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize("kind", [DiscreteBCQPolicy, BCPolicy])
 def test_a_policy_is_saved_with_its_precision(kind: Any, precision: Any, tmp_path: Path) -> None:
-    test_precision.test_a_policy_is_saved_with_its_precision(kind, precision, tmp_path)
+    test_policies_of_lower_precision.test_a_policy_is_saved_with_its_precision(kind, precision, tmp_path)
 
 
 # ---- auxiliary losses ----

@@ -51,3 +51,6 @@ def test_numpy_rejects_bf16() -> None:
     with pytest.raises(ConfigError, match="has no precision 'bf16'"):
         policy.precision = "bf16"
     assert policy.precision == "float32"
+    policy = made(engine="auto")
+    policy.precision = "bf16"
+    assert str(policy.engine) == "torch (numpy has no precision 'bf16')"

@@ -42,8 +42,8 @@ def there(**options: Any) -> tk.DQNPolicy:
 
 
 def reference_of(policy: tk.DQNPolicy) -> Any:
-    assert policy._cpu_copy is not None
-    return policy._cpu_copy._copy
+    assert policy._acting_copy is not None
+    return policy._acting_copy._copy
 
 
 def assert_answers(policy: tk.DQNPolicy, obs: Any) -> None:
@@ -52,9 +52,9 @@ def assert_answers(policy: tk.DQNPolicy, obs: Any) -> None:
     result = policy.action_values(obs, explore=True)
     after = policy.generator.get_state()
     policy.generator.set_state(state)
-    own, policy._cpu_copy = policy._cpu_copy, None
+    own, policy._acting_copy = policy._acting_copy, None
     here = policy.action_values(obs, explore=True)
-    policy._cpu_copy = own
+    policy._acting_copy = own
     assert torch.equal(policy.generator.get_state(), after)
     np.testing.assert_allclose(result, here, rtol=1e-3, atol=1e-4)
 

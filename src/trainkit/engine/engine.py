@@ -94,7 +94,7 @@ class Engine:
         why: str = "as requested",
     ) -> None:
         self._policy, self.wanted, self._device, self._ignored = policy, wanted, device, ignored
-        self._precision = LearningPrecision(policy, "float32", device) if precision is None else precision
+        self._precision = LearningPrecision() if precision is None else precision
         self._why = why
         self.forget()
 

@@ -1,44 +1,28 @@
-"""The precision of networks' products while they learn: float32, TF32, or bfloat16 on one copy of the weights."""
+"""The precision of networks' products while they learn: float32 here, others in extensions."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.utils import parametrize
+from torch import nn
 
 from trainkit.core.errors import Checks
-from trainkit.engine.flat_storage import Placement, joined
+from trainkit.core.extensions import table
 
-Precision = Literal["float32", "tf32", "bf16"]
+Precision = Literal["float32", "tf32", "bf16"]  # with those of trainkit's own extensions
 
 
 class LearningPrecision:
-    """The precision of products in the gradient steps of a policy; parameters, losses and acting are in float32.
+    """Products in the gradient steps of a policy in float32, as torch's own switches say: the base class of precisions.
 
-    | precision | products of networks, with sums in float32 |
-    |---|---|
-    | "float32" | as torch's own switches say: in float32, but convolutions on CUDA in TF32 |
-    | "tf32" | on CUDA of numbers rounded to TF32, with 10 bits of mantissa; elsewhere as "float32" |
-    | "bf16" | of numbers rounded to bfloat16, with 7 bits of mantissa, in which activations are stored too |
-
-    Args:
-        policy: whose networks they are.
-        name: one of the table.
-        device: of the policy.
+    Parameters, losses and acting are in float32 whatever the precision.
 
     Attributes:
-        name: as given.
+        name: as options give it.
     """
 
-    def __init__(self, policy: nn.Module, name: Precision, device: torch.device) -> None:
-        with Checks(type(policy).__name__) as checks:
-            checks.one_of("precision", name, list(get_args(Precision)))
-        self.name = name
-        self._is_tf32 = name == "tf32" and device.type == "cuda"
-        self._bfloat16 = _Bfloat16Networks(policy, device) if name == "bf16" else None
+    name: Precision = "float32"
 
     def during_step(
         self, trainable: Sequence[nn.Parameter], *, is_compiled: bool = False
@@ -49,162 +33,24 @@ class LearningPrecision:
             trainable: what the loss is differentiated by.
             is_compiled: a compiler reads the loss, and combines the casts of weights itself.
         """
-        if self._bfloat16 is not None:
-            return self._bfloat16.during_step(trainable, copies_weights=not is_compiled)
-        return _tf32() if self._is_tf32 else contextlib.nullcontext()
+        return contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def _tf32() -> Iterator[None]:
-    """Let CUDA multiply float32 in TF32, by torch's switches, which are those of the process."""
-    cudnn: Any = torch.backends.cudnn  # whose annotations lack these switches
-    switches: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
-    before = [switch.fp32_precision for switch in switches]
-    for switch in switches:
-        switch.fp32_precision = "tf32"
-    try:
-        yield
-    finally:
-        for switch, precision in zip(switches, before, strict=True):
-            switch.fp32_precision = precision
+def precision_for(policy: nn.Module, name: str, device: torch.device) -> LearningPrecision:
+    """Return the precision of a policy on a device: "float32", or a name in the `PRECISIONS` of an extension.
 
-
-class _Bfloat16Networks:
-    """Networks of a policy that multiply in bfloat16 during a gradient step, and return float32.
-
-    A network is any module within the policy that a loss calls. It runs under `torch.autocast`, on copies in bfloat16
-    of the weights: the float32 parameters of modules that have one of two or more dimensions. All copies are in one
-    tensor, which is written when the step first calls a network; their gradients are converted to float32 at once.
-    Weights that parametrizations compute are converted by autocast.
+    Raises:
+        ConfigError: no extension that is there has a precision of this name.
     """
-
-    def __init__(self, policy: nn.Module, device: torch.device) -> None:
-        self._policy, self._device = policy, device
-        self._forget()
-
-    def _forget(self) -> None:
-        """Find everything again in the next step."""
-        self._placement: Placement | None = None  # of the policy's modules and parameters when they were found
-        self._networks: list[nn.Module] = []  # with weights of their own, or of modules in them
-        self._weights: list[tuple[dict[str, Any], str, nn.Parameter]] = []  # with the tables that name them
-        self._copies: dict[nn.Parameter, Tensor] = {}
-        self._runs: list[tuple[Tensor, ...]] = []  # (weights, their copies) that are neighbors in memory
-        self._trainable: Sequence[nn.Parameter] = ()  # of this step
-        self._used: dict[nn.Parameter, Tensor] | None = None  # the copies, once this step has written them
-
-    def _find(self) -> None:
-        """Find the networks and weights of the policy, and make room for the copies."""
-        self._forget()
-        policy = self._policy
-        modules = [module for module in policy.modules() if module is not policy]
-        self._networks = [module for module in modules if any(map(_multiplies, module.modules()))]
-        owners = [m for m in modules if _multiplies(m) and not isinstance(m, parametrize.ParametrizationList)]
-        tables = [(module._parameters, name, p) for module in owners for name, p in module._parameters.items()]
-        self._weights = [(table, name, p) for table, name, p in tables if p is not None and p.dtype == torch.float32]
-        weights = list(dict.fromkeys(p for _, _, p in self._weights))
-        flat = torch.empty(sum(p.numel() for p in weights), dtype=torch.bfloat16, device=self._device)
-        pieces = torch.split(flat, [p.numel() for p in weights])
-        self._copies = {p: piece.view(p.shape) for p, piece in zip(weights, pieces, strict=True)}
-        self._runs = joined(weights, list(self._copies.values()))
-        self._placement = Placement(policy)
-
-    @contextlib.contextmanager
-    def during_step(self, trainable: Sequence[nn.Parameter], *, copies_weights: bool) -> Iterator[None]:
-        """Let networks multiply in bfloat16, on copies of the weights or on weights that autocast converts."""
-        if self._placement is None or not self._placement.is_current():
-            self._find()
-        self._trainable, self._used = trainable, None
-        weights = self._copied_weights if copies_weights else contextlib.nullcontext
-        tables = [vars(network) for network in self._networks]
-        before = [table.get("forward") for table in tables]
-        for table, network in zip(tables, self._networks, strict=True):
-            table["forward"] = self._in_bfloat16(network.forward, weights)
-        try:
-            yield
-        finally:
-            self._trainable, self._used = (), None
-            for table, forward in zip(tables, before, strict=True):
-                if forward is None:
-                    del table["forward"]
-                else:
-                    table["forward"] = forward
-
-    def _in_bfloat16(
-        self, forward: Callable[..., Any], weights: Callable[[], contextlib.AbstractContextManager[None]]
-    ) -> Callable[..., Any]:
-        """Return a network's forward pass in bfloat16; within that of another network it is unchanged."""
-        device_type = self._device.type
-
-        def forward_in_bfloat16(*args: Any, **kwargs: Any) -> Any:
-            if torch.is_autocast_enabled(device_type):
-                return forward(*args, **kwargs)
-            # Autocast's cache would keep weights that were cast where no gradient was wanted.
-            with weights(), torch.autocast(device_type, dtype=torch.bfloat16, cache_enabled=False):
-                outputs = forward(*args, **kwargs)
-            return _as_float32(outputs)
-
-        return forward_in_bfloat16
-
-    @contextlib.contextmanager
-    def _copied_weights(self) -> Iterator[None]:
-        """Replace the weights by their copies."""
-        if self._used is None:
-            with torch.no_grad():
-                if self._runs:  # none where all weights are computed
-                    torch._foreach_copy_([copy for _, copy in self._runs], [weight for weight, _ in self._runs])
-            trained = [parameter for parameter in self._trainable if parameter in self._copies]
-            with torch.enable_grad():
-                apply: Callable[..., tuple[Tensor, ...]] = _Copies.apply
-                used = apply([self._copies[parameter] for parameter in trained], *trained)
-            self._used = {**self._copies, **dict(zip(trained, used, strict=True))}
-        for table, name, weight in self._weights:
-            table[name] = self._used[weight]
-        try:
-            yield
-        except RuntimeError as error:
-            if "dtype" in str(error):  # of an operation that neither promotes types nor is known to autocast
-                error.add_note(_NOTE)
-            raise
-        finally:
-            for table, name, weight in self._weights:
-                table[name] = weight
-
-
-_NOTE = (
-    "In a policy with precision='bf16' weights are bfloat16 while it learns: convert them or the other tensor in the "
-    "network's forward, or choose another precision"
-)
-
-
-class _Copies(torch.autograd.Function):
-    """Copies of parameters in another dtype, which are already written, as functions of the parameters."""
-
-    @staticmethod
-    def forward(ctx: Any, copies: Sequence[Tensor], *parameters: Tensor) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        return tuple(copy.view_as(copy) for copy in copies)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = [gradient for gradient in gradients if gradient is not None]
-        flat = torch.cat([gradient.reshape(-1) for gradient in given]).float()
-        pieces = iter(torch.split(flat, [gradient.numel() for gradient in given]))
-        return None, *(None if gradient is None else next(pieces).view(gradient.shape) for gradient in gradients)
-
-
-def _multiplies(module: nn.Module) -> bool:
-    """Return whether a module has parameters that products take, which have two or more dimensions."""
-    return any(p is not None and p.dim() > 1 and p.dtype == torch.float32 for p in module._parameters.values())
-
-
-def _as_float32(outputs: Any) -> Any:
-    """Convert the tensors of bfloat16 in a network's outputs: a tensor, or tuples, lists and dicts of them."""
-    if isinstance(outputs, Tensor):
-        return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
-    if isinstance(outputs, dict):
-        return {name: _as_float32(child) for name, child in outputs.items()}
-    if isinstance(outputs, (tuple, list)):
-        children = map(_as_float32, outputs)
-        return type(outputs)(*children) if hasattr(outputs, "_fields") else type(outputs)(children)
-    return outputs
+    precisions = table("PRECISIONS")
+    names = ["float32", *precisions]
+    with Checks(type(policy).__name__) as checks:
+        if name in get_args(Precision) and name not in names:
+            rule = f"must be one of {names}, got {name!r}, whose folder of trainkit/extensions is not there"
+            checks.require(False, f".precision {rule}: install all of trainkit")
+        else:
+            checks.one_of("precision", name, names)
+    if name not in precisions:
+        return LearningPrecision()
+    precision: LearningPrecision = precisions[name].load()(policy, device)
+    return precision

@@ -50,7 +50,7 @@ from trainkit.engine.gradient_step import Clip, GradientStep, Parameters, Scalar
 from trainkit.engine.lookups import frame_indices, frames_of, gathered
 from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
-from trainkit.engine.precision import LearningPrecision, Precision
+from trainkit.engine.precision import Precision, precision_for
 from trainkit.engine.process_group import ProcessGroup
 from trainkit.nets.action_scale import ActionScale, action_scale_for
 from trainkit.nets.preprocess import Preprocess, WithoutMask
@@ -157,7 +157,7 @@ class Policy(nn.Module):
         seed: root of initial weights, noise and exploration; None uses the trainer's. You initialize your own modules.
         engine: executes losses and forward passes: "auto", "torch", "numpy", "compile" or "cuda_graph", see
             `trainkit.engine`. May be set between any two steps.
-        precision: of networks' products while they learn: "float32", "tf32" or "bf16", see `LearningPrecision`.
+        precision: of networks' products while they learn: "float32", rounded to "tf32" (on CUDA) or to "bf16".
             Parameters, losses, optimizer and acting are in float32. May be set between any two steps.
         auxiliary: a function or a module, (features [B, F], rows) -> [B], which is added to the loss of each row; the
             features are those of the encoder that learns from rewards. Parameters of a module are trained along.
@@ -226,7 +226,7 @@ class Policy(nn.Module):
         if isinstance(auxiliary, nn.Module):
             self._modules["auxiliary"] = auxiliary  # under the property's name, which no assignment replaces
         self._extras_spec: Mapping[str, ArraySpec] = {}
-        self._precision = LearningPrecision(self, precision, self.device)
+        self._precision = precision_for(self, precision, self.device)
         unread = vars(self).keys() - {"_auxiliary"} | {"_engine", "_ignored", "config"}
         self._ignored = frozenset(unread) | self.unwatched  # attributes that no loss reads
         self._use_engine(engine)
@@ -567,7 +567,7 @@ class Policy(nn.Module):
 
     @precision.setter
     def precision(self, precision: Precision) -> None:
-        before, self._precision = self._precision, LearningPrecision(self, precision, self.device)
+        before, self._precision = self._precision, precision_for(self, precision, self.device)
         try:
             self._use_engine(self._engine.wanted)
         except ConfigError:

@@ -27,7 +27,7 @@ from trainkit.core.data import (
     TransitionBatch,
     is_finite,
 )
-from trainkit.core.errors import Checks, ConfigError, check_flag
+from trainkit.core.errors import ConfigError, check_flag
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, mismatch
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
@@ -42,10 +42,10 @@ from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, 
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
 from trainkit.nets.recurrent import Recurrent
+from trainkit.policy.acting_copy import ActOn, Parts, acting_copy
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, best_action, pick
 from trainkit.policy.base import Policy, PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
-from trainkit.policy.cpu_copy import ActOn, CpuCopy, Parts
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
     EpsilonGreedy,
@@ -101,7 +101,7 @@ class DQNPolicy(Policy):
     part's own.
     """
 
-    unwatched: ClassVar[frozenset[str]] = frozenset({"_exploration", "_own_values", "_joint", "_cpu_copy"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_exploration", "_own_values", "_joint", "_acting_copy"})
     epsilon = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
@@ -130,9 +130,6 @@ class DQNPolicy(Policy):
         name = type(self).__name__
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
         self._memory = memory_for(name, (self.network,), sequences, Sequences(), self.auxiliary)
-        with Checks(name) as checks:
-            rule = ".act_on must be 'policy' for a recurrent network, whose state is not copied, got 'cpu'"
-            checks.require(self.state_size == 0 or act_on == "policy", rule)
         self.value: Value = ExpectedValue() if value is None else own_tensors(value)
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))
@@ -166,7 +163,8 @@ class DQNPolicy(Policy):
             self._learning.watched = support.clipped
         self._is_ours = type(self).action_values is DQNPolicy.action_values  # else `act` follows the subclass's
         can_copy = self._is_ours and type(self)._q_values is DQNPolicy._q_values
-        self._cpu_copy = CpuCopy.wanted(name, act_on, self.device, can_copy=can_copy)
+        how = {"can_copy": can_copy, "state_size": self.state_size}
+        self._acting_copy = acting_copy(name, act_on, self.device, **how)
         self.eval()
 
     @classmethod
@@ -321,9 +319,9 @@ class DQNPolicy(Policy):
         self.enter(training=False)
         n_noise = self.network.noise_size if explore else 0
         draw = partial(sample_noise, len(tree.first_leaf(obs)), n_noise, self.generator) if n_noise else None
-        if self._cpu_copy is not None and self._cpu_copy.supports(self._acting_parts):
+        if self._acting_copy is not None and self._acting_copy.supports(self._acting_parts):
             noise = None if draw is None else draw()
-            return self._cpu_copy.action_values(obs, noise, n_updates=self.n_updates), {}
+            return self._acting_copy.action_values(obs, noise, n_updates=self.n_updates), {}
         results = self._engine.call("q_values", self._q_values, (obs, state, None), draw=draw)
         return results["q_values"], results
 
@@ -522,8 +520,8 @@ class DQNPolicy(Policy):
                 f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}",
                 lambda: rows.reduce(self.loss(rows)),
             )
-        if self._cpu_copy is not None:
-            self._cpu_copy.check(name, self._acting_parts, blank, n_updates=self.n_updates)
+        if self._acting_copy is not None:
+            self._acting_copy.check(name, self._acting_parts, blank, n_updates=self.n_updates)
 
 
 def default_network(

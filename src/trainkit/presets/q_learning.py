@@ -23,8 +23,8 @@ from trainkit.policy import (
     MunchausenBackup,
     SoftQ,
 )
+from trainkit.policy.acting_copy import ActOn
 from trainkit.policy.backups import Backup
-from trainkit.policy.cpu_copy import ActOn
 from trainkit.policy.exploration import Exploration
 from trainkit.presets.base import (
     ACTION_VALUE_NEEDS,

@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import MASKED, PARTS, Spaces, batch_of, made, observations, small_net
-from tests.helpers.numpy_passes import note_numpy_passes
 from trainkit import CategoricalValue, DQNPolicy, QuantileValue
 from trainkit.core import tree
-from trainkit.extensions.numpy_engine import numpy_function
+from trainkit.extensions.cuda import cpu_copy
+from trainkit.extensions.cuda.cpu_copy import CpuCopy
 from trainkit.nets import QNetwork
-from trainkit.policy import cpu_copy
-from trainkit.policy.cpu_copy import CpuCopy, Parts
+from trainkit.policy.acting_copy import Parts
 
 IMAGES = spaces.Box(0, 255, (2, 36, 37), np.uint8)
 NESTED = spaces.Dict({"place": spaces.Discrete(3), "speed": spaces.Box(-1, 1, (2,), np.float32)})
@@ -273,17 +272,6 @@ def test_what_is_replaced_is_copied_anew(change: Callable[..., None], copies: di
     answer(own, policy, obs)
     answer(own, policy, obs)
     assert copies["made"] == 2
-
-
-def test_a_small_network_is_asked_in_numpy_and_a_large_one_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[int] = []
-    note_numpy_passes(monkeypatch, lambda: passes.append(1))
-    answer(CpuCopy(), made(), batch_of(3).obs)
-    assert passes
-    passes.clear()
-    monkeypatch.setattr(numpy_function, "MOST_MULTIPLICATIONS", 100)
-    answer(CpuCopy(), made(), batch_of(3).obs)
-    assert not passes
 
 
 # ---- whose it is ----

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import trainkit as tk
+from tests.extensions.cuda.test_cpu_copy import IMAGES
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, small_net
-from tests.policy.test_cpu_copy import IMAGES
-from trainkit.policy.cpu_copy import ActOn, CpuCopy
+from trainkit.extensions.cuda.cpu_copy import CpuCopy
+from trainkit.policy.acting_copy import ActOn, acting_copy
 
 CUDA = torch.device("cuda")
 KINDS = [
@@ -34,7 +35,7 @@ def plain(space: Any = None, **options: Any) -> tk.DQNPolicy:
 def copied(space: Any = None, **options: Any) -> tk.DQNPolicy:
     """Make a policy that acts by a copy, as on CUDA."""
     policy = plain(space, **options)
-    policy._cpu_copy = CpuCopy.wanted("DQNPolicy", "cpu", CUDA, can_copy=True)
+    policy._acting_copy = acting_copy("DQNPolicy", "cpu", CUDA, can_copy=True, state_size=0)
     return policy
 
 
@@ -114,14 +115,14 @@ def test_who_saved_it_says_nothing_of_where_it_acted(tmp_path: Path) -> None:
     assert policy.config is not None
     assert "act_on" not in policy.config["arguments"]
     loaded = tk.load_policy(policy.save(tmp_path / "saved"), device="cpu")
-    assert loaded._cpu_copy is None
+    assert loaded._acting_copy is None
 
 
 def test_a_run_is_the_same_run() -> None:
     def run(act_on: ActOn) -> Any:
         envs, tests = (tk.make_envs("CartPole-v1", n, seed=n) for n in (2, 3))
         policy = tk.DQNPolicy.for_envs(envs, hidden=(16,), double=True, normalize_obs=True, device="cpu")
-        policy._cpu_copy = CpuCopy.wanted("DQNPolicy", act_on, CUDA, can_copy=True)
+        policy._acting_copy = acting_copy("DQNPolicy", act_on, CUDA, can_copy=True, state_size=0)
         trainer = tk.OffpolicyTrainer(
             policy,
             tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(500)),
@@ -156,11 +157,11 @@ def test_acting_whose_hooks_wait_stays_where_they_are() -> None:
 
 @pytest.mark.parametrize("act_on", ["policy", "cpu"])
 def test_a_policy_on_the_cpu_acts_there_without_a_copy(act_on: ActOn) -> None:
-    assert made(act_on=act_on)._cpu_copy is None
+    assert made(act_on=act_on)._acting_copy is None
 
 
 def test_the_default_on_cuda_is_to_act_there() -> None:
-    assert CpuCopy.wanted("DQNPolicy", "policy", CUDA, can_copy=True) is None
+    assert acting_copy("DQNPolicy", "policy", CUDA, can_copy=True, state_size=0) is None
 
 
 @pytest.mark.parametrize("wanted", ["gpu", None, 1, True, ["cpu"]])
@@ -205,7 +206,7 @@ class Uncopied(nn.Module):
 def test_a_network_whose_copy_cannot_answer_is_refused_when_it_is_bound() -> None:
     policy = tk.DQNPolicy(Uncopied(), device="cpu")
     policy.target_network = policy.network  # type: ignore[assignment]  # the other copy is not of interest
-    policy._cpu_copy = CpuCopy()
+    policy._acting_copy = CpuCopy()
     refusal = r"act_on needs a network .* leave act_on out. RuntimeError: these weights are on cuda"
     for _ in range(2):
         with pytest.raises(tk.ConfigError, match=refusal):
@@ -227,7 +228,7 @@ class Hidden(nn.Module):
 @pytest.mark.parametrize("number", [torch.tensor(1.0), np.ones(1, np.float32)])
 def test_what_may_change_unseen_is_not_copied_and_told(number: Any, caplog: pytest.LogCaptureFixture) -> None:
     policy = tk.DQNPolicy(Hidden(number), device="cpu", exploration=tk.Greedy())
-    policy._cpu_copy = CpuCopy()
+    policy._acting_copy = CpuCopy()
     policy.check_spaces(*Spaces())
     assert "parts with hooks are not copied" in caplog.text
     obs = batch_of(3).obs
@@ -238,9 +239,9 @@ def test_what_may_change_unseen_is_not_copied_and_told(number: Any, caplog: pyte
 
 def test_a_plain_number_is_seen_when_it_is_replaced() -> None:
     policy = tk.DQNPolicy(Hidden(1.0), device="cpu", exploration=tk.Greedy())
-    policy._cpu_copy = CpuCopy()
+    policy._acting_copy = CpuCopy()
     obs = batch_of(3).obs
     before = policy.action_values(obs)
-    assert policy._cpu_copy._copy is not None
+    assert policy._acting_copy._copy is not None
     policy.network.module.number = 10.0  # type: ignore[union-attr]  # of our network
     np.testing.assert_allclose(policy.action_values(obs), 10 * before, rtol=1e-5)

@@ -8,7 +8,7 @@ import copy
 import logging
 from operator import is_
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,22 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core.data import Obs
-from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.errors import ConfigError
 from trainkit.engine.changes import Changes
 from trainkit.engine.engine import engine_for
 from trainkit.engine.loss import legal_mask
 from trainkit.nets.networks import Prediction, RandomInputs
+from trainkit.policy.acting_copy import Parts
 from trainkit.policy.values import DrawnFractions, Value
 
 _log = logging.getLogger(__name__)
 
-ActOn = Literal["policy", "cpu"]
 _CPU = torch.device("cpu")
 _TABLES = frozenset(vars(nn.Module()))  # torch's own
 _PLAIN = bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size
 _FIXED = (*_PLAIN, type, FunctionType, BuiltinFunctionType)  # immutable
-
-Parts = tuple[nn.Module, nn.Module, Value]  # preprocess, network, value
 
 
 def predict(preprocess: nn.Module, network: nn.Module, value: Value, obs: Any, noise: Tensor | None) -> Prediction:
@@ -64,22 +62,6 @@ class CpuCopy:
     def __init__(self) -> None:
         self._original: _Original | None = None
         self._copy: _Copy | None = None
-
-    @classmethod
-    def wanted(cls, subject: str, act_on: ActOn, device: torch.device, *, can_copy: bool) -> "CpuCopy | None":
-        """Return a copy to act with; None if the policy acts itself, as on the CPU.
-
-        Args:
-            subject: the policy's class, for errors.
-            act_on: "policy" or "cpu".
-            device: where the policy is.
-            can_copy: whether the policy acts as a copy does.
-        """
-        with Checks(subject) as checks:
-            if checks.one_of("act_on", act_on, ["policy", "cpu"]) and act_on != "policy":
-                rule = f".act_on must be 'policy', got {act_on!r}: it has its own action_values, which are not copied"
-                checks.require(can_copy, rule)
-        return None if act_on == "policy" or device.type == "cpu" else cls()
 
     def check(self, subject: str, parts: Parts, blank: Obs, *, n_updates: int) -> None:
         """Call the copy with a blank observation [1, ...]; warn if these parts are not copied.
@@ -129,6 +111,11 @@ class CpuCopy:
     def __getstate__(self) -> dict[str, None]:
         """Leave out the copy, as a copied owner has other parts."""
         return dict.fromkeys(vars(self))
+
+
+def copy_for(device: torch.device) -> CpuCopy | None:
+    """Return a copy to act with for a policy on a device; None if the policy acts itself, as on the CPU."""
+    return None if device.type == "cpu" else CpuCopy()
 
 
 class _Original:
