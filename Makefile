@@ -37,8 +37,8 @@ test-slow: $(READY)  ## run the slow tests: learning, soak, long random programs
 	@$(BIN)/python $(PIP) -c constraints.txt -e '.[docs,mujoco,notebooks,tune]'
 	@$(BIN)/pytest -m 'slow and not gpu' --timeout=3600
 
-test-torch: .torch/$(VERSION)/.ready  ## run the engine's and policies' tests with another torch: make test-torch VERSION=2.10.0
-	@.torch/$(VERSION)/bin/python -m pytest -q tests/engine tests/policy
+test-torch: .torch/$(VERSION)/.ready  ## run the tests of engines and policies with another torch: make test-torch VERSION=2.10.0
+	@.torch/$(VERSION)/bin/python -m pytest -q tests/engine tests/policy tests/extensions/numpy_engine tests/extensions/compile tests/extensions/cuda
 
 test-gpu: $(READY)  ## run the tests that need a CUDA device
 	@$(BIN)/pytest -m gpu --timeout=600
