@@ -100,7 +100,7 @@ def accelerator(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture(autouse=True)
 def no_trainer_of_another_test_handles_signals() -> None:
     """Restore the default handlers: a second SIGTERM passed on to a trainer that is not collected ends the process."""
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in {signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}:  # Windows has no SIGUSR1
         signal.signal(number, signal.SIG_DFL)
 
 
