@@ -38,6 +38,7 @@ from benchmarks.provenance import code_commit, measured_at
 from benchmarks.quiet import quiet_machine
 from trainkit.core.files import load_state
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess
+from trainkit.extensions.actors.actor_runner import Where
 from trainkit.extensions.ranks.ranks import Ranks
 
 PAGE = Path(__file__).parent / "results" / "scaling.md"
@@ -196,10 +197,10 @@ class Echo:
         return message
 
 
-def two_messages(backend: str) -> float:
+def two_messages(where: Where) -> float:
     """Return the seconds of a message to each of two actors that do nothing, and of their answers."""
     message = pickle.dumps(bytes(338))  # the size of an answer
-    if backend == "ray":
+    if where == "ray":
         import ray  # optional
 
         handles = [ray.remote(num_cpus=1)(Echo).remote() for _ in range(2)]
@@ -239,17 +240,16 @@ def vector_step(make: Callable[[], Any], n_envs: int, n_steps: int, **where: Any
 
 def actors() -> list[Row]:
     """Time environments in actors."""
-    wheres: dict[str, dict[str, Any]] = {"processes": {"backend": "process", "actors": 2}}
-    if HAS_RAY:
-        wheres["Ray"] = {"backend": "ray", "actors": 2}
+    wheres: dict[str, Where] = {"processes": "processes"} | ({"Ray": "ray"} if HAS_RAY else {})
     sleeping = partial(Idle, SLEEP_S)
     one, bits = vector_step(sleeping, 8, 160)
     idle, idle_collector = idle_step(), vector_step(Idle, 8, 3_200)[0]
     rows: list[Row] = []
     of_fragments: set[str] = set()
     for name, where in wheres.items():
-        two, theirs = vector_step(sleeping, 8, 160, **where)
-        seconds = idle_step(**where)
+        plain, in_fragments = tk.envs.Actors(2, where=where), tk.envs.Actors(2, where=where, fragment=FRAGMENT)
+        two, theirs = vector_step(sleeping, 8, 160, backend=plain)
+        seconds = idle_step(backend=plain)
         same = "equal bits" if theirs == bits else "other bits"
         rows += [
             (f"8 environments of 5 ms in 2 actors, {name}", f"{one / two:.2f} x, {same}", ">= 1.8 x, equal bits"),
@@ -260,13 +260,13 @@ def actors() -> list[Row]:
             ),
             (
                 f"of which two messages to actors that do nothing, {name}",
-                f"{1e3 * two_messages(where['backend']):.2f} ms",
+                f"{1e3 * two_messages(where):.2f} ms",
                 "",
             ),
         ]
-        alone, theirs = vector_step(sleeping, 8, 160, fragment=FRAGMENT, **where)
+        alone, theirs = vector_step(sleeping, 8, 160, backend=in_fragments)
         of_fragments.add(theirs)
-        seconds, _ = vector_step(Idle, 8, 3_200, fragment=FRAGMENT, **where)
+        seconds, _ = vector_step(Idle, 8, 3_200, backend=in_fragments)
         rows += [
             (f"8 environments of 5 ms in 2 actors, {name}, fragments of {FRAGMENT}", f"{one / alone:.2f} x", ""),
             (

@@ -332,7 +332,7 @@ OFFPOLICY: dict[str, Make] = {
     "dqn-overlap": q_learner(trainer=OVERLAP),
     "dqn-episodes": q_learner(trainer={"episode_per_collect": 2, "update_per_step": None, "training_intensity": 16}),
     "dqn-async-overlap": q_learner(envs={"backend": "async"}, trainer=OVERLAP),
-    "dqn-actors": q_learner(envs={"backend": "process", "actors": 2}),
+    "dqn-actors": q_learner(envs={"backend": tk.envs.Actors(2)}),
     "dqn-mixed": q_learner(buffer=lambda: mixed(prioritized())),
     # structured spaces and processors
     "dqn-nested-choices": q_learner(space=NESTED_CHOICES, form="dict"),
@@ -361,7 +361,7 @@ ONPOLICY: dict[str, Make] = {
     "ppo-hybrid-target-kl": onpolicy(tk.PPOPolicy, space=HYBRID, form="dict", target_kl=0.02),
     "ppo-critic-only": onpolicy(tk.PPOPolicy, form="dict", critic_only=["noise"]),
     "ppo-async": onpolicy(tk.PPOPolicy, envs={"backend": "async"}),
-    "ppo-fragments": onpolicy(tk.PPOPolicy, envs={"backend": "process", "actors": 2, "fragment": 4}),
+    "ppo-fragments": onpolicy(tk.PPOPolicy, envs={"backend": tk.envs.Actors(2, fragment=4)}),
     "ppo-processors": onpolicy(tk.PPOPolicy, rows=PROCESSED),
     "ppo-lstm": onpolicy(tk.PPOPolicy, form="masked", recurrent="lstm", sequences=ROLLED),
     "ppo-gru-shared-box": onpolicy(

@@ -549,7 +549,7 @@ RUNS: dict[Any, list[Run]] = {
         made_envs(in_context),
         made_envs(Pictures),
         made_envs(wrappers=(FailsTwice,), on_error="restart", restart_delay_s=0.0),
-        made_envs(backend="process", actors=1),
+        made_envs(backend=tk.envs.Actors(1)),
         made_envs(backend="async"),
     ],
     tk.envs.PreviousStep: [processed],
@@ -672,7 +672,7 @@ def tried_options(constructor: Any) -> list[str]:
 
 
 # The same results in another way, or after another time: the tests of their packages look at it.
-UNTRIED = {"channels_last", "act_on", "frames", "actors", "restart_delay_s", "step_timeout_s"}
+UNTRIED = {"channels_last", "act_on", "frames", "restart_delay_s", "step_timeout_s"}
 
 
 def values_of(option: str, annotation: Any, current: list[Any]) -> list[Any]:

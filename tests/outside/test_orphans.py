@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, and the 
 LIMIT_S = 2.0
 KINDS = {
     "workers": 'envs = tk.make_envs("CartPole-v1", 2, backend="async", seed=1)\nenvs.reset(seed=1)',
-    "actors": 'envs = tk.make_envs("CartPole-v1", 2, backend="process", actors=2, seed=1)\nenvs.reset(seed=1)',
+    "actors": 'envs = tk.make_envs("CartPole-v1", 2, backend=tk.envs.Actors(2), seed=1)\nenvs.reset(seed=1)',
     "fragment actors": """
-envs = tk.make_envs("CartPole-v1", 2, backend="process", actors=2, fragment=8, seed=1)
+envs = tk.make_envs("CartPole-v1", 2, backend=tk.envs.Actors(2, fragment=8), seed=1)
 policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1)
 tk.Collector(policy, envs, tk.ReplayBuffer(100)).collect(n_step=16)
 """,

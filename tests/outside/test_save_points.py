@@ -100,7 +100,7 @@ def two_policies(callbacks: Any, **options: Any) -> tk.Trainer:
 
 
 def fragments(callbacks: Any, **options: Any) -> tk.Trainer:
-    envs = tk.make_envs("CartPole-v1", 2, backend="process", actors=1, fragment=4, lag=1, seed=3)
+    envs = tk.make_envs("CartPole-v1", 2, backend=tk.envs.Actors(1, fragment=4, lag=1), seed=3)
     policy = tk.DQNPolicy.for_envs(envs, hidden=(4,), normalize_obs=True, device="cpu")
     train = tk.Collector(policy, envs, tk.ReplayBuffer(400))
     own: dict[str, Any] = {"max_epoch": 3, "step_per_epoch": 40, "batch_size": 8, "update_per_step": 0.25}

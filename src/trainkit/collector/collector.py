@@ -16,7 +16,6 @@ from trainkit.collector.collect_request import CollectOptions, EpisodeQuota, Quo
 from trainkit.collector.columns import ExtraColumns
 from trainkit.collector.episodes import Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
-from trainkit.collector.fragment_behavior import FragmentBehavior
 from trainkit.collector.kept_rows import CollectedRows, OpenRows
 from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import seeding, tree, user_code
@@ -112,6 +111,8 @@ class Collector:
         overlap: called once in every vector step when set, where possible (processes, ale-py) while environments
             step, and so without calling them. Its exceptions are raised when they have stepped; the step is stored
             when `resume` has called it again, for the rest.
+        most_updates: set by a trainer: returns the most updates that collects may call for up to the one that reaches a
+            number of rows, counted from the start of the current one; None: not known.
         recorders: receive every transition and every cut, with or without a buffer.
         events: receives every event in the life of an episode, when set; after an exception of it everything is
             whole, too.
@@ -143,8 +144,8 @@ class Collector:
         self._policy = policy
         self._policy_use = PolicyUse(policy)
         self._rows_per_step = envs.n_agents if count_steps_by == "env_steps" else 1  # at most; of one environment
-        self._behavior = _behavior_of(policy, envs, in_evaluation=buffer is None, rows_per_step=self._rows_per_step)
         self._envs = envs
+        self._behavior = self._behavior_for(policy, in_evaluation=buffer is None)
         envs.ownership.claim(self)
         if buffer is not None:
             self._bind(buffer)
@@ -155,6 +156,7 @@ class Collector:
         self.between_steps: Callable[[], None] | None = None
         self.interrupt: Callable[[], None] | None = None
         self.overlap: Callable[[], None] | None = None
+        self.most_updates: Callable[[int], int] | None = None
         self._current_overlap: Overlap | None = None
         self.recorders: list[Recorder] = []
         self.events: EpisodeEvents | None = None
@@ -171,11 +173,15 @@ class Collector:
         self._options = CollectOptions()
         self._tally = Tally()
         self._is_interrupted = False
-        if isinstance(self._behavior, FragmentBehavior):
-            own = weakref.proxy(self)
-            self._behavior.n_left = lambda: own.n_vector_steps_left
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
+
+    def _behavior_for(self, policy: ActingPolicy, *, in_evaluation: bool) -> BehaviorPolicy:
+        """Return what acts for a policy in the environments."""
+        envs = self._envs
+        elsewhere = None if in_evaluation else envs.behavior(policy, weakref.proxy(self))
+        own = policy.behavior_for(envs, in_evaluation=in_evaluation, rows_per_step=self._rows_per_step)
+        return elsewhere or own or SingleBehavior(policy, envs.n, envs.action_space)
 
     def _bind(self, buffer: RowStore) -> None:
         """Have the buffer allocate memory for the rows; release the environments if it cannot."""
@@ -296,23 +302,23 @@ class Collector:
         is_open = self._is_interrupted and isinstance(self._quota, StepQuota)
         return -(-self._quota.n_left * self._rows_per_step // self._envs.n) if is_open else 0
 
-    @property
-    def plays_fragments(self) -> bool:
-        """Whether actors choose the actions, by copies of the policy: `make_envs(fragment=, lag=)`."""
-        return isinstance(self._behavior, FragmentBehavior)
+    def most_updates_before(self, n_steps: int) -> int | None:
+        """Return the most updates that may be performed before the last of the next n vector steps is stored.
 
-    def allow_lag(self, max_updates: Callable[[int], int] | None) -> None:
-        """Let actors play ahead over the ends of collects, as `make_envs(lag=)` allows.
-
-        Args:
-            max_updates: returns the most updates that collects may call for up to the one that reaches this number of
-                rows, counted from the start of the current one; None: unknown, so that none plays further than it.
+        None where that is not known; the next one is that of the current collect.
         """
-        if isinstance(self._behavior, FragmentBehavior):
-            self._behavior.max_updates = None
-        if isinstance(self._behavior, FragmentBehavior) and max_updates is not None:
-            own, rows = weakref.proxy(self), self._envs.n
-            self._behavior.max_updates = lambda n_steps: max_updates(own._tally.n_step + (n_steps - 1) * rows)
+        rows = self._tally.n_step + (n_steps - 1) * self._envs.n
+        return None if self.most_updates is None else self.most_updates(rows)
+
+    @property
+    def acts_here(self) -> bool:
+        """Whether each action is chosen here, when it is to be sent; else it may have been elsewhere, and before."""
+        return self._behavior.acts_here
+
+    @property
+    def max_lag(self) -> int:
+        """The updates that the weights which act may be behind when a row is stored."""
+        return self._behavior.max_lag
 
     @property
     def is_mid_step(self) -> bool:
@@ -890,19 +896,6 @@ class Collector:
             )
         if self.events is not None and state["events"]:
             self.events.load_state_dict(state["events"], self._envs.obs)
-
-
-def _behavior_of(policy: ActingPolicy, envs: Envs, *, in_evaluation: bool, rows_per_step: int) -> BehaviorPolicy:
-    """Return what acts for a policy in a collector's environments."""
-    behavior = policy.behavior_for(envs, in_evaluation=in_evaluation, rows_per_step=rows_per_step)
-    if behavior is not None:
-        return behavior
-    play_alone = envs.config is not None and envs.config.processes.play_alone
-    return (
-        FragmentBehavior(policy, envs)
-        if play_alone and not in_evaluation
-        else SingleBehavior(policy, envs.n, envs.action_space)
-    )
 
 
 def _is_saved(state: Any) -> bool:

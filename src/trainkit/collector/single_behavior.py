@@ -25,6 +25,9 @@ class SingleBehavior:
         normal: the policy, where it may draw actions from normal distributions.
     """
 
+    acts_here = True
+    max_lag = 0
+
     def __init__(self, policy: ActingPolicy, n_envs: int, action_space: Space[Any]) -> None:
         self.acts: Any = self
         self.normal = policy if isinstance(policy, HasActionStd) else None

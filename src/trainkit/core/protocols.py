@@ -155,6 +155,27 @@ class Games(EnvSpaces, Protocol):
         ...
 
 
+class OngoingCollect(Protocol):
+    """A collector, as a behavior policy sees it that acts ahead."""
+
+    @property
+    def envs(self) -> Any:
+        """The `Envs`."""
+        ...
+
+    @property
+    def n_vector_steps_left(self) -> int:
+        """Vector steps left in the current collect, with this one; 0 where that is open."""
+        ...
+
+    def most_updates_before(self, n_steps: int) -> int | None:
+        """Return the most updates that may be performed before the last of the next n vector steps is stored.
+
+        None where that is not known; the next one is that of the current collect.
+        """
+        ...
+
+
 class BehaviorPolicy(Protocol):
     """The behavior policy of one collector: what acts in its environments, and which policy controls each row."""
 
@@ -166,6 +187,16 @@ class BehaviorPolicy(Protocol):
     @property
     def normal(self) -> "HasActionStd | None":
         """The policy, where it is one and may draw actions from normal distributions."""
+        ...
+
+    @property
+    def acts_here(self) -> bool:
+        """Whether each action is chosen here, when it is to be sent; else it may have been elsewhere, and before."""
+        ...
+
+    @property
+    def max_lag(self) -> int:
+        """The updates that the weights which act may be behind when a row is stored."""
         ...
 
     @property
@@ -468,11 +499,6 @@ class CollectedEnvs(EnvSpaces, Protocol):
         ...
 
     @property
-    def max_lag(self) -> int:
-        """The updates that the weights which act may be behind."""
-        ...
-
-    @property
     def takes_options(self) -> bool:
         """Whether a reset of one of them passes its options on."""
         ...
@@ -495,6 +521,11 @@ class StepCollector(Stateful, Seedable, Protocol):
     @property
     def envs(self) -> CollectedEnvs:
         """The environments."""
+        ...
+
+    @property
+    def max_lag(self) -> int:
+        """The updates that the weights which act may be behind when a row is stored."""
         ...
 
     @property

@@ -9,6 +9,7 @@ from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
 from trainkit.envs.game_state import ObserveState
 from trainkit.envs.make import make_envs
+from trainkit.extensions.actors.actors import Actors
 from trainkit.extensions.processors.processors import (
     AgentId,
     DiscretizeActions,
@@ -22,6 +23,7 @@ from trainkit.extensions.processors.processors import (
 
 __all__ = [
     "ActionStructure",
+    "Actors",
     "AgentId",
     "DiscretizeActions",
     "EnvContext",

@@ -59,6 +59,8 @@ class GamesBackend(HasEnvironments):
 
     takes_options = seeds_episodes = True
 
+    runner: Runner
+
     def __init__(self, runner: Runner, kept_infos: Sequence[str] = ()) -> None:
         self.runner, self._kept_infos = runner, kept_infos
         with contextlib.ExitStack() as unfinished:

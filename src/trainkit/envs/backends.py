@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import Obs
-from trainkit.core.errors import CheckpointError, ConfigError, EnvError
-from trainkit.core.protocols import EnvSpaces
+from trainkit.core.errors import CheckpointError, Checks, ConfigError, EnvError
+from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, EnvSpaces, OngoingCollect
 from trainkit.core.stats import Summary
 
 Ids = NDArray[np.intp]
@@ -216,6 +216,23 @@ class Runner(Protocol):
         ...
 
 
+@runtime_checkable
+class RunsEnvs(Protocol):
+    """What runs environments elsewhere than `sync` and `process` do, for `make_envs(backend=)`."""
+
+    def check(self, checks: Checks, n_envs: int) -> None:
+        """Note what cannot work with this number of environments or games."""
+        ...
+
+    def run(self, factories: Sequence[Callable[[], Any]], timeout_s: float | None) -> Runner:
+        """Make an environment or game by each factory; `timeout_s` is the time for a step or reset, None: no limit."""
+        ...
+
+    def behavior(self, policy: ActingPolicy, collect: OngoingCollect) -> BehaviorPolicy | None:
+        """Return what acts for the policy that learns from these environments; None where the policy does."""
+        ...
+
+
 Players = Callable[[Ids], list[str]]  # the names of the policies that control rows [K]
 
 
@@ -319,6 +336,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def runner(self) -> Runner | None:
+        """What runs the single environments, or games; None of a vector environment."""
+        ...
+
+    @property
     def environments(self) -> "Backend":
         """The backend that has the environments: this one, or the innermost that it stands around."""
         ...
@@ -331,6 +353,7 @@ class HasEnvironments:
     source = ""
     may_lose_episodes = False
     lost = NOTHING_LOST
+    runner: Any = None  # of single environments or games
 
     @cached_property
     def spent(self) -> Spent:
@@ -385,6 +408,10 @@ class AroundBackend:
     @property
     def in_flight(self) -> Ids:
         return self.inner.in_flight
+
+    @property
+    def runner(self) -> Runner | None:
+        return self.inner.runner
 
     @property
     def environments(self) -> Backend:

@@ -16,13 +16,12 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.joint_spaces import AgentView
+from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, OngoingCollect
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
-from trainkit.envs.actors import Actor, ActorRunner
-from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Lost, Options, Players, RawStep, Work
+from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Lost, Options, Players, RawStep, Runner, Work
 from trainkit.envs.ownership import Ownership, Use, for_owner
 from trainkit.envs.recovery import PlayedActions, differences
-from trainkit.envs.single import SingleBackend
 from trainkit.envs.validation import ActionValidator, StepValidator, Where, check_rendered
 
 if TYPE_CHECKING:
@@ -332,16 +331,13 @@ class Envs:
             self.ownership.leave(use)
 
     @property
-    def max_lag(self) -> int:
-        """The updates that the policies of actors may be behind, `make_envs(lag=)`."""
-        return 0 if self.config is None else self.config.processes.lag
+    def runner(self) -> Runner | None:
+        """What runs the single environments, or games; None of a vector environment."""
+        return self._backend.runner
 
-    @property
-    def actors(self) -> Sequence[Actor]:
-        """The actors, each with a group of environments in their order; empty where others run them."""
-        environments = self._backend.environments
-        runner = environments.runner if isinstance(environments, SingleBackend) else None
-        return runner.actors if isinstance(runner, ActorRunner) else ()
+    def behavior(self, policy: ActingPolicy, collect: OngoingCollect) -> BehaviorPolicy | None:
+        """Return what acts for the policy that learns from them, where they are run by what may act itself; or None."""
+        return None if self.config is None else self.config.processes.behavior(policy, collect)
 
     def take_metrics(self) -> dict[str, Summary]:
         """Return what the backend logged since the last call, by name."""

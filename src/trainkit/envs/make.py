@@ -16,11 +16,10 @@ from gymnasium.vector import VectorEnv
 from trainkit.core.config import flatten
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extensions import table
-from trainkit.core.protocols import EnvSpaces
+from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, EnvSpaces, OngoingCollect
 from trainkit.core.signatures import checked
-from trainkit.envs.actors import ActorRunner
 from trainkit.envs.agents import GamesBackend
-from trainkit.envs.backends import Backend, Runner, StandsAround
+from trainkit.envs.backends import Backend, Runner, RunsEnvs, StandsAround
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import (
     VECTOR_REMEDY,
@@ -49,10 +48,7 @@ def make_envs(
     n: int = 1,
     *,
     seed: int | None = None,
-    backend: Literal["sync", "async", "process", "ray", "vector"] = "sync",
-    actors: int | None = None,
-    fragment: int = 1,
-    lag: int = 0,
+    backend: Literal["sync", "async", "vector"] | RunsEnvs = "sync",
     stack: int = 1,
     mask_key: str | None = None,
     lives_key: str | None = None,
@@ -80,13 +76,8 @@ def make_envs(
             factories, or a gymnasium vector environment; or what an extension makes one of, such as a simulator.
         n: number of environments, or of games of several agents; a list or a vector environment has its own.
         seed: root of the seeds of all episodes, by (root, environment, episode); None: the trainer's.
-        backend: "sync" steps in this process, "async" in a process each, "process" and "ray" in actors, "vector" uses
-            the id's own vector environment.
-        actors: of the backends "process" and "ray": processes of this machine, or actors of a Ray cluster, each with
-            n / actors environments that it steps one after the other.
-        fragment: vector steps that an actor plays for one message, by a copy of the policy on the CPU; 1: the collector
-            chooses all actions. A fragment ends with its collect, unless `lag` allows more.
-        lag: updates that an actor's policy may be behind when a row of it is stored; actors play ahead as far.
+        backend: "sync" steps in this process, "async" in a process each, "vector" uses the id's own vector environment;
+            or what runs them otherwise, such as `envs.Actors(4)`.
         stack: frames per observation, on a new first axis; the buffer stores single frames.
         mask_key: info with the legal actions; not needed if the observation has a leaf "action_mask".
         lives_key: info with the number of lives; losing one terminates the learner's episode, not the game.
@@ -103,10 +94,10 @@ def make_envs(
         max_restarts: of one environment in a row; an episode that ends normally resets the count.
         restart_delay_s: before the second restart in a row, doubled for each that follows, 30 s at most.
         failed_episodes: "drop" removes the rows of an episode that failed, "cut" keeps them as truncated by a reset.
-        step_timeout_s: time for a step or reset of an "async" environment, or of an actor, before it is killed; None:
-            no limit.
+        step_timeout_s: time for a step or reset of an environment in another process before that is killed; None: no
+            limit.
         wait_num: a step returns as soon as this many "async" environments have answered; None: when all have.
-        environment_variables: set in the process of each "async" environment, or actor, before it is made.
+        environment_variables: set in the other process of each environment before it is made.
     """
     config = EnvsConfig(
         spec=resolved(spec),
@@ -115,7 +106,7 @@ def make_envs(
         rows=RowOptions(stack, mask_key, lives_key, soft_horizon),
         single=EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env),
         processors=processors,
-        processes=ProcessOptions(backend, actors, fragment, lag, step_timeout_s, wait_num, environment_variables or {}),
+        processes=ProcessOptions(backend, step_timeout_s, wait_num, environment_variables or {}),
         failures=FailureOptions(on_error, max_restarts, restart_delay_s, failed_episodes),
         in_evaluation=in_evaluation,
     )
@@ -179,23 +170,22 @@ class RowOptions:
 class ProcessOptions:
     """Where environments run; the fields are as in `make_envs`."""
 
-    backend: str
-    actors: int | None
-    fragment: int
-    lag: int
+    backend: str | RunsEnvs
     step_timeout_s: float | None
     wait_num: int | None
     environment_variables: Mapping[str, str]
 
     def check(self, checks: Checks, n_envs: int, *, is_made: bool) -> None:
         """Note what cannot work; environments that are made already have no process of their own."""
-        checks.one_of("backend", self.backend, ["sync", "async", "process", "ray", "vector"])
-        self._check_actors(checks, n_envs, is_made=is_made)
-        for name, value, low in (("fragment", self.fragment, 1), ("lag", self.lag, 0)):
-            if checks.integer(name, value, low=low) and value != low:
-                rule = f".{name} {value} is for actors, which have a copy of the policy: give actors= and their backend"
-                checks.require(self.actors is not None, rule)
-        has_processes = self.backend in ("async", "process", "ray") and not is_made
+        if isinstance(self.backend, str):
+            checks.one_of("backend", self.backend, ["sync", "async", "vector"])
+        else:
+            rule = f".backend {self.backend!r} runs environments that it makes: give their id, class or factory"
+            checks.require(not is_made, rule)
+            is_one = not isinstance(self.backend, type)
+            if checks.require(is_one, f".backend must be an object, got the class {self.backend!r}: call it"):
+                self.backend.check(checks, n_envs)
+        has_processes = self.backend not in ("sync", "vector") and not is_made
         if self.step_timeout_s is not None:
             checks.number("step_timeout_s", self.step_timeout_s, low=0, above_low=True)
             rule = '.step_timeout_s can end a process, not what runs in this one: use backend="async"'
@@ -214,24 +204,9 @@ class ProcessOptions:
             )
             checks.require(is_text, f".environment_variables must be a dict of strings, got {given!r}")
 
-    def _check_actors(self, checks: Checks, n_envs: int, *, is_made: bool) -> None:
-        """Note a wrong number of actors, which two of the backends need."""
-        actors, backend, has_actors = self.actors, self.backend, self.backend in ("process", "ray")
-        if actors is None:
-            rule = f".backend {backend!r} needs actors=, the number of processes that share n"
-            checks.require(not has_actors, rule)
-            return
-        rule = (
-            f'.actors are processes with environments that they make: use backend="process" or "ray", got {backend!r}'
-        )
-        if checks.integer("actors", actors, low=1) and checks.require(has_actors and not is_made, rule):
-            rule = f".actors {actors} is larger than the number of environments, {n_envs}: lower it"
-            checks.require(actors <= n_envs, rule)
-
-    @property
-    def play_alone(self) -> bool:
-        """Whether actors play by a copy of the policy."""
-        return self.fragment > 1 or self.lag > 0
+    def behavior(self, policy: ActingPolicy, collect: OngoingCollect) -> BehaviorPolicy | None:
+        """Return what `Envs.behavior` does."""
+        return None if isinstance(self.backend, str) else self.backend.behavior(policy, collect)
 
     def run(self, factories: Sequence[Callable[[], Any]]) -> Runner:
         """Make an environment by each factory, in this process or in others."""
@@ -239,10 +214,8 @@ class ProcessOptions:
             return SyncRunner(factories)
         if variables := self.environment_variables:
             factories = [functools.partial(_with_variables, variables, make) for make in factories]
-        if self.actors is not None:
-            return ActorRunner(
-                factories, self.actors, "ray" if self.backend == "ray" else "process", self.step_timeout_s
-            )
+        if not isinstance(self.backend, str):
+            return self.backend.run(factories, self.step_timeout_s)
         return ProcessRunner(factories, self.step_timeout_s, self.wait_num)
 
 
@@ -347,9 +320,6 @@ class EnvsConfig:
             self.failures.check(checks)
             n_envs = len(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else self.n
             self.processes.check(checks, n_envs, is_made=isinstance(spec, (VectorEnv, Envs)))
-            if self.processes.play_alone:
-                rule = ".processors transform what the collector's policy sees, and actors have a copy of it: leave "
-                checks.require(not self.processors, rule + "fragment and lag out, or give wrappers instead")
             self._check_spec(checks)
 
     def _check_spec(self, checks: Checks) -> None:
@@ -405,8 +375,6 @@ class EnvsConfig:
                 unfinished.enter_context(contextlib.closing(backend))
             if isinstance(backend, GamesBackend) and rows.soft_horizon is not None:
                 raise ConfigError("make_envs.soft_horizon is for environments of one agent: use max_episode_steps")
-            if isinstance(backend, GamesBackend) and self.processes.play_alone:
-                raise ConfigError("make_envs.fragment and lag are for environments of one agent: leave them out")
             around: Backend = backend
             for outer in [*self.processors, *self.failures.around()]:
                 around = outer.around(around)

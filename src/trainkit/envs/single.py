@@ -30,6 +30,7 @@ class SingleBackend(HasEnvironments):
     """
 
     takes_options = seeds_episodes = True
+    runner: Runner
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self.n = runner, len(runner.spaces)

@@ -85,6 +85,9 @@ class GameBehavior:
         normal: None, as the policies are several.
     """
 
+    acts_here = True
+    max_lag = 0
+
     def __init__(self, policy: "MultiAgentPolicy", games: Games, *, in_evaluation: bool) -> None:
         if not games.agents:
             raise ConfigError(

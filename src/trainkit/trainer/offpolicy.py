@@ -244,7 +244,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         if self._overlap or not self._has_ready:
             own = collector.overlap  # of the user
             collector.interrupt = self._interrupt.check
-            collector.allow_lag(self._queues[0].pending.count_after if self._queues else None)
+            collector.most_updates = self._queues[0].pending.count_after if self._queues else None
             if self._overlap:
                 collector.overlap = self._perform_share
                 if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
@@ -263,8 +263,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
                             random=self._warmup == "random" and self._is_warming_up,
                         )
             finally:
-                collector.interrupt, collector.overlap = None, own
-                collector.allow_lag(None)
+                collector.interrupt, collector.overlap, collector.most_updates = None, own, None
             for queue in self._queues:
                 queue.count()
             self._after_collect(stats)
@@ -406,8 +405,8 @@ def _check_collects(
     *,
     overlap: bool,
 ) -> None:
-    rule = ".overlap needs a policy that acts here: make environments without fragment, or with lag and no overlap"
-    checks.require(not (overlap and collector.plays_fragments), rule)
+    rule = ".overlap needs a policy that acts here in every step: leave it out, or make environments without fragments"
+    checks.require(not overlap or collector.acts_here, rule)
     for option, count in (("step_per_collect", step_per_collect), ("episode_per_collect", episode_per_collect)):
         checks.integer(option, count, low=1, optional=True)
     if episode_per_collect is not None:

@@ -78,9 +78,9 @@ class OnpolicyTrainer(Trainer[TraineeT]):
             for option, count in (given | {"batch_size": batch_size}).items():
                 checks.integer(option, count, low=1, optional=True)
             checks.integer("repeat_per_collect", repeat_per_collect, low=1)
-            is_current = train_collector.envs.max_lag == 0
-            rule = ".train_collector has environments with a lag, and learns from rows of its current weights alone"
-            checks.require(is_current, f"{rule}: leave lag out, and give fragment for the vector steps of a message")
+            lag = train_collector.max_lag
+            rule = f".train_collector acts with weights up to {lag} updates old, and only rows of the current ones"
+            checks.require(lag == 0, f"{rule} can be learned from: make environments without a lag")
             options = complete(test_collector, common)
             check_options(checks, options, max_epoch=max_epoch, step_per_epoch=step_per_epoch)
         if step_per_collect is not None and step_per_collect > step_per_epoch:

@@ -11,7 +11,7 @@ def main(folder: Path) -> tk.trainer.RunInfo:
         "CartPole-v1",
         zoo=False,
         n_envs=2,
-        env_options={"backend": "process", "actors": 2},
+        env_options={"backend": tk.envs.Actors(2)},
         recurrent=functools.partial(tk.nets.LSTM, n_features=64),
         sequence_length=20,
         burn_in=20,

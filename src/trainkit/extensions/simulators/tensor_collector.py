@@ -112,6 +112,11 @@ class TensorCollector:
         return self._policy
 
     @property
+    def max_lag(self) -> int:
+        """0: the current weights act in every step."""
+        return 0
+
+    @property
     def envs(self) -> TensorEnvs:
         """The simulator's environments; others need another collector."""
         return self._envs

@@ -46,7 +46,6 @@ class TensorEnvs:
     """
 
     takes_options = False  # they reset themselves
-    max_lag = 0  # updates that the weights which act are behind
 
     def __init__(self, simulator: Simulator) -> None:
         self.name = name = type(simulator).__name__

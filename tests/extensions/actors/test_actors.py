@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 import trainkit as tk
+from tests.envs.test_calls import Seen, check_what_can_be_sent
 from trainkit.core.worker_process import Inbox, WorkerProcess
-from trainkit.envs import actors
-from trainkit.envs.actors import _host
+from trainkit.extensions.actors.actor_runner import _host, serve
 
 
 class Counting(gym.Env[NDArray[np.float32], int]):
@@ -101,12 +101,12 @@ def trained(**options: Any) -> dict[str, Any]:
 
 
 def test_a_run_has_the_bits_of_environments_in_this_process(here: list[Here]) -> None:
-    assert trained(actors=2, backend="process") == trained()
+    assert trained(backend=tk.envs.Actors(2)) == trained()
     assert len(here) == 2
 
 
 def test_actors_have_groups_of_nearly_equal_size_and_answer_for_their_environments(here: list[Here]) -> None:
-    envs = tk.make_envs([lambda fails=fails: Counting(fails) for fails in (0, 1, 0, 1, 1)], backend="process", actors=2)
+    envs = tk.make_envs([lambda fails=fails: Counting(fails) for fails in (0, 1, 0, 1, 1)], backend=tk.envs.Actors(2))
     assert envs.call("fails") == [0, 1, 0, 1, 1]
     assert [len(place._hosted.runner.envs) for place in here] == [3, 2]
     with pytest.raises(tk.errors.EnvError, match=r"env 0 raised AttributeError"):
@@ -117,13 +117,13 @@ def test_actors_have_groups_of_nearly_equal_size_and_answer_for_their_environmen
 
 
 def test_an_environment_that_raises_is_replaced_alone(here: list[Here]) -> None:
-    envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend="process", actors=2, on_error="restart")
+    envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend=tk.envs.Actors(2), on_error="restart")
     collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
     stats = collector.collect(n_step=200)
     assert stats.n_env_restarts > 3
     assert len(here) == 2
     check_rows(collector)
-    envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend="process", actors=2)
+    envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend=tk.envs.Actors(2))
     with pytest.raises(tk.errors.EnvError, match=r"env \d raised ValueError in step: step 5") as caught:
         tk.Collector(tk.RandomPolicy(envs.action_space), envs).collect(n_step=200)
     assert "in the actor of env" in "".join(getattr(caught.value.__cause__, "__notes__", []))
@@ -132,7 +132,7 @@ def test_an_environment_that_raises_is_replaced_alone(here: list[Here]) -> None:
 @pytest.mark.parametrize("failed_episodes", ["drop", "cut"])
 def test_an_actor_that_dies_is_restarted_with_all_of_its_environments(here: list[Here], failed_episodes: str) -> None:
     options: dict[str, Any] = {"on_error": "restart", "failed_episodes": failed_episodes, "restart_delay_s": 0.0}
-    envs = tk.make_envs(Counting, 5, seed=1, backend="process", actors=2, **options)
+    envs = tk.make_envs(Counting, 5, seed=1, backend=tk.envs.Actors(2), **options)
     collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
     n_restarts = 0
     for _ in range(6):
@@ -164,7 +164,7 @@ def test_a_constructor_that_raises_in_a_restart_is_called_again(
 ) -> None:
     monkeypatch.setattr(Licensed, "n_made", 0)
     options: dict[str, Any] = {"on_error": "restart", "restart_delay_s": 0.0, "step_timeout_s": 5.0}
-    envs = tk.make_envs(Licensed, 4, seed=1, backend="process", actors=2, **options)
+    envs = tk.make_envs(Licensed, 4, seed=1, backend=tk.envs.Actors(2), **options)
     collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
     collector.collect(n_step=8)
     here[-1].is_dead = dies
@@ -190,11 +190,10 @@ def check_rows(collector: tk.Collector) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "process"}, ".backend 'process' needs actors=, the number of processes that share n"),
-        ({"backend": "process", "actors": 3}, ".actors 3 is larger than the number of environments, 2: lower it"),
-        ({"actors": 2}, '.actors are processes with environments that they make: use backend="process" or "ray"'),
-        ({"backend": "ray", "actors": 0}, ".actors must be a whole number >= 1, got 0"),
-        ({"backend": "process", "actors": 1, "wait_num": 1}, ".wait_num waits for processes"),
+        ({"backend": tk.envs.Actors(3)}, ".backend: 3 actors are more than the 2 environments: give at most as many"),
+        ({"backend": tk.envs.Actors(1), "wait_num": 1}, ".wait_num waits for processes"),
+        ({"backend": tk.envs.Actors}, ".backend"),
+        ({"backend": "process"}, ".backend must be"),
     ],
 )
 def test_options_that_cannot_work_are_rejected(options: dict[str, Any], message: str) -> None:
@@ -203,18 +202,44 @@ def test_options_that_cannot_work_are_rejected(options: dict[str, Any], message:
     assert message in str(caught.value)
 
 
+def test_made_environments_are_not_for_actors() -> None:
+    envs = tk.make_envs("CartPole-v1", 2)
+    with pytest.raises(tk.ConfigError, match=r"Actors\(actors=1, .* runs environments that it makes: give their id"):
+        tk.make_envs(envs, backend=tk.envs.Actors(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"actors": 0}, "Actors.actors must be a whole number >= 1, got 0"),
+        ({"fragment": 0}, "Actors.fragment must be a whole number >= 1, got 0"),
+        ({"lag": -1}, "Actors.lag must be a whole number >= 0, got -1"),
+        ({"where": "rays"}, "Actors.where must be"),
+    ],
+)
+def test_actors_that_cannot_work_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        tk.envs.Actors(**{"actors": 2, **options})
+    assert message in str(caught.value)
+
+
+def test_what_cannot_be_sent_to_an_actor_is_rejected_with_the_remedy(here: list[Here]) -> None:
+    check_what_can_be_sent(tk.make_envs(Seen, 2, backend=tk.envs.Actors(1)))
+    assert len(here) == 1
+
+
 def test_an_error_while_environments_are_made_is_raised(here: list[Here]) -> None:
     def broken() -> Any:
         raise OSError("no license")
 
     with pytest.raises(tk.errors.EnvError, match="no license"):
-        tk.make_envs(broken, 2, backend="process", actors=1)
+        tk.make_envs(broken, 2, backend=tk.envs.Actors(1))
 
 
 @pytest.mark.slow
 def test_actors_in_processes_have_the_same_bits_and_end_with_their_owner() -> None:
-    assert trained(actors=2, backend="process") == trained()
-    code = "import time, trainkit as tk; envs = tk.make_envs('CartPole-v1', 2, backend='process', actors=2); "
+    assert trained(backend=tk.envs.Actors(2)) == trained()
+    code = "import time, trainkit as tk; envs = tk.make_envs('CartPole-v1', 2, backend=tk.envs.Actors(2)); "
     code += "print(*[a._place._process.pid for a in envs._backend.runner._actors], flush=True); time.sleep(100)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -256,7 +281,7 @@ def test_processes_that_do_not_end_are_killed_at_one_deadline() -> None:
 @pytest.mark.timeout(600)
 def test_twenty_actors_that_are_killed_are_survived_without_a_row_lost_or_doubled() -> None:
     options: dict[str, Any] = {"on_error": "restart", "failed_episodes": "cut", "restart_delay_s": 0.0}
-    envs = tk.make_envs(Counting, 4, seed=1, backend="process", actors=2, **options)
+    envs = tk.make_envs(Counting, 4, seed=1, backend=tk.envs.Actors(2), **options)
     collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(100_000))
     drawn, pids, n_stored = random.Random(1), set(), 0
     for _ in range(20):
@@ -285,8 +310,8 @@ def test_actors_of_ray_have_the_same_bits_and_are_restarted(monkeypatch: pytest.
     monkeypatch.setenv("RAY_worker_niceness", "0")  # so that a busy machine does not starve them
     ray.init(num_cpus=3, include_dashboard=False, configure_logging=False, log_to_driver=False)
     try:
-        assert trained(actors=2, backend="ray") == trained()
-        envs = tk.make_envs(Counting, 4, seed=1, backend="ray", actors=2, on_error="restart")
+        assert trained(backend=tk.envs.Actors(2, where="ray")) == trained()
+        envs = tk.make_envs(Counting, 4, seed=1, backend=tk.envs.Actors(2, where="ray"), on_error="restart")
         collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
         collector.collect(n_step=60)
         os.kill(envs.call("pid")[0], signal.SIGKILL)
@@ -298,7 +323,7 @@ def test_actors_of_ray_have_the_same_bits_and_are_restarted(monkeypatch: pytest.
 
 
 def test_a_worker_process_reports_how_it_ended() -> None:
-    process = WorkerProcess(actors.serve)
+    process = WorkerProcess(serve)
     process.signal(signal.SIGKILL)
     with pytest.raises(EOFError):
         process.receive()

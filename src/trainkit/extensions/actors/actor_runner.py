@@ -27,13 +27,13 @@ from trainkit.envs.backends import RAISED, Failure, Fingerprint, Ids, Options, S
 from trainkit.envs.ownership import OwnerProcess
 from trainkit.envs.sync import SyncRunner
 
-Where = Literal["process", "ray"]
+Where = Literal["processes", "ray"]
 Factory = Callable[[], Any]
 _MIN_MAKING_S = 60.0  # to make environments, where steps have a time limit
 _CLOSING_S = 3.0  # for environments to close themselves
 _INDICES = {"reset": 0, "step": 1, "call": 2}  # {request: which argument has the environments [K]}
 _AHEAD = (
-    "environments in actors have played ahead, up to make_envs(fragment=) vector steps, and cannot be {}: reset all of "
+    "environments in actors have played ahead, up to Actors(fragment=) vector steps, and cannot be {}: reset all of "
     "them first"
 )
 
@@ -46,7 +46,7 @@ class ActorRunner:
     Args:
         factories: one per environment.
         n_actors: the number of actors.
-        where: "process" on this machine, "ray" on a Ray cluster.
+        where: "processes" of this machine, "ray" on a Ray cluster.
         timeout_s: for an actor's answer; one that does not answer is killed. None: no limit.
     """
 
@@ -455,7 +455,7 @@ class _InRay:
     """An actor of Ray, with one CPU of its cluster."""
 
     def __init__(self, message: bytes) -> None:
-        self._ray = connected_ray("make_envs.backend 'ray'")
+        self._ray = connected_ray("Actors.where 'ray'")
         remote: Any = self._ray.remote(num_cpus=1, runtime_env={"env_vars": ONE_THREAD})(_RayActor)
         self._handle = remote.remote(sys.path)
         self._answers: list[Any] = []  # references, in the order of the requests

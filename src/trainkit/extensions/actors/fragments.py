@@ -17,11 +17,11 @@ from trainkit.core import seeding
 from trainkit.core.data import Obs
 from trainkit.core.errors import EnvError
 from trainkit.core.worker_process import packed, unpacked
-from trainkit.envs.actors import PlayedStep, packed_error
 from trainkit.envs.backends import RAISED, Failure, Ids, Options, Seeds, Take, Work
 from trainkit.envs.envs import Envs, EpisodesState
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
+from trainkit.extensions.actors.actor_runner import PlayedStep, packed_error
 
 
 class ActsAlone(Protocol):
@@ -59,7 +59,7 @@ class Player:
 
     def packed(self) -> bytes:
         """Return the player as it is sent."""
-        return packed(self, "make_envs.fragment", "the policy")
+        return packed(self, "Actors.fragment", "the policy")
 
     def join(self, runner: SyncRunner) -> None:
         """Play in these environments, in their process."""

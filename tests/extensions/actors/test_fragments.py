@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.envs.test_actors import Counting, Here, check_rows, is_alive
+from tests.extensions.actors.test_actors import Counting, Here, check_rows, is_alive
 from tests.helpers.doubles import Still
 from tests.trainer.toys import everything
-
-ACTORS: dict[str, Any] = {"backend": "process", "actors": 2}
+from trainkit.extensions.actors.actor_runner import ActorRunner
 
 
 def make_run(
     *, exploration: Any = None, normalize_obs: bool = False, seed: int = 3, envs: Any = None, **options: Any
 ) -> tk.OffpolicyTrainer[Any]:
     """Return a small run of DQN with four environments in two actors."""
-    made = tk.make_envs("CartPole-v1", 4, seed=seed, **{**ACTORS, **(envs or {})})
+    own = dict(envs or {})
+    how = {name: own.pop(name) for name in ("fragment", "lag", "where") if name in own}
+    made = tk.make_envs("CartPole-v1", 4, seed=seed, backend=tk.envs.Actors(2, **how), **own)
     policy = tk.DQNPolicy.for_envs(
         made,
         hidden=(8,),
@@ -34,6 +35,12 @@ def make_run(
     collector = tk.Collector(policy, made, tk.ReplayBuffer(1_000))
     given = {"max_epoch": 2, "step_per_epoch": 160, "batch_size": 8, "update_per_step": 0.5, "learning_starts": 32}
     return tk.OffpolicyTrainer(policy, collector, seed=5, verbose=False, **{**given, **options})
+
+
+def runner_of(collector: Any) -> ActorRunner:
+    runner = collector.envs.runner
+    assert isinstance(runner, ActorRunner)
+    return runner
 
 
 def bits(trainer: tk.OffpolicyTrainer[Any]) -> dict[str, Any]:
@@ -117,7 +124,7 @@ def test_a_run_that_is_saved_within_a_fragment_continues_with_the_same_bits(
             first.run()
         first.save(tmp_path)
         assert first.train_collector is not None
-        assert [actor.n_ahead > 0 for actor in first.train_collector.envs.actors] == [True, True]
+        assert [actor.n_ahead > 0 for actor in runner_of(first.train_collector).actors] == [True, True]
         first.run()
     assert everything(first) == expected
     again = run(resume_from=tmp_path)
@@ -128,7 +135,7 @@ def test_a_run_that_is_saved_within_a_fragment_continues_with_the_same_bits(
 @pytest.mark.parametrize("failed_episodes", ["drop", "cut"])
 def test_failing_environments_and_dying_actors_lose_and_double_no_row(here: list[Here], failed_episodes: str) -> None:
     options: dict[str, Any] = {"on_error": "restart", "failed_episodes": failed_episodes, "restart_delay_s": 0.0}
-    envs = tk.make_envs(lambda: Counting(True), 5, seed=1, fragment=4, **ACTORS, **options)
+    envs = tk.make_envs(lambda: Counting(True), 5, seed=1, backend=tk.envs.Actors(2, fragment=4), **options)
     collector = tk.Collector(tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1), envs, tk.ReplayBuffer(2_000))
     n_restarts = n_stored = 0
     for index in range(12):
@@ -157,7 +164,7 @@ class Picky:
 
 @pytest.mark.usefixtures("here")
 def test_an_error_of_the_policy_in_an_actor_is_raised_where_the_steps_before_it_are_stored() -> None:
-    envs = tk.make_envs(Counting, 4, seed=1, fragment=5, **ACTORS)
+    envs = tk.make_envs(Counting, 4, seed=1, backend=tk.envs.Actors(2, fragment=5))
     policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1, exploration=Picky())
     collector = tk.Collector(policy, envs, tk.ReplayBuffer(1_000))
     with pytest.raises(RuntimeError, match="not this step") as caught:
@@ -187,23 +194,23 @@ def test_other_collects_play_here(here: list[Here]) -> None:
     collector = trainer.train_collector
     assert collector is not None
     next(trainer)
-    assert collector.envs.actors[0].n_ahead > 0
+    assert runner_of(collector).actors[0].n_ahead > 0
     with pytest.raises(tk.errors.BusyError, match="have played ahead, up to"):
         collector.collect(n_step=8, random=True)
     assert collector.collect(n_episode=3).n_episode == 3, "it begins with a reset"
     collector.reset()
     assert collector.collect(n_step=8, random=True).n_step == 8
     assert collector.collect(n_step=8).n_step == 8
-    others = tk.make_envs("CartPole-v1", 2, seed=1, fragment=3, **ACTORS)
+    others = tk.make_envs("CartPole-v1", 2, seed=1, backend=tk.envs.Actors(2, fragment=3))
     evaluated = tk.Collector(trainer.policy, others)
-    assert not evaluated.plays_fragments
+    assert evaluated.acts_here
     assert evaluated.collect(n_episode=2).n_episode == 2
 
 
 def test_a_rollout_of_fragments_has_the_current_weights_and_their_log_probabilities(
     here: list[Here], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    envs = tk.make_envs("CartPole-v1", 4, seed=1, fragment=6, **ACTORS)
+    envs = tk.make_envs("CartPole-v1", 4, seed=1, backend=tk.envs.Actors(2, fragment=6))
     policy = tk.PPOPolicy.for_envs(envs, hidden=(8,), seed=1, optimizer=tk.Adam(lr=0.1))
     buffer = tk.RolloutBuffer()
     collector = tk.Collector(policy, envs, buffer)
@@ -233,26 +240,22 @@ def rejected(**options: Any) -> str:
 
 
 def test_what_cannot_work_is_rejected(here: list[Here]) -> None:
-    assert ".fragment must be a whole number >= 1, got 0" in rejected(envs={"fragment": 0})
-    assert ".lag must be a whole number >= 0, got -1" in rejected(envs={"lag": -1})
-    alone = {"backend": "sync", "actors": None, "fragment": 2}
-    assert ".fragment 2 is for actors, which have a copy of the policy" in rejected(envs=alone)
     processors = {"processors": [tk.envs.TimeFeature(10)], "fragment": 2}
-    assert ".processors transform what the collector's policy sees" in rejected(envs=processors)
+    assert ".envs have processors, which transform what the policy here sees" in rejected(envs=processors)
     stateful = {"exploration": tk.EZGreedy(0.1), "envs": {"fragment": 2}}
     assert "exploration with a state from step to step, which copies in actors do not share" in rejected(**stateful)
     assert "OffpolicyTrainer.overlap needs a policy that acts here" in rejected(envs={"lag": 2}, overlap=True)
-    envs = tk.make_envs("CartPole-v1", 4, fragment=2, **ACTORS)
+    envs = tk.make_envs("CartPole-v1", 4, backend=tk.envs.Actors(2, fragment=2))
 
     class Own(Still):
         """A policy that cannot be copied."""
 
     with pytest.raises(tk.ConfigError, match=r"Own cannot be copied to actors, without get_weights and on_cpu"):
         tk.Collector(Own(), envs, tk.ReplayBuffer(10))  # type: ignore[arg-type]
-    late = tk.make_envs("CartPole-v1", 4, lag=2, **ACTORS)
+    late = tk.make_envs("CartPole-v1", 4, backend=tk.envs.Actors(2, lag=2))
     policy = tk.PPOPolicy.for_envs(late, hidden=(8,))
     collector = tk.Collector(policy, late, tk.RolloutBuffer())
-    with pytest.raises(tk.ConfigError, match="learns from rows of its current weights alone: leave lag out"):
+    with pytest.raises(tk.ConfigError, match="up to 2 updates old, and only rows of the current"):
         tk.OnpolicyTrainer(policy, collector, max_epoch=1, step_per_epoch=64, step_per_collect=32)
 
 
@@ -272,7 +275,7 @@ def test_processes_have_the_bits_of_actors_in_this_process(monkeypatch: pytest.M
         return digest(make_run(envs={"fragment": 3, "lag": lag}, step_per_collect=16))
 
     by_processes = run()
-    monkeypatch.setattr("trainkit.envs.actors._InProcess", Here)
+    monkeypatch.setattr("trainkit.extensions.actors.actor_runner._InProcess", Here)
     assert run() == by_processes
 
 
@@ -285,7 +288,7 @@ def test_ray_has_the_bits_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     ray.init(num_cpus=3, include_dashboard=False, configure_logging=False, log_to_driver=False)
     try:
         options: dict[str, Any] = {"fragment": 3, "lag": 40}
-        by_ray = digest(make_run(envs={**options, "backend": "ray"}, step_per_collect=16))
+        by_ray = digest(make_run(envs={**options, "where": "ray"}, step_per_collect=16))
     finally:
         ray.shutdown()
     assert by_ray == digest(make_run(envs=options, step_per_collect=16))
@@ -295,12 +298,12 @@ def test_ray_has_the_bits_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(600)
 def test_twenty_actors_that_are_killed_while_they_play_lose_and_double_no_row() -> None:
     options: dict[str, Any] = {"on_error": "restart", "failed_episodes": "cut", "restart_delay_s": 0.0}
-    envs = tk.make_envs(Counting, 4, seed=1, fragment=5, **ACTORS, **options)
+    envs = tk.make_envs(Counting, 4, seed=1, backend=tk.envs.Actors(2, fragment=5), **options)
     collector = tk.Collector(tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1), envs, tk.ReplayBuffer(100_000))
     drawn, pids, n_stored, killed = random.Random(1), set(), 0, []
 
     def kill() -> None:
-        if killed and len(killed) < 2 and collector.envs.actors[0].n_ahead == 2:  # in the middle of a fragment
+        if killed and len(killed) < 2 and runner_of(collector).actors[0].n_ahead == 2:  # in the middle of a fragment
             os.kill(killed[0], signal.SIGKILL)
             killed.append(-1)
 

@@ -1,11 +1,11 @@
-"""The behavior policy of a collector whose environments play fragments by themselves; see `trainkit.envs.fragments`.
+"""The behavior policy of a collector whose environments play fragments by themselves; see `fragments`.
 
 It requests fragments, and returns the actions that were played vector step by vector step, as if the policy had been
 called here.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,11 +16,11 @@ from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import tree
 from trainkit.core.data import ActOutput, ArraySpec, Obs
 from trainkit.core.errors import Checks
-from trainkit.core.protocols import ActingPolicy
+from trainkit.core.protocols import ActingPolicy, OngoingCollect
 from trainkit.core.worker_process import packed
-from trainkit.envs.actors import Actor
 from trainkit.envs.envs import Envs, rows_of
-from trainkit.envs.fragments import Player, Start
+from trainkit.extensions.actors.actor_runner import Actor, ActorRunner
+from trainkit.extensions.actors.fragments import Player, Start
 
 VERSION = "policy_version"  # the column: the number of updates that the weights of a row's action had
 _STREAMS = {"rng", "noise"}  # of a policy without a state from step to step
@@ -95,32 +95,35 @@ class FragmentBehavior(SingleBehavior):
 
     Args:
         policy: of which the actors have copies.
-        envs: in actors, with a `fragment` or a `lag`.
-
-    Attributes:
-        n_left: returns the number of vector steps of the current collect, with this one; 0 where that is open.
-        max_updates: returns the most updates that may be performed before the last of the next n vector steps, with
-            this one, is stored; None where that is not known.
+        collect: of the collector whose environments are in actors.
+        fragment, lag: as in `Actors`.
 
     Raises:
-        ConfigError: the policy cannot be copied, or has a state from step to step.
+        ConfigError: the policy cannot be copied, or has a state from step to step; the environments are games of
+            several agents, or have processors.
     """
 
-    def __init__(self, policy: ActingPolicy, envs: Envs) -> None:
-        super().__init__(policy, envs.n, envs.action_space)
+    acts_here = False
+
+    def __init__(self, policy: ActingPolicy, collect: OngoingCollect, fragment: int, lag: int) -> None:
+        self._collect, self._fragment, self.max_lag = collect, fragment, lag
+        self._envs: Envs = collect.envs
+        super().__init__(policy, self._envs.n, self._envs.action_space)
         self._policy: Any = policy
-        remedy = "make environments without fragment and lag"
+        config = self._envs.config
+        assert config is not None, "actors are made by make_envs"
+        remedy = "leave fragment and lag of Actors out"
         with Checks("Collector") as checks:
+            rule = f".envs have several agents, and fragments are for environments of one: {remedy}"
+            checks.require(not self._envs.agents, rule)
+            rule = ".envs have processors, which transform what the policy here sees, and actors have a copy of it"
+            checks.require(not config.processors, f"{rule}: {remedy}, or give wrappers instead")
             can_copy = isinstance(policy, Copyable)
             rule = f".policy {type(policy).__name__} cannot be copied to actors, without get_weights and on_cpu"
             if checks.require(can_copy, f"{rule}: {remedy}"):
                 has_state = getattr(policy, "sequences", None) is not None or bool({*policy.streams_state()} - _STREAMS)
                 rule = f".policy {type(policy).__name__} has a memory, or exploration with a state from step to step"
                 checks.require(not has_state, f"{rule}, which copies in actors do not share: {remedy}")
-        assert envs.config is not None, "actors are made by make_envs"
-        self._envs, self._fragment, self._lag = envs, envs.config.processes.fragment, envs.config.processes.lag
-        self.n_left: Callable[[], int] = lambda: 0
-        self.max_updates: Callable[[int], int] | None = None
         self._groups: list[_Group] = []
         self._weights: Weights = {}  # that were requested last
         self._to_repeat: list[list[Requested]] = []  # by group, of a run that is resumed
@@ -144,7 +147,7 @@ class FragmentBehavior(SingleBehavior):
         env_ids: NDArray[np.intp],
     ) -> ActOutput:
         """Return the actions [K] that actors have played, and request the fragments that follow."""
-        if len(env_ids) < self._envs.n or self.n_left() == 0:
+        if len(env_ids) < self._envs.n or self._collect.n_vector_steps_left == 0:
             return self._act_here(obs, step, starts, env_ids, explore=explore)
         self._request(starts, step, explore=explore)
         outputs: list[ActOutput] = []
@@ -170,9 +173,11 @@ class FragmentBehavior(SingleBehavior):
 
     def _request(self, starts: NDArray[np.bool_], step: int, *, explore: bool) -> None:
         """Request the vector steps that the weights may be used for, at most two fragments ahead."""
-        actors = self._envs.actors
+        runner = self._envs.runner
+        assert isinstance(runner, ActorRunner), "it acts in actors"
+        actors = runner.actors
         if [group.actor for group in self._groups] != [*actors]:  # at first, and when environments were rebuilt
-            policy = packed(self._policy.on_cpu(), "make_envs.fragment", type(self._policy).__name__)
+            policy = packed(self._policy.on_cpu(), "Actors.fragment", type(self._policy).__name__)
             self._groups = [_Group(actor, self._envs, policy) for actor in actors]
         for group in self._groups:
             group.forget_taken()
@@ -181,7 +186,7 @@ class FragmentBehavior(SingleBehavior):
         missing = [group for group in self._groups if group.actor.n_ahead == 0]
         ahead = ahead or self._n_fresh(self._fragment)  # a new fragment, or one as long as those of the others
         both = ahead + self._fragment
-        continues = self._lag > 0 and ahead <= self._fragment and self._n_fresh(both) == both
+        continues = self.max_lag > 0 and ahead <= self._fragment and self._n_fresh(both) == both
         if not (missing or continues):
             return
         weights, version = self._current_weights(), self._policy.n_updates
@@ -200,11 +205,15 @@ class FragmentBehavior(SingleBehavior):
 
     def _n_fresh(self, most: int) -> int:
         """Return for how many of the next vector steps, at most, these weights are new enough when they are stored."""
-        n_steps = min(most, self.n_left())  # no update is performed within a collect
-        if self.max_updates is not None and self._lag:
-            while n_steps < most and self.max_updates(n_steps + 1) <= self._lag:
-                n_steps += 1
+        n_steps = min(most, self._collect.n_vector_steps_left)  # no update is performed within a collect
+        while n_steps < most and self._is_fresh_after(n_steps + 1):
+            n_steps += 1
         return n_steps
+
+    def _is_fresh_after(self, n_steps: int) -> bool:
+        """Return whether the weights are new enough when the last of the next n vector steps is stored."""
+        n_updates = self._collect.most_updates_before(n_steps)
+        return self.max_lag > 0 and n_updates is not None and n_updates <= self.max_lag
 
     # ---- saving and resuming ----
 
