@@ -37,13 +37,12 @@ STAND_IN = {
     """,
     "memory": "policy/recurrence.py nets/recurrent.py buffer/sequences.py",
     "parts": "policy/support.py policy/auxiliary.py",
-    "many_runs": "trainer/parallel",
 }
 
 # Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
 EXPECTED_FAILURES = set(
     """
-    games many_runs memory parts
+    games memory parts
 """.split()
 )
 # The same of the kernel by itself, and with one extension only.

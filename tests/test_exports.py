@@ -48,7 +48,7 @@ NAMESPACES = {
     "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Max Min Precision TensorBatch TorchOptimizer",
     "envs": """
         ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs ObserveState
-        PreviousStep Processor AgentId TimeFeature check_env flat_actions group_agents make_envs
+        Actors PreviousStep Processor AgentId TimeFeature check_env flat_actions group_agents make_envs
     """,
     "errors": """
         TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError

@@ -86,7 +86,6 @@ from trainkit.trainer import (
     Trainer,
     compare,
     evaluate,
-    run,
     scalars,
 )
 
@@ -161,7 +160,6 @@ __all__ = [
     "plot",
     "policy",
     "presets",
-    "run",
     "scalars",
     "schedules",
     "simulators",

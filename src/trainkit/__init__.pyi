@@ -37,6 +37,7 @@ from trainkit.envs import Envs, check_env, make_envs
 from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
 from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.export.export import export
+from trainkit.extensions.many_runs.many_runs import run
 from trainkit.extensions.offline.bc import BCPolicy
 from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
 from trainkit.extensions.offline.loading import load_dataset
@@ -80,7 +81,6 @@ from trainkit.trainer import (
     Trainer,
     compare,
     evaluate,
-    run,
     scalars,
 )
 

@@ -23,6 +23,8 @@ from trainkit.presets import PRESETS
         ("none", None),
         ("Linear(0.4, 1.0)", tk.Linear(0.4, 1.0)),
         ("Linear(0.4, 1.0, 0.5)", tk.Linear(0.4, 1.0, 0.5)),
+        ("{'a': [Linear(0.4, 1.0), (1,)]}", {"a": [tk.Linear(0.4, 1.0), (1,)]}),
+        ("{**{}}", "{**{}}"),
         ("EpsilonGreedy(Linear(1.0, 0.1).over(9))", "EpsilonGreedy(Linear(1.0, 0.1).over(9))"),
         ("Greedy(1, 2)", "Greedy(1, 2)"),
         ("sign", "sign"),

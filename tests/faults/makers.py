@@ -227,6 +227,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "Diagnosis": Call(tk.callbacks.Diagnosis, {}),
         "OpponentPool": Call(tk.callbacks.OpponentPool, {"name": "main", "add_every": 10}),
         "tournament": Call(tk.trainer.tournament, tournament_arguments()),
+        "Actors": Call(tk.envs.Actors, {"actors": 2}),
         "AgentId": Call(tk.envs.AgentId, {}),
         "ObserveState": Call(tk.envs.ObserveState, {"game": SeenCorridors({"left": 0, "right": 1})}),
         "VDNBackup": Call(tk.VDNBackup, {}),

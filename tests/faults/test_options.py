@@ -65,7 +65,7 @@ RECORDS |= {
 BASES = {"Callback", "Engine", "Memory", "Processor", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
 NEEDS_AN_EXTRA = {"TuneReport", "from_minari", "to_minari", "MlflowLogger", "WandbLogger"}
 ZOO = {"load", "train"}  # need weights and whole runs: tests/zoo calls them
-PROCESSES = {"run"}  # starts them: tests/trainer/parallel calls it
+PROCESSES = {"run"}  # starts them: tests/extensions/many_runs calls it
 LOADED = {"PretendDevice"}  # its constructor raises: `load` returns it
 
 WRONG = [-1, object(), None, math.nan, math.inf, 1.5, True, "x", [], {}, [1, 2], (1.0, "a"), 0]

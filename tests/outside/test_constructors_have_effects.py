@@ -280,6 +280,14 @@ def processed(build: Build) -> Any:
     return stepped(envs(processors=[build()]))
 
 
+def in_actors(build: Build) -> Any:
+    made = envs(backend=build(2))
+    collector = tk.Collector(q_learner(made), made, tk.ReplayBuffer(100))
+    collector.collect(n_step=60)
+    runner: Any = made.runner
+    return collector.buffer, len(runner.actors), collector.acts_here, collector.max_lag
+
+
 def simulated(build: Build) -> Any:
     simulator = build(2)
     collector = tk.simulators.TensorCollector(
@@ -552,6 +560,7 @@ RUNS: dict[Any, list[Run]] = {
         made_envs(backend=tk.envs.Actors(1)),
         made_envs(backend="async"),
     ],
+    tk.envs.Actors: [in_actors],
     tk.envs.PreviousStep: [processed],
     tk.testing.FakeVectorEnv: [lambda build: stepped(tk.make_envs(build(BOX, Discrete(2), 2)))],
     tk.simulators.CartPole: [simulated],
@@ -672,7 +681,7 @@ def tried_options(constructor: Any) -> list[str]:
 
 
 # The same results in another way, or after another time: the tests of their packages look at it.
-UNTRIED = {"channels_last", "act_on", "frames", "restart_delay_s", "step_timeout_s"}
+UNTRIED = {"channels_last", "act_on", "frames", "where", "restart_delay_s", "step_timeout_s"}
 
 
 def values_of(option: str, annotation: Any, current: list[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import check, compare, completion, evaluate, inspect, serve, sweep, train, zoo
+from trainkit.cli import check, compare, completion, evaluate, inspect, serve, train, zoo
 from trainkit.cli.output import Parser, print_error
 from trainkit.core.checkpoint import versions
 from trainkit.core.errors import TrainkitError
@@ -48,7 +48,6 @@ def build_parser(arguments: Sequence[str] = (), *, completes: bool = False) -> P
         train.add_train_of_each_preset(commands)
     else:
         train.add_train(commands, arguments)
-    sweep.add_sweep(commands)
     evaluate.add_eval(commands)
     compare.add_plot(commands)
     compare.add_compare(commands)

@@ -5,7 +5,7 @@ import contextlib
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from trainkit.cli.output import Commands, Parser, add_command, format_table, pri
 from trainkit.cli.run_config import RunConfig, read_config, read_settings
 from trainkit.core.config import to_shell
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
+from trainkit.core.extensions import table
 from trainkit.core.folders import CHECKPOINT
 from trainkit.core.stats import RunInfo
 from trainkit.envs.factories import is_registered
@@ -23,9 +24,9 @@ from trainkit.loggers.runs import CLAIM, CONFIG, EVENTS, NUMBERS, RunFolder, wri
 from trainkit.presets import PRESETS
 from trainkit.trainer import Checkpoint
 from trainkit.trainer.interrupt import TERMINATE
-from trainkit.trainer.parallel.many_runs import ProgressBar, train_and_report
-from trainkit.trainer.parallel.tasks import TRACEBACK, Outcome, Report, Task, run_tasks
 from trainkit.trainer.progress import end_line
+
+Report = Callable[[int, int], object]  # (epoch, max_epoch)
 
 _ABOUT = "train a preset in an environment, log and save"
 _TRAIN_EXAMPLES = """\
@@ -88,11 +89,14 @@ def _add_run_options(parser: Parser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint of the same folder, if any")
     parser.add_argument("--checkpoint-every", metavar="N", type=int, default=1, help="epochs, default 1; 0 for never")
     parser.add_argument("--quiet", action="store_true", help="no bar and no line per epoch")
-    add_jobs(parser)
+    _add_jobs(parser)
 
 
-def add_jobs(parser: Parser) -> None:
-    """Add the arguments of runs that are trained at the same time."""
+def _add_jobs(parser: Parser) -> None:
+    """Add the arguments of runs that are trained at the same time, where something trains them so."""
+    parser.set_defaults(jobs=None, backend="process")
+    if "jobs" not in table("RUNS"):
+        return
     parser.add_argument(
         "--jobs",
         metavar="N",
@@ -100,9 +104,7 @@ def add_jobs(parser: Parser) -> None:
         help="train N runs at a time, each in a process of its own on one thread; repeated, the command continues "
         "every run where it stood; default: one after the other in this process",
     )
-    parser.add_argument(
-        "--backend", choices=["process", "ray"], default="process", help="of --jobs: processes, or tasks of Ray"
-    )
+    parser.add_argument("--backend", choices=["process", "ray"], help="of --jobs: processes, or tasks of Ray")
 
 
 def add_presets(commands: "Commands[Parser]") -> None:
@@ -121,17 +123,19 @@ def run_train(options: argparse.Namespace) -> int:
             options.checkpoint_every >= 0, f": --checkpoint-every must be >= 0, got {options.checkpoint_every}"
         )
         checks.require(not (options.resume and options.checkpoint_every == 0), ": --resume needs checkpoints")
-        check_jobs(checks, options)
+        checks.require(options.jobs is None or options.jobs >= 1, f": --jobs must be >= 1, got {options.jobs}")
+        is_used = options.jobs is not None or options.backend == "process"
+        checks.require(is_used, f": --backend {options.backend} needs --jobs, the number of runs at a time")
     first = _config_of(options)
     name = options.name or "-".join(filter(None, (first.preset, first.env))).replace("/", "_").replace(":", "_")
     configs = [replace(first, seed=seed) for seed in range(first.seed, first.seed + options.seeds)]
     folder: Path = options.logdir / name
     if options.jobs is not None:
-        outcomes = list(train_at_once({f"seed{config.seed}": config for config in configs}, folder, options))
-        code = exit_code(outcomes)
-        if code == 0:
-            print_line(_what_is_next(first, [outcome.result for outcome in outcomes], options))
-        return code
+        infos = _train_at_once({f"seed{config.seed}": config for config in configs}, folder, options)
+        if any(info.stop_reason == TERMINATE for info in infos):
+            return 128 + signal.SIGTERM
+        print_line(_what_is_next(first, infos, options))
+        return 0
     infos = []
     for config in configs:
         infos.append(train(config, folder / f"seed{config.seed}", options))
@@ -151,45 +155,28 @@ def _what_is_next(config: RunConfig, infos: Sequence[RunInfo], options: argparse
     return f"next: {'; '.join(shlex.join(['trainkit', *words]) for words in commands)}"
 
 
-def check_jobs(checks: Checks, options: argparse.Namespace) -> None:
-    """Note a number of jobs that cannot work."""
-    checks.require(options.jobs is None or options.jobs >= 1, f": --jobs must be >= 1, got {options.jobs}")
-    is_used = options.jobs is not None or options.backend == "process"
-    checks.require(is_used, f": --backend {options.backend} needs --jobs, the number of runs at a time")
-
-
-def train_at_once(configs: Mapping[str, RunConfig], folder: Path, options: argparse.Namespace) -> Iterator[Outcome]:
-    """Train several runs at a time, and yield how each ended; those that were trained before continue.
+def _train_at_once(configs: Mapping[str, RunConfig], folder: Path, options: argparse.Namespace) -> list[RunInfo]:
+    """Train several runs at a time, and return their ends; those that were trained before continue.
 
     Args:
         configs: {name of the run's folder below `folder`: config}.
         folder: of all runs.
         options: of the command.
-    """
-    every = options.checkpoint_every
-    how = {"resume": every > 0, "checkpoint_every": every, "quiet": True, "logdir": folder.parent, "name": folder.name}
-    work = {name: partial(train, config, folder / name, argparse.Namespace(**how)) for name, config in configs.items()}
-    tasks = [Task(name=name, folder=folder / name, work=train_one) for name, train_one in work.items()]
-    with ProgressBar(show_bar=False if options.quiet else None, show_lines=True) as bar:
-        for outcome in run_tasks(tasks, options.jobs, backend=options.backend, show=bar.show):
-            bar.line(outcome)
-            yield outcome
-
-
-def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """Return the exit code of runs that were trained at the same time.
 
     Raises:
         ConfigError: some failed.
     """
-    failed = [outcome.name for outcome in outcomes if outcome.error is not None]
-    if failed:
+    every = options.checkpoint_every
+    how = {"resume": every > 0, "checkpoint_every": every, "quiet": True, "logdir": folder.parent, "name": folder.name}
+    work = {name: partial(train, config, folder / name, argparse.Namespace(**how)) for name, config in configs.items()}
+    run_all = table("RUNS")["jobs"].load()
+    outcomes = list(run_all(work, folder, jobs=options.jobs, backend=options.backend, quiet=options.quiet))
+    if failed := [outcome.name for outcome in outcomes if outcome.error is not None]:
         raise ConfigError(
-            f"{len(failed)} of {len(outcomes)} runs failed: {', '.join(failed)}; the traceback is {TRACEBACK} in the "
+            f"{len(failed)} of {len(outcomes)} runs failed: {', '.join(failed)}; the traceback is error.txt in the "
             "run's folder; run the command again to continue them"
         )
-    was_ended = any(outcome.result.stop_reason == TERMINATE for outcome in outcomes)
-    return 128 + signal.SIGTERM if was_ended else 0
+    return [outcome.result for outcome in outcomes]
 
 
 def _config_of(options: argparse.Namespace) -> RunConfig:
@@ -215,7 +202,7 @@ def _config_of(options: argparse.Namespace) -> RunConfig:
 
 
 def train(config: RunConfig, folder: Path, options: argparse.Namespace, report: Report | None = None) -> RunInfo:
-    """Train one run, or continue the run in the folder; `report` is called with every epoch."""
+    """Train one run, or continue the run in the folder; `report` is called with every epoch and the last one."""
     resumes = options.resume and (folder / CONFIG).is_file()
     if resumes:
         _check_same_run(config, folder)
@@ -247,12 +234,18 @@ def train(config: RunConfig, folder: Path, options: argparse.Namespace, report: 
             print_line(f"{folder}: finished before, after {trainer.clock:,} {trainer.unit}s{how}")
             return trainer.info
         try:
-            info = trainer.run() if report is None else train_and_report(trainer, report)
+            if report is None:
+                trainer.run()
+            else:
+                report(trainer.epoch, trainer.max_epoch)
+                for result in trainer:
+                    report(result.epoch, trainer.max_epoch)
         except KeyboardInterrupt:
             if checkpoint is not None:
                 checkpoint.save(trainer)
                 print_line(f"stopped at step {trainer.clock:,}; {how_to_resume}")
             raise
+    info = trainer.info
     if info.stop_reason == TERMINATE and checkpoint is not None:  # which saved it
         print_line(f"stopped at step {trainer.clock:,}; {how_to_resume}")
     if options.quiet:  # else the trainer said it

@@ -305,7 +305,12 @@ def from_text(text: str) -> Any:
 
 
 def _evaluated(tree: ast.expr) -> Any:
-    """Return a literal, or the exported part that a call names, whose arguments are literals or such calls."""
+    """Return a literal, or the exported part that a call names; both may have others in them."""
+    if isinstance(tree, ast.Dict) and None not in tree.keys:
+        values = map(_evaluated, tree.values)
+        return {ast.literal_eval(key): value for key, value in zip(tree.keys, values, strict=True) if key is not None}
+    if isinstance(tree, (ast.List, ast.Tuple)):
+        return (list if isinstance(tree, ast.List) else tuple)(map(_evaluated, tree.elts))
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
         return ast.literal_eval(tree)
     kind = exported_part(tree.func.id)

@@ -5,6 +5,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -456,6 +457,25 @@ class RunInfo:
     def _repr_html_(self) -> str:
         names = [item.name for item in fields(self) if item.name not in ("last_test", "warnings")]
         return html_table("run", [*((name, getattr(self, name)) for name in names), *_warning_rows(self.warnings)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The end of one of several runs.
+
+    Attributes:
+        name: of its folder, below that of all.
+        seed: that its trainer was made with.
+        folder: has its log, its checkpoint, and the traceback if it failed.
+        info: its progress and totals; None if it failed, or did not start because of a signal.
+        error: the line of its error; None if it did not fail.
+    """
+
+    name: str
+    seed: int
+    folder: Path
+    info: RunInfo | None = None
+    error: str | None = None
 
 
 @checked

@@ -4,7 +4,17 @@ from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import EpochResult
 from trainkit.core.extensions import attach
 from trainkit.core.protocols import OffpolicyTrainee, OnpolicyTrainee, Trainee
-from trainkit.core.stats import CollectStats, EpochStats, PlayerStats, RunInfo, RunWarning, Summary, TimeStats, scalars
+from trainkit.core.stats import (
+    CollectStats,
+    EpochStats,
+    PlayerStats,
+    RunInfo,
+    RunResult,
+    RunWarning,
+    Summary,
+    TimeStats,
+    scalars,
+)
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.callbacks.base import Callback
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
@@ -18,7 +28,6 @@ from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.paired_comparison import PairedComparison, compare
-from trainkit.trainer.parallel.many_runs import RunResult, run
 from trainkit.trainer.restarting import run_with_restart
 from trainkit.trainer.tournament import Tournament, WinRate, tournament
 
@@ -56,7 +65,6 @@ __all__ = [
     "compare",
     "evaluate",
     "inspect_checkpoint",
-    "run",
     "run_with_restart",
     "scalars",
     "tournament",

@@ -4,9 +4,20 @@
 from trainkit.core.checkpoint import inspect_checkpoint
 from trainkit.core.data import EpochResult
 from trainkit.core.protocols import OffpolicyTrainee, OnpolicyTrainee, Trainee
-from trainkit.core.stats import CollectStats, EpochStats, PlayerStats, RunInfo, RunWarning, Summary, TimeStats, scalars
+from trainkit.core.stats import (
+    CollectStats,
+    EpochStats,
+    PlayerStats,
+    RunInfo,
+    RunResult,
+    RunWarning,
+    Summary,
+    TimeStats,
+    scalars,
+)
 from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.diagnosis.rules import DIAGNOSIS_RULES
+from trainkit.extensions.many_runs.many_runs import run
 from trainkit.extensions.offline.dataset_writer import DatasetWriter
 from trainkit.extensions.offline.estimated_return import OffPolicyEvaluation
 from trainkit.extensions.offline.fitted_q_evaluation import FittedQ, fitted_q_evaluation
@@ -23,7 +34,6 @@ from trainkit.trainer.offline import OfflineTrainer
 from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.paired_comparison import PairedComparison, compare
-from trainkit.trainer.parallel.many_runs import RunResult, run
 from trainkit.trainer.restarting import run_with_restart
 from trainkit.trainer.tournament import Tournament, WinRate, tournament
 

@@ -2,8 +2,8 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,31 +12,21 @@ from tqdm.auto import tqdm
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
-from trainkit.core.stats import RunInfo
+from trainkit.core.stats import RunInfo, RunResult
+from trainkit.extensions.many_runs.tasks import (
+    OUTPUT,
+    TRACEBACK,
+    Backend,
+    Outcome,
+    Progress,
+    Report,
+    Task,
+    run_tasks,
+)
 from trainkit.loggers import JsonlLogger
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.parallel.tasks import OUTPUT, TRACEBACK, Backend, Outcome, Progress, Report, Task, run_tasks
 
 MakeTrainer = Callable[..., Trainer]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """The end of one of many runs.
-
-    Attributes:
-        name: of its folder, below that of all.
-        seed: that its trainer was made with.
-        folder: has its log, its checkpoint, and the traceback if it failed.
-        info: its progress and totals; None if it failed, or did not start because of a signal.
-        error: the line of its error; None if it did not fail.
-    """
-
-    name: str
-    seed: int
-    folder: Path
-    info: RunInfo | None = None
-    error: str | None = None
 
 
 @checked
@@ -99,6 +89,25 @@ def run(
     return list(runs.values())
 
 
+def run_all(
+    work: Mapping[str, Callable[[Report], RunInfo]], folder: Path, *, jobs: int, backend: Backend, quiet: bool
+) -> Iterator[Outcome]:
+    """Do several pieces of work at the same time, print a line for each that has ended, and yield its outcome.
+
+    Args:
+        work: {name of its folder below `folder`: a function that is called with a `Report`}.
+        folder: of all.
+        jobs: pieces at the same time, each in a process of its own on one thread.
+        backend: as in `run`.
+        quiet: show no bar.
+    """
+    tasks = [Task(name=name, folder=folder / name, work=one) for name, one in work.items()]
+    with ProgressBar(show_bar=False if quiet else None, show_lines=True) as bar:
+        for outcome in run_tasks(tasks, jobs, backend=backend, show=bar.show):
+            bar.line(outcome)
+            yield outcome
+
+
 _NO_FUNCTION = ".make_trainer must be a function of a seed that returns a trainer, or several by name, got {!r}"
 
 
@@ -116,15 +125,10 @@ def train_in_folder(make_trainer: MakeTrainer, seed: int, folder: Path, report: 
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"run.make_trainer must return a trainer, got {trainer!r}")
     with trainer:
-        return train_and_report(trainer, report)
-
-
-def train_and_report(trainer: Trainer, report: Report) -> RunInfo:
-    """Train all remaining epochs, report each, and return the run's `info`."""
-    report(trainer.epoch, trainer.max_epoch)
-    for result in trainer:
-        report(result.epoch, trainer.max_epoch)
-    return trainer.info
+        report(trainer.epoch, trainer.max_epoch)
+        for result in trainer:
+            report(result.epoch, trainer.max_epoch)
+        return trainer.info
 
 
 class ProgressBar:

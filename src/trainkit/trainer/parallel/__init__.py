@@ -1,1 +1,0 @@
-"""Training on more cores, machines and devices than one process uses."""
