@@ -25,7 +25,7 @@ import trainkit as tk
 from benchmarks.provenance import measured_at
 from benchmarks.quiet import quiet_machine
 from benchmarks.running import machine
-from trainkit.buffer import SequenceBatch
+from trainkit.buffer import SequenceBatch, sample_sequences
 
 RESULT = Path("benchmarks/results/r2d2_update.md")
 SIZE, LENGTH, BURN_IN, BATCH, N_STEP, GAMMA = 128, 80, 40, 32, 5, 0.997
@@ -80,7 +80,7 @@ def collected() -> tuple[tk.DQNPolicy, list[SequenceBatch], float]:
     rng = np.random.default_rng(1)
     started, batches = time.process_time(), []
     for _ in range(N_BATCHES):
-        batch = buffer.sample_sequences(BATCH, length=LENGTH, burn_in=BURN_IN, horizon=policy.horizon)
+        batch = sample_sequences(buffer, BATCH, length=LENGTH, burn_in=BURN_IN, horizon=policy.horizon)
         batches.append(batch.copy())
         buffer.update_priorities(batch.slots, rng.random(BATCH) + 0.1)
     return policy, batches, (time.process_time() - started) / N_BATCHES

@@ -34,7 +34,7 @@ NAMESPACES = {
     "buffer": """
         Buffer Dataset Horizon MinTree MixedBuffer LockstepReplayBuffer MultiAgentBuffer PrioritizedReplayBuffer
         ReplayBuffer ReturnScale Rollout RolloutBuffer RoundBuffer SequenceBatch Sequences SumTree Transition
-        TransitionBatch buffer_from_config
+        TransitionBatch buffer_from_config sample_sequences
     """,
     "callbacks": """
         Callback Checkpoint Curriculum DatasetWriter Diagnosis Histograms History LogEpisodes LogInfo

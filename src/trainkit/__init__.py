@@ -37,7 +37,6 @@ from trainkit.buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
     RolloutBuffer,
-    Sequences,
     Transition,
     TransitionBatch,
 )
@@ -132,7 +131,6 @@ __all__ = [
     "ReplayBuffer",
     "RolloutBuffer",
     "SACPolicy",
-    "Sequences",
     "SoftQ",
     "SpaceMismatchError",
     "Target",

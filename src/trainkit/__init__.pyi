@@ -26,7 +26,6 @@ from trainkit.buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
     RolloutBuffer,
-    Sequences,
     Transition,
     TransitionBatch,
 )
@@ -38,6 +37,7 @@ from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
 from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.export.export import export
 from trainkit.extensions.many_runs.many_runs import run
+from trainkit.extensions.memory.sequences import Sequences
 from trainkit.extensions.offline.bc import BCPolicy
 from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
 from trainkit.extensions.offline.loading import load_dataset

@@ -35,7 +35,6 @@ DESCRIPTIONS: list[tuple[Part, dict[str, Any]]] = [
     ),
     (tk.Clip(3.0, by="norm"), described("Clip", limit=3.0, by="norm")),
     (tk.Horizon((1, 3), 0.9, (-1.0, 1.0)), described("Horizon", n_step=[1, 3], gamma=0.9, reward=[-1.0, 1.0])),
-    (tk.Sequences(20, None, False, 0.5), described("Sequences", length=20, burn_in=None, stored_state=False, eta=0.5)),
     (
         tk.Target(7, "updates", [(0, 0.5), (9, 1.0)]),
         described("Target", every=7, unit="updates", tau=[[0, 0.5], [9, 1.0]]),

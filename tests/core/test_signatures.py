@@ -20,7 +20,7 @@ from trainkit.core.signatures import is_complete, is_unrelated, matches, mismatc
 # Called in every step, update or batch, where a check would cost time: these fail with Python's own error.
 IN_EVERY_STEP = {"act", "act_on_device", "action_probability", "action_values", "collect", "draw", "end_update"}
 IN_EVERY_STEP |= {"enter", "forward", "get", "greedy", "greedy_values", "learn", "log", "loss_inputs", "minimize"}
-IN_EVERY_STEP |= {"read", "rewrite", "rows", "sample", "sample_round", "sample_sequences", "update", "weights"}
+IN_EVERY_STEP |= {"read", "rewrite", "rows", "sample", "sample_by", "sample_round", "update", "weights"}
 # Called by trainers and checkpoints, not by users.
 OF_TRAINERS = {"behavior_for", "check_draw", "learners", "state_dict"}
 WITHOUT_OPTIONS = {"release", "restart"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.policy.test_recurrence import (
+from tests.extensions.memory.test_recurrence import (
     SEQUENCES,
     Known,
     Pushing,
@@ -16,6 +16,10 @@ from tests.policy.test_recurrence import (
     learned_rows,
     recalled,
 )
+from tests.extensions.offline.test_offline_learning import REACHES, tiny
+from tests.helpers.network_options import MEMORY_NEEDS, OF_A_MEMORY
+from trainkit import presets
+from trainkit.buffer import sample_sequences
 
 
 @pytest.mark.parametrize("engine", ["torch", "numpy"])
@@ -25,7 +29,7 @@ def test_gradients_of_behavior_cloning_are_those_of_a_plain_loop(engine: Any) ->
         collector.envs, hidden=(8,), recurrent="gru", sequences=tk.Sequences(6, 3, stored_state=False), seed=2,
         engine=engine,
     )  # fmt: skip
-    batch = buffer.sample_sequences(5, length=6, burn_in=3, horizon=policy.horizon)
+    batch = sample_sequences(buffer, 5, length=6, burn_in=3, horizon=policy.horizon)
     before = copy.deepcopy(policy.network)
     policy.update(batch, step=0)
     total = torch.zeros(())
@@ -45,7 +49,7 @@ def test_wrong_uses_of_recurrent_behavior_cloning_are_named() -> None:
     envs = tk.make_envs([Pushing], seed=1)
     with pytest.raises(tk.ConfigError, match="must have stored_state=False: data have no states of this policy"):
         tk.BCPolicy.for_envs(envs, recurrent="lstm", sequences=SEQUENCES)
-    with pytest.raises(tk.ConfigError, match="auxiliary is for networks without a memory"):
+    with pytest.raises(tk.ConfigError, match="auxiliary is for networks that carry no state"):
         tk.BCPolicy.for_envs(envs, recurrent="lstm", auxiliary=lambda features, rows: features.sum(dim=1))
 
 
@@ -59,3 +63,22 @@ def test_importance_sampling_rejects_recurrent_policies() -> None:
     with pytest.raises(tk.ConfigError, match=r"fitted_q_evaluation.policy is recurrent"):
         tk.trainer.fitted_q_evaluation(policy, buffer, gamma=0.9)
     collector.close()
+
+
+@pytest.mark.parametrize("preset", [presets.bc, presets.cql], ids=repr)
+def test_a_memory_learns_from_the_sequences_of_a_dataset(preset: Any) -> None:
+    trainer = tiny(preset, recurrent="lstm", hidden=(8,), sequence_length=4, burn_in=2)
+    assert trainer.policy.sequences == tk.Sequences(4, 2, stored_state=False)
+    before = trainer.policy.get_weights()
+    result = trainer.run()
+    assert result.gradient_step == 10
+    memory = next(name for name in before if name.startswith("network") and "memory" in name)
+    assert (trainer.policy.get_weights()[memory] != before[memory]).any()
+
+
+@pytest.mark.parametrize("setting", sorted(OF_A_MEMORY - {"stored_state"}))
+@pytest.mark.parametrize("preset", [presets.bc, presets.cql], ids=repr)
+def test_every_setting_of_a_memory_reaches_what_it_is_about(preset: Any, setting: str) -> None:
+    value, read = REACHES[setting]
+    trainer = tiny(preset, **MEMORY_NEEDS.get(setting, {}), **{setting: value})
+    assert read(trainer) == value

@@ -1,6 +1,6 @@
 """Updates and actions of recurrent policies by a CUDA graph, on the pretend device: the loop over steps is inside it.
 
-See `test_cuda_graph`, whose tape stands in for the graph and rejects what a capture of CUDA rejects.
+See `cuda/test_cuda_graph.py`, whose tape stands in for the graph and rejects what a capture of CUDA rejects.
 """
 
 from typing import Any

@@ -242,6 +242,10 @@ def calls(folder: Path) -> dict[str, Call]:
         "evaluate": Call(tk.evaluate, {"policy": learner(), "env": Walk, "n_episode": 1}),
         "compare": Call(tk.compare, {"policy": learner(), "baseline": learner(), "env": Walk, "n_episode": 2}),
         "export": Call(tk.export, {"policy": learner(), "path": folder / "policy.pt2"}),
+        "sample_sequences": Call(
+            tk.buffer.sample_sequences,
+            {"buffer": tk.ReplayBuffer.from_arrays(**arrays), "batch_size": 2, "length": 3, "horizon": tk.Horizon()},
+        ),
         "gae": Call(tk.policy.gae, {**columns, "gamma": 0.9, "lam": 0.9}),
         "importance_sampling": estimation(tk.datasets.importance_sampling),
         "inspect_checkpoint": Call(tk.trainer.inspect_checkpoint, {"path": checkpoint}),

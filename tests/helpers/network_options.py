@@ -40,5 +40,6 @@ NETWORK_OPTIONS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "stored_state": (False, lambda trainer: trainer.policy.sequences.stored_state),
     "auxiliary": (penalty, lambda trainer: trainer.policy.auxiliary),
 }
+OF_A_MEMORY = frozenset({"recurrent", "sequence_length", "burn_in", "stored_state"})
 # What some of them need to have an effect.
 MEMORY_NEEDS = {name: {"recurrent": "lstm"} for name in ("sequence_length", "burn_in", "stored_state")}

@@ -37,7 +37,7 @@ def features(n_rows: int, **changed: Any) -> dict[str, torch.Tensor]:
     return {name: torch.randn(n_rows, *shapes[name], generator=generator) for name in SPACE.spaces} | changed
 
 
-@pytest.mark.parametrize("options", [{}, {"recurrent": "lstm"}, {"encoder": {"state": torch.nn.Linear(4, 5)}}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"encoder": {"state": torch.nn.Linear(4, 5)}}], ids=str)
 def test_a_leaf_of_the_critic_changes_the_value_and_no_output(options: dict[str, Any]) -> None:
     network = ActorCriticNetwork(Preprocess(SPACE).shapes, 2, hidden=(), critic_only=["state"], **options)
     network.actor.layers[0].weight.data.normal_(generator=torch.Generator().manual_seed(2))

@@ -6,15 +6,7 @@ from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_con
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
 from trainkit.buffer.segment_tree import MinTree, SumTree
-from trainkit.core.data import (
-    Horizon,
-    ReturnScale,
-    Rollout,
-    SequenceBatch,
-    Sequences,
-    Transition,
-    TransitionBatch,
-)
+from trainkit.core.data import Horizon, ReturnScale, Rollout, Transition, TransitionBatch
 from trainkit.core.extensions import attach
 from trainkit.core.protocols import Buffer, Dataset, RoundBuffer
 
@@ -31,8 +23,6 @@ __all__ = [
     "Rollout",
     "RolloutBuffer",
     "RoundBuffer",
-    "SequenceBatch",
-    "Sequences",
     "SumTree",
     "Transition",
     "TransitionBatch",

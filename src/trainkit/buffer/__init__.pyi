@@ -7,8 +7,9 @@ from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_con
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
 from trainkit.buffer.segment_tree import MinTree, SumTree
-from trainkit.core.data import Horizon, ReturnScale, Rollout, SequenceBatch, Sequences, Transition, TransitionBatch
+from trainkit.core.data import Horizon, ReturnScale, Rollout, Transition, TransitionBatch
 from trainkit.core.protocols import Buffer, Dataset, RoundBuffer
+from trainkit.extensions.memory.sequences import SequenceBatch, Sequences, sample_sequences
 from trainkit.extensions.offline.mixed import MixedBuffer
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "Transition",
     "TransitionBatch",
     "buffer_from_config",
+    "sample_sequences",
 ]

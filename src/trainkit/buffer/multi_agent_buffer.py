@@ -1,6 +1,5 @@
 """`MultiAgentBuffer`: the rows of several policies, each in a buffer of its own."""
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trainkit.buffer.storage import checked_slots
 from trainkit.core import seeding
-from trainkit.core.data import PLAYED_BY, STATE, RowPart, RowSpec, Transition
+from trainkit.core.data import PLAYED_BY, RowPart, RowSpec, Transition
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.protocols import RowStore, Seedable
 from trainkit.core.signatures import checked
@@ -28,14 +27,14 @@ class _Part:
         self.position = np.full(n_envs, -1, np.intp)  # [N], of each row in the buffer; -1 for rows of others
         self.position[part.env_ids] = np.arange(len(part.env_ids))
         self._columns = tuple(part.spec.extras)
-        self._state_size = math.prod(part.spec.extras[STATE].shape) if STATE in part.spec.extras else 0
+        self._widths = {name: own.shape[0] for name, own in part.spec.extras.items() if own.zero_filled}
 
     def add(self, transition: Transition, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """Store rows of a transition; return their slots."""
         own = self._own_rows(transition.at(rows))
         extras = {name: own.extras[name] for name in self._columns}
-        if self._state_size:  # the rows of all policies have states as wide as the widest
-            extras[STATE] = extras[STATE][:, : self._state_size]
+        for name, width in self._widths.items():  # the rows of all policies are as wide as the widest
+            extras[name] = extras[name][:, :width]
         slots: NDArray[np.int64] = self.buffer.add(own._replace(env_ids=self.position[own.env_ids], extras=extras))
         return slots
 

@@ -2,11 +2,11 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,6 @@ from trainkit.buffer.nstep import Windows, read_return_range, read_return_to_go,
 from trainkit.buffer.recorded import Block, RecordedRows
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler, checked_priority
-from trainkit.buffer.sequences import read_sequences
 from trainkit.buffer.storage import (
     FrameStore,
     Gather,
@@ -33,7 +32,6 @@ from trainkit.core.assignments import fixed_options
 from trainkit.core.config import from_plain, plain_call
 from trainkit.core.data import (
     ROW_COLUMNS,
-    STATE,
     WINDOW_COLUMNS,
     Allocate,
     Horizon,
@@ -41,7 +39,6 @@ from trainkit.core.data import (
     Obs,
     RecordedEpisode,
     RowSpec,
-    SequenceBatch,
     Transition,
     TransitionBatch,
     any_true,
@@ -63,6 +60,20 @@ from trainkit.core.spaces import HasSpaces, Spaces, array_specs, flat_actions
 from trainkit.core.stats import html_table
 
 _log = logging.getLogger(__name__)
+
+BatchT = TypeVar("BatchT")
+
+
+class DrawnRows(NamedTuple):
+    """B rows that were drawn from a replay buffer, and what a batch of another form is read with."""
+
+    storage: Storage
+    rows: Rows  # [B]
+    weight: NDArray[np.float32]  # [B], importance weights
+    horizon: Horizon
+    rng: np.random.Generator
+    gather: Gather
+    column: Callable[[str, Rows, Windows], NDArray[Any]]  # (name, rows [K], their windows) -> the column [K, ...]
 
 
 @checked
@@ -299,57 +310,31 @@ class ReplayBuffer(HasSpaces):
         )
         return [batch] if n_batches == 1 else _split_batch(batch, n_batches)
 
-    def sample_sequences(
+    def sample_by(
         self,
+        read: Callable[[DrawnRows], BatchT],
         batch_size: int,
         *,
-        length: int,
-        burn_in: int | None = 0,
         horizon: Horizon | None = None,
         step: int = 0,
-        columns: Sequence[str] = (),
-    ) -> SequenceBatch:
-        """Sample B sequences of consecutive rows of one episode, for recurrent policies.
+    ) -> BatchT:
+        """Sample B rows as `sample` does, and return the batch that a function reads of them, in another form.
 
-        A sequence is drawn by the first row to learn from, which any row may be, by priority where there is one. At
-        most `burn_in` rows before it come along to bring a recurrent state up to date. It ends with its episode, a cut
-        or the newest row; n-step windows do as in `sample`.
+        It reads what is stored around each row, such as the rest of its episode.
 
         Args:
+            read: makes a batch of the rows that were drawn.
             batch_size: B, at least 1.
-            length: rows to learn from, at most.
-            burn_in: rows before them; where an episode starts, as many as there are rows, since its state is known.
-                None begins every sequence with its episode.
             horizon: which return to compute, never None: `policy.horizon` to learn from it.
             step: the environment step, for schedules.
-            columns: what to return in `extras`, [T, B, ...] each, as in `sample`.
 
         Raises:
             EmptyBufferError: there is no row.
         """
-        counts = {"batch_size": batch_size, "length": length}
-        storage, horizon = self._to_sample("sample_sequences", horizon, counts)
-        with Checks(f"{type(self).__name__}.sample_sequences") as checks:
-            checks.integer("burn_in", burn_in, low=0, optional=True)
-        drawn, weight = self._sampler.draw(batch_size, step, self._rng)
-        read = read_sequences(storage, drawn, length, burn_in, horizon, self._rng, self._gather(is_contiguous=True))
-        shape, rows, windows = read.rows.shape, read.rows.ravel(), read.windows
-        extras = {name: self._column(name, rows, windows, horizon, step) for name in columns}
-        action = windows.first["action"]
-        return SequenceBatch(
-            observations=read.observations,
-            after=read.after,
-            action=action.reshape(*shape, *action.shape[1:]),
-            reward=windows.reward.reshape(shape),
-            discount=windows.discount.reshape(shape),
-            valid=read.valid,
-            starts=read.valid & (storage.records.age[read.rows] == 0),
-            burn_in=0 if burn_in is None else burn_in,
-            state=storage.extras[STATE][read.first] if STATE in storage.extras else None,
-            weight=weight,
-            slots=storage.slots(drawn),
-            extras={name: column.reshape(*shape, *column.shape[1:]) for name, column in extras.items()},
-        )
+        storage, horizon = self._to_sample("sample_by", horizon, {"batch_size": batch_size})
+        rows, weight = self._sampler.draw(batch_size, step, self._rng)
+        column = partial(self._column, horizon=horizon, step=step)
+        return read(DrawnRows(storage, rows, weight, horizon, self._rng, self._gather(is_contiguous=True), column))
 
     def _to_sample(self, method: str, horizon: Horizon | None, counts: Mapping[str, int]) -> tuple[Storage, Horizon]:
         """Return what a batch is sampled from; raise if there are no rows, or a count or the horizon is invalid."""

@@ -20,7 +20,7 @@ from trainkit.collector.kept_rows import CollectedRows, OpenRows
 from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import seeding, tree, user_code
 from trainkit.core.assignments import fixed_options
-from trainkit.core.data import FILLED_AT_RANDOM, STATE, ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true
+from trainkit.core.data import ActOutput, ArraySpec, Obs, RowSpec, Transition, all_or, any_true, not_random
 from trainkit.core.errors import BusyError, Checks, ConfigError, NoLegalActionError
 from trainkit.core.policy_use import PolicyUse
 from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, Deliver, Recorder, RowStore
@@ -288,7 +288,7 @@ class Collector:
 
     @property
     def policy_state(self) -> Any:
-        """What the policy carries from step to step: a recurrent one's states of all environments [N, S]; or None."""
+        """What the policy carries from step to step, such as states of all environments [N, S]; None if nothing."""
         return self._state
 
     @property
@@ -508,7 +508,7 @@ class Collector:
     def _start(self, n_step: int | None, n_episode: int | None, options: CollectOptions) -> None:
         """Check the request of a collect, and start counting."""
         options.check(n_step, n_episode)
-        if options.random and self._policy.extras_spec.keys() - FILLED_AT_RANDOM:
+        if options.random and not_random(self._policy.extras_spec):
             raise ConfigError(
                 f"Collector.collect(random=True) cannot fill the columns {sorted(self._policy.extras_spec)} that "
                 f"{type(self._policy).__name__} stores with each step: let the policy explore instead"
@@ -657,9 +657,8 @@ class Collector:
         extras = dict(self._behavior.row_extras(env_ids))
         if self._options.random:
             for name, spec in self._policy.extras_spec.items():
-                is_state = name == STATE  # 0: nothing is remembered
                 zero = np.zeros((n_rows, *spec.shape), spec.dtype)
-                extras[name] = zero if is_state else random_probability(space, obs, n_rows)
+                extras[name] = zero if spec.zero_filled else random_probability(space, obs, n_rows)
         return ActOutput(action, extras, self._state)
 
     def _store_step(self, obs: Obs, acted: Ids, output: ActOutput, outcome: VectorStep) -> None:

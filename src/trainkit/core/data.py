@@ -6,7 +6,7 @@ Axis letters, here and everywhere: N environments, K rows, B batch, T time, A ac
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,6 @@ ACTION_PROB = "action_prob"
 
 # The column with the values of all actions that each action was chosen by, where a policy stores them.
 Q_VALUES = "q_values"
-
-# The column with the recurrent state before each step, [S], zeros where an episode starts.
-STATE = "state"
-
-# The columns that random actions can fill, a state by 0.
-FILLED_AT_RANDOM = frozenset({ACTION_PROB, STATE})
 
 # The column with each action as an on-policy learner drew it, in policy units, before it is mapped to a Box.
 POLICY_ACTION = "policy_action"
@@ -71,7 +65,7 @@ class ActOutput(NamedTuple):
     Attributes:
         action: an array [K, ...]; of a Box in the units of the space and inside it.
         extras: {column: [K, ...]}, stored with the step, as the policy's `extras_spec` says: log_prob, value; often {}.
-        state: passed to the next `act`, opaque to the caller; None without a memory.
+        state: passed to the next `act`, opaque to the caller; None of a policy that carries none.
     """
 
     action: NDArray[Any]
@@ -205,7 +199,7 @@ def _no_field(batch: object, name: str) -> str:
     return f"{type(batch).__name__} has no attribute {name!r}{hint}"
 
 
-def _shapes_of(data: Any) -> str:
+def shapes_of(data: Any) -> str:
     """Return a dataclass as text, with the shapes and types of its arrays instead of their numbers."""
     shown = []
     for item in fields(data):
@@ -217,6 +211,57 @@ def _shapes_of(data: Any) -> str:
     return f"{type(data).__name__}({', '.join(shown)})"
 
 
+class Batch(Protocol):
+    """What one update learns from, as a policy draws it: a `TransitionBatch`, or another dataclass of B samples.
+
+    A sample is what a buffer draws and gives a priority: a row, or several that are learned from together.
+
+    Attributes:
+        obs_fields: names of the fields that have observations.
+    """
+
+    obs_fields: ClassVar[tuple[str, ...]]
+
+    @property
+    def obs(self) -> Obs: ...
+
+    @property
+    def next_obs(self) -> Obs: ...
+
+    @property
+    def action(self) -> NDArray[Any]: ...
+
+    @property
+    def reward(self) -> NDArray[np.float32]: ...
+
+    @property
+    def discount(self) -> NDArray[np.float32]: ...
+
+    @property
+    def weight(self) -> NDArray[np.float32]:
+        """The importance weights [B]."""
+        ...
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """The names of the rows that were drawn [B], for `update_priorities`."""
+        ...
+
+    @property
+    def extras(self) -> Mapping[str, NDArray[Any]]:
+        """The requested columns."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows to learn from."""
+        ...
+
+    def __len__(self) -> int:
+        """Return B."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TransitionBatch:
     """B rows to learn from. Arrays are valid until the second next `sample`, a `Lookup` until the next one.
@@ -224,6 +269,7 @@ class TransitionBatch:
     `copy()` keeps them, in arrays. A device may read them for some time after an update: do not write to them then.
     """
 
+    obs_fields: ClassVar[tuple[str, ...]] = "obs", "next_obs"
     obs: Obs  # [B, ...]
     action: NDArray[Any]  # [B, ...]
     reward: NDArray[np.float32]  # [B], the discounted sum of the window's rewards
@@ -234,7 +280,7 @@ class TransitionBatch:
     extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [B, ...]}, those requested
 
     def __repr__(self) -> str:
-        return _shapes_of(self)
+        return shapes_of(self)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -265,75 +311,6 @@ class TransitionBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SequenceBatch:
-    """B sequences of up to T = burn_in + length consecutive rows, each of one episode.
-
-    Where `valid` is false there is no row, and columns repeat the nearest one. Rows are learned from at
-    positions `burn_in` and later; those before bring a recurrent state up to date. The state before the first row of
-    column b is `state[b]`, and zero before a row that `starts`, which is at position 0 or `burn_in`.
-
-    Arrays are valid until the second next sample, a `Lookup` until the next one; `copy()` keeps them.
-    """
-
-    observations: Obs  # [T + n, B, ...], those of the rows, and those that their n-step windows reach
-    after: NDArray[np.int64]  # [T, B], the position in `observations` of each row's next observation
-    action: NDArray[Any]  # [T, B, ...]
-    reward: NDArray[np.float32]  # [T, B], the discounted sum of the window's rewards
-    discount: NDArray[np.float32]  # [T, B], gamma**m after m real steps, 0 when the window ended in termination
-    valid: NDArray[np.bool_]  # [T, B]
-    starts: NDArray[np.bool_]  # [T, B], whether an episode starts at the row
-    burn_in: int
-    state: NDArray[np.float32] | None  # [B, S], the stored column `STATE` of the first rows; None: none was stored
-    weight: NDArray[np.float32]  # [B], importance weights; ones where rows were drawn uniformly
-    slots: NDArray[np.int64]  # [B], of the drawn rows, for `update_priorities`
-    extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # {column: [T, B, ...]}, those requested
-
-    def __repr__(self) -> str:
-        return _shapes_of(self)
-
-    def __len__(self) -> int:
-        return len(self.weight)
-
-    @property
-    def n_rows(self) -> int:
-        """The number of rows to learn from."""
-        return int(np.count_nonzero(self.valid[self.burn_in :]))
-
-    @property
-    def obs(self) -> Obs:
-        """The observations of the rows [T, B, ...]."""
-        return self._observed(slice(len(self.reward)))
-
-    @property
-    def next_obs(self) -> Obs:
-        """The observations after the rows' windows [T, B, ...], true final ones where an episode ended."""
-        return self._observed((self.after, np.arange(len(self))))
-
-    def _observed(self, at: Any) -> Obs:
-        def rows_of(leaf: Any) -> Any:
-            return replace(leaf, indices=leaf.indices[at]) if isinstance(leaf, Lookup) else leaf[at]
-
-        return tree.map_tree(rows_of, self.observations)
-
-    def copy(self) -> "SequenceBatch":
-        """Return a copy that owns its arrays."""
-        return replace(
-            self,
-            observations=tree.map_tree(np.copy, self.observations),
-            after=self.after.copy(),
-            action=self.action.copy(),
-            reward=self.reward.copy(),
-            discount=self.discount.copy(),
-            valid=self.valid.copy(),
-            starts=self.starts.copy(),
-            state=None if self.state is None else self.state.copy(),
-            weight=self.weight.copy(),
-            slots=self.slots.copy(),
-            extras={name: column.copy() for name, column in self.extras.items()},
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Rollout:
     """All rows of one collect, in order: environment n has exactly the rows (t, n) with t < n_rows[n].
 
@@ -351,7 +328,7 @@ class Rollout:
     extras: Mapping[str, NDArray[Any]]  # {name: [T, N, ...]}, as the policy stored them
 
     def __repr__(self) -> str:
-        return _shapes_of(self)
+        return shapes_of(self)
 
     def __len__(self) -> int:
         return int(self.n_rows.sum())
@@ -376,7 +353,7 @@ class RecordedEpisode:
     agent: int = 0  # its index, where several agents share games
 
     def __repr__(self) -> str:
-        return _shapes_of(self)
+        return shapes_of(self)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -554,44 +531,19 @@ class Horizon(Part):
         return self.reward if isinstance(self.reward, ReturnScale) else None
 
 
-@checked
-@dataclass(frozen=True, slots=True)
-class Sequences(Part):
-    """The sequences that a recurrent policy learns from; the defaults are those of R2D2 (Kapturowski et al., 2019).
-
-    Args:
-        length: consecutive rows of an episode to learn from, at most.
-        burn_in: rows before them, which bring the recurrent state up to date and get no gradient; None begins every
-            sequence with its episode.
-        stored_state: whether each row is stored with the state before it, at which sequences begin; False begins at
-            zero, so that only the burn-in is remembered.
-        eta: the priority of a sequence is eta times the largest of its rows' and 1 - eta times their mean.
-    """
-
-    length: int = 80
-    burn_in: int | None = 40
-    stored_state: bool = True
-    eta: float = 0.9
-
-    def __post_init__(self) -> None:
-        with Checks("Sequences") as checks:
-            checks.integer("length", self.length, low=1)
-            checks.integer("burn_in", self.burn_in, low=0, optional=True)
-            checks.number("eta", self.eta, low=0, high=1)
-
-    @property
-    def n_before(self) -> int:
-        """Positions before the rows to learn from."""
-        return 0 if self.burn_in is None else self.burn_in
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySpec:
-    """Describe one column of rows: a row's shape (one frame where stacked), its dtype, its frames per stack."""
+    """Describe one column of rows: a row's shape (one frame where stacked), its dtype, its frames per stack.
+
+    Attributes:
+        zero_filled: of a column that a policy stores: whether zeros stand for what it would have stored, where actions
+            are random, and behind its vectors where another policy of the same games has wider ones.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     stack: int = 1
+    zero_filled: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, rows: NDArray[Any], stack: int = 1) -> "ArraySpec":
@@ -616,6 +568,11 @@ COLUMN_SPECS = {
     "weight": ArraySpec(shape=(), dtype=np.dtype(np.float64)),
     MOMENT: _INT64,
 }
+
+
+def not_random(columns: Mapping[str, ArraySpec]) -> list[str]:
+    """Return the names of columns that a policy stores and that random actions cannot fill."""
+    return sorted(name for name, spec in columns.items() if name != ACTION_PROB and not spec.zero_filled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from trainkit.core.data import (
     ActOutput,
     Allocate,
     ArraySpec,
+    Batch,
     Horizon,
     Obs,
     RecordedEpisode,
     RowSpec,
-    SequenceBatch,
     Transition,
     TransitionBatch,
 )
@@ -237,7 +237,7 @@ class PredictsReturns(Protocol):
         """Return the value [K] of the best action for raw observations [K, ...], and its gap [K] to the second best.
 
         The value is a return as the policy's horizon defines it; the gap is infinite where there is no other action.
-        The recurrent states before the observations, [K, S], are given of policies with a memory.
+        The states before the observations, [K, S], are given of policies that carry one.
         """
         ...
 
@@ -389,8 +389,13 @@ class OffpolicyTrainee(Trainee, Protocol):
         """The names of the columns that its updates read in `extras`; empty for most policies."""
         ...
 
+    @property
+    def batch_type(self) -> type[Batch]:
+        """The class of what `draw` returns, as which checkpoints restore it."""
+        ...
+
     def draw(self, buffer: Any, batch_size: int | None, *, step: int) -> Any:
-        """Sample what it learns from, a `TransitionBatch` or a `SequenceBatch`; None samples every row once."""
+        """Sample what it learns from, a `TransitionBatch` or another `Batch`; None samples every row once."""
         ...
 
     def check_draw(self, checks: Checks, buffer: Any, batch_size: int | None, per_round: int = 1) -> None:
@@ -688,24 +693,6 @@ class RoundBuffer(Buffer, Protocol):
         self, n_batches: int, batch_size: int, *, horizon: Horizon, step: int = 0, columns: Sequence[str] = ()
     ) -> list[TransitionBatch]:
         """Sample the batches of several updates, in one pass if that is faster."""
-        ...
-
-
-@runtime_checkable
-class SequenceBuffer(Buffer, Protocol):
-    """A buffer as an off-policy trainer uses it if the policy is recurrent."""
-
-    def sample_sequences(
-        self,
-        batch_size: int,
-        *,
-        length: int,
-        burn_in: int | None = 0,
-        horizon: Horizon,
-        step: int = 0,
-        columns: Sequence[str] = (),
-    ) -> SequenceBatch:
-        """Sample B sequences of consecutive rows."""
         ...
 
 

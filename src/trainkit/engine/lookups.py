@@ -1,5 +1,6 @@
 """Observations of a batch that refer to images on a device: their indices are sent, and the images gathered there."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -7,9 +8,9 @@ import torch
 from torch import Tensor
 
 from trainkit.core import tree
-from trainkit.core.data import Lookup, SequenceBatch, TransitionBatch
+from trainkit.core.data import Batch, Lookup
 
-BatchT = TypeVar("BatchT", bound=TransitionBatch | SequenceBatch)
+BatchT = TypeVar("BatchT", bound=Batch)
 
 
 def frame_indices(columns: Any) -> Any:
@@ -19,15 +20,24 @@ def frame_indices(columns: Any) -> Any:
 
 def gathered(batch: BatchT) -> BatchT:
     """Return a batch whose indices of images are replaced by the images, on the CPU."""
-    if isinstance(batch, SequenceBatch):
-        return replace(batch, observations=tree.map_tree(_array_of, batch.observations))
-    columns = tree.map_tree(_array_of, (batch.obs, batch.next_obs))
-    return replace(batch, obs=columns[0], next_obs=columns[1])
+    whole: Any = batch
+    observed = {name: tree.map_tree(_array_of, getattr(batch, name)) for name in batch.obs_fields}
+    result: BatchT = replace(whole, **observed)
+    return result
 
 
-def with_frames(observations: Any, frames: Any) -> Any:
-    """Return observations on the device with images in place of indices; `frames` as `frames_of` returns them."""
-    return observations if frames is None else tree.map_tree(_gathered, observations, frames)
+def with_frames(columns: Any, obs_fields: Sequence[str], frames: Any) -> Any:
+    """Return columns on the device with images in place of indices.
+
+    Args:
+        columns: a NamedTuple.
+        obs_fields: names of those with observations.
+        frames: as `frames_of` returns them.
+    """
+    if frames is None:
+        return columns
+    observed = tree.map_tree(_gathered, tuple(getattr(columns, name) for name in obs_fields), frames)
+    return columns._replace(**dict(zip(obs_fields, observed, strict=True)))
 
 
 def _gathered(leaf: Tensor, frames: Any) -> Tensor:
@@ -40,8 +50,8 @@ def _array_of(leaf: Any) -> Any:
     return leaf.frames.gather(torch.from_numpy(leaf.valid_indices())).numpy()
 
 
-def frames_of(batch: TransitionBatch | SequenceBatch) -> Any:
-    """Return the image stores that the indices in a batch's observations refer to; None without any."""
-    observed = batch.observations if isinstance(batch, SequenceBatch) else (batch.obs, batch.next_obs)
+def frames_of(batch: Batch) -> Any:
+    """Return the image stores that indices in a batch's observations refer to, by `obs_fields`; None without any."""
+    observed = tuple(getattr(batch, name) for name in batch.obs_fields)
     frames = tree.map_tree(lambda leaf: leaf.frames if isinstance(leaf, Lookup) else None, observed)
     return frames if any(leaf is not None for leaf in tree.leaves(frames)) else None

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError
-from trainkit.engine.lookups import with_frames
 
 RESERVED_METRICS = frozenset(
     {"loss", "smoothed_loss", "grad_norm", "lr", "skipped", "step", "priority", "replay_ratio"}
@@ -89,8 +88,8 @@ class Columns(NamedTuple):
 class TensorBatch(NamedTuple):
     """B rows on the device, observations as features.
 
-    Of a policy whose networks have a memory they are the rows of sequences, and observations are what its networks
-    resolve: `self.network(rows.obs)` has passed over what came before.
+    Of a policy whose networks carry a state, observations are handles that an encoder resolves:
+    `self.network(rows.obs)` has passed over what came before.
 
     Attributes:
         obs: features [B, ...], as networks take them: what `preprocess` made of observations.
@@ -100,7 +99,7 @@ class TensorBatch(NamedTuple):
         discount: [B], gamma ** m after m real steps, and 0 after a termination: the target is
             `rows.reward + rows.discount * value(rows.next_obs)`.
         next_obs: features [B, ...] after the window.
-        weight: importance weights [B], of each row, or sequence; the engine applies them.
+        weight: importance weights [B] of each row, or of what `reduce` reduces rows to; the engine applies them.
         legal: [B, A], the mask of obs; None without one.
         next_legal: [B, A], the mask of next_obs.
         extras: {column: [B, ...]}, those that the policy's `columns` names.
@@ -122,14 +121,12 @@ class TensorBatch(NamedTuple):
     reduce: Reduction = ROWS
 
 
-def tensor_batch(columns: Columns, preprocess: nn.Module, frames: Any = None) -> TensorBatch:
+def tensor_batch(columns: Columns, preprocess: nn.Module) -> TensorBatch:
     """Return the rows of columns on the device.
 
-    A leaf of obs and next_obs for which `frames` has images holds indices, by which it is gathered. A next observation
-    whose mask allows no action counts as the end of its episode, so its discount is 0.
+    A next observation whose mask allows no action counts as the end of its episode, so its discount is 0.
     """
     obs, action, reward, discount, next_obs, weight, extras = columns
-    obs, next_obs = with_frames((obs, next_obs), frames)
     legal, next_legal = legal_mask(obs), legal_mask(next_obs)
     if next_legal is not None:
         discount = discount * next_legal.any(dim=1)

@@ -1,5 +1,6 @@
 """Networks: torch modules from raw observations to action values, distributions and states' values."""
 
+from trainkit.core.extensions import attach
 from trainkit.nets.action_scale import ActionScale
 from trainkit.nets.actor_critic import ActorCriticNetwork, ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import Distribution, SquashedGaussian
@@ -8,21 +9,16 @@ from trainkit.nets.layers import MLP, activation_names
 from trainkit.nets.networks import ImplicitQNetwork, Prediction, QNetwork
 from trainkit.nets.noisy import NoisyLinear
 from trainkit.nets.preprocess import Preprocess
-from trainkit.nets.recurrent import GRU, LSTM, CausalTransformer, Memory
 
 __all__ = [
-    "GRU",
-    "LSTM",
     "ActionScale",
     "ActorCriticNetwork",
     "ActorNetwork",
-    "CausalTransformer",
     "CriticNetwork",
     "Distribution",
     "ImpalaCNN",
     "ImplicitQNetwork",
     "MLP",
-    "Memory",
     "MinAtarCNN",
     "NatureCNN",
     "NoisyLinear",
@@ -35,3 +31,5 @@ __all__ = [
     "encoder_names",
     "register_encoder",
 ]
+
+__dir__, __getattr__ = attach(__name__, __all__)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from trainkit.core import seeding
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
-from trainkit.nets.encoders import Encoder, EncoderLike
+from trainkit.nets.encoders import Encoder, EncoderLike, Recurrent, make_encoder
 from trainkit.nets.layers import MLP, Activation, Norm, StackedNorm, activation_function
-from trainkit.nets.recurrent import Recurrent, make_encoder, without
 from trainkit.nets.weights import SeededModule, draw_orthogonal, draw_uniform
 
 
@@ -39,7 +38,7 @@ class ActorCriticNetwork(SeededModule):
         encoder: of each torso: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default tanh, of convolutions relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory behind each torso, see `RecurrentEncoder`.
+        recurrent: of each torso, as in `QNetwork`.
         critic_only: leaves of a Dict observation that the critic sees and the actor does not, such as ["state"]
             (asymmetric actor-critic; Pinto et al., 2018). Each has a torso of its own.
     """
@@ -63,8 +62,7 @@ class ActorCriticNetwork(SeededModule):
         self.critic_only = frozenset(critic_only)
         how: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm, "default": torch.tanh}
         how["recurrent"] = recurrent
-        own = {} if not isinstance(encoder, Mapping) else {"encoder": self._of_actor(encoder)}
-        self.actor_torso = make_encoder(self._of_actor(shapes), hidden, **how | own)
+        self.actor_torso = make_encoder(shapes, hidden, ignores=critic_only, **how)
         self.critic_torso = None if shared else make_encoder(shapes, hidden, **how)
         self.actor = MLP([self.actor_torso.n_features, width])
         self.critic = MLP([(self.critic_torso or self.actor_torso).n_features, 1])
@@ -77,13 +75,9 @@ class ActorCriticNetwork(SeededModule):
 
     def forward(self, features: Any) -> ActorCriticOutput:
         """Return the actor's outputs [B, width] and the critic's values [B] for features [B, ...]."""
-        x = self.actor_torso(self._of_actor(features))
+        x = self.actor_torso(features)
         y = x if self.critic_torso is None else self.critic_torso(features)
         return ActorCriticOutput(self.actor(x), self.critic(y).squeeze(1))
-
-    def _of_actor(self, leaves: Any) -> Any:
-        """Return what the actor sees of a dict of leaves."""
-        return without(leaves, self.critic_only) if self.critic_only else leaves
 
     def _initialize(self, generator: torch.Generator) -> None:
         draw_orthogonal(self, generator, gain=2**0.5)
@@ -105,7 +99,7 @@ class ActorNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory after the hidden layers, see `RecurrentEncoder`.
+        recurrent: as in `QNetwork`.
     """
 
     def __init__(
@@ -147,8 +141,7 @@ class CriticNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory of observations, see `RecurrentEncoder`, behind a layer as wide as the first hidden one;
-            both are shared.
+        recurrent: as in `QNetwork`, behind a layer as wide as the first hidden one; both are shared.
     """
 
     def __init__(

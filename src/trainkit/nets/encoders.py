@@ -5,7 +5,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainkit.core import extensions
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
@@ -31,6 +32,8 @@ _WHAT_IS_FLAT = (
 Factory = Callable[[Any], nn.Module]  # features' shapes -> module that maps features to [B, F]
 # A name, a module or a factory for all features; or a mapping of these by the keys of a Dict observation.
 EncoderLike = str | nn.Module | Factory | Mapping[str, Any]
+# What stands behind an encoder and carries a state from step to step: a name, or a function of the number of inputs.
+Recurrent = str | Callable[[int], nn.Module]
 
 
 def _check_shape(name: str, shape: Sequence[int], smallest: int = 1) -> None:
@@ -308,6 +311,7 @@ class Encoder(nn.Module):
             out are encoded by default.
         norm: before each activation.
         channels_last: of images, see `NatureCNN`.
+        ignores: leaves of a dict of features that are not encoded.
     """
 
     def __init__(
@@ -320,8 +324,13 @@ class Encoder(nn.Module):
         encoder: EncoderLike | None = None,
         norm: Norm | None = None,
         channels_last: bool = False,
+        ignores: Collection[str] = (),
     ) -> None:
         super().__init__()
+        self._ignores = frozenset(ignores)
+        shapes = self._seen(shapes)
+        if isinstance(encoder, Mapping):
+            encoder = self._seen(encoder)
         how: dict[str, Any] = {"activation": activation, "norm": norm, "channels_last": channels_last}
         inputs = list(_inputs(shapes, encoder, how))
         self._paths = [path for path, _, _ in inputs]
@@ -339,7 +348,7 @@ class Encoder(nn.Module):
 
     def encode(self, features: Any) -> Tensor:
         """Return outputs [B, F] of features [B, ...]."""
-        encoders = iter(self.encoders)
+        features, encoders = self._seen(features), iter(self.encoders)
         parts: list[Tensor] = []
         for path, is_encoded in zip(self._paths, self._is_encoded, strict=True):
             leaf = features
@@ -348,6 +357,50 @@ class Encoder(nn.Module):
             parts.append(next(encoders)(leaf) if is_encoded else leaf)
         outputs: Tensor = self.body(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
         return outputs
+
+    def _seen(self, leaves: Any) -> Any:
+        """Return a dict of leaves without those that are ignored."""
+        return {key: leaf for key, leaf in leaves.items() if key not in self._ignores} if self._ignores else leaves
+
+
+class StatefulEncoder(Encoder):
+    """Base class of encoders whose outputs depend on earlier observations, by a state that a policy carries.
+
+    Such an encoder is of an extension, which names it under `ENCODERS` by the option of networks that selects it.
+    """
+
+    @staticmethod
+    def network_state(
+        encoders: "Sequence[StatefulEncoder]", *, policy: str, sequences: object, learns_from: str
+    ) -> Any:
+        """Return how a policy carries the states of its encoders and learns with them, a `policy.NetworkState`.
+
+        Args:
+            encoders: all of the policy's networks, whose states follow one another.
+            policy: its class, for errors.
+            sequences: the option of this name; None is the default.
+            learns_from: "replay", "rollouts" or "data", which has none of the policy's columns.
+        """
+        raise NotImplementedError
+
+
+def stateful_encoders(*networks: nn.Module) -> list[StatefulEncoder]:
+    """Return the encoders of networks that have a state."""
+    return [one for network in networks for one in network.modules() if isinstance(one, StatefulEncoder)]
+
+
+def make_encoder(
+    shapes: Any, hidden: Sequence[int], *layers: Any, recurrent: Recurrent | None = None, **how: Any
+) -> Encoder:
+    """Return an `Encoder`, or the one of an extension that `recurrent` selects."""
+    if recurrent is None:
+        return Encoder(shapes, hidden, *layers, **how)
+    if "recurrent" not in extensions.table("ENCODERS"):
+        raise ConfigError(f"recurrent={recurrent!r} selects an encoder of an extension that is not there: leave it out")
+    encoder: Encoder = extensions.table("ENCODERS")["recurrent"].load()(
+        shapes, hidden, *layers, recurrent=recurrent, **how
+    )
+    return encoder
 
 
 class CustomEncoder(nn.Module):

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
-from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.encoders import EncoderLike, Recurrent, make_encoder
 from trainkit.nets.layers import MLP, Activation, Norm
-from trainkit.nets.recurrent import Recurrent, make_encoder
 from trainkit.nets.weights import SeededModule, new_linear
 
 
@@ -150,7 +149,8 @@ class QNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory after the hidden layers, see `RecurrentEncoder`.
+        recurrent: what carries a state behind the hidden layers: "lstm", "gru", "transformer", or a function of its
+            number of inputs that returns a `nets.Memory`; None for nothing.
         channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """
@@ -226,7 +226,8 @@ class ImplicitQNetwork(SeededModule):
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
         norm: "layer" or "rms", before each activation; None for none.
-        recurrent: a memory after the hidden layers, see `RecurrentEncoder`.
+        recurrent: what carries a state behind the hidden layers: "lstm", "gru", "transformer", or a function of its
+            number of inputs that returns a `nets.Memory`; None for nothing.
         channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
     """

@@ -45,7 +45,7 @@ def acting_copy(
         act_on: "policy", or the name.
         device: where the policy is.
         can_copy: whether the policy acts as a copy does.
-        state_size: of the policy's memory.
+        state_size: of the state that the policy carries.
 
     Raises:
         ConfigError: there is no such copy, or the policy cannot have one.
@@ -53,7 +53,7 @@ def acting_copy(
     copies = table("ACT_ON")
     with Checks(subject) as checks:
         if checks.one_of("act_on", act_on, ["policy", *copies]) and act_on != "policy":
-            rule = f".act_on must be 'policy' for a recurrent network, whose state is not copied, got {act_on!r}"
+            rule = f".act_on must be 'policy' for a network that carries a state, which is not copied, got {act_on!r}"
             checks.require(state_size == 0, rule)
             rule = f".act_on must be 'policy', got {act_on!r}: it has its own action_values, which are not copied"
             checks.require(can_copy, rule)

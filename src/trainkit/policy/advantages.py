@@ -121,7 +121,7 @@ class RolloutRows(NamedTuple):
     advantage: Tensor  # [B]
     returns: Tensor  # [B], the critic's target
     extras: dict[str, Tensor] = {}  # noqa: RUF012  # {column: [B, ...]}, those that the policy's `columns` names
-    memory: Any = ()  # of a policy with a memory, whose rows are those of sequences [L * S]: see `RolloutSequences`
+    layout: Any = ()  # of rows that networks with a state pass over in order: see `NetworkState.batches`
     inputs: Any = {}  # noqa: RUF012  # what the policy's `loss_inputs` returned
     weight: Tensor | None = None  # rows have equal weights
     reduce: Reduction = ROWS  # to the loss that is minimized

@@ -27,11 +27,10 @@ from trainkit.core.data import (
     ActOutput,
     Allocate,
     ArraySpec,
+    Batch,
     Horizon,
     Obs,
     ReturnScale,
-    SequenceBatch,
-    Sequences,
     Transition,
     TransitionBatch,
     check_act_output,
@@ -47,7 +46,7 @@ from trainkit.core.unpacking import discards_second
 from trainkit.engine.device import CPU, resolve_device, to_device
 from trainkit.engine.engine import Engine, EngineName, engine_for
 from trainkit.engine.gradient_step import Clip, GradientStep, Parameters, Scalar
-from trainkit.engine.lookups import frame_indices, frames_of, gathered
+from trainkit.engine.lookups import frame_indices, frames_of, gathered, with_frames
 from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import Precision, precision_for
@@ -59,7 +58,7 @@ from trainkit.policy.auxiliary import Auxiliary, AuxiliaryLoss, encoder_of, take
 from trainkit.policy.checks import check_same_spaces
 from trainkit.policy.layer_streams import LayerStreams
 from trainkit.policy.learning import Learning
-from trainkit.policy.no_memory import NoMemory
+from trainkit.policy.network_state import NetworkState
 from trainkit.policy.parts import LearningPart
 from trainkit.policy.persistence import (
     KeyMap,
@@ -119,7 +118,7 @@ class HasGreedy(Protocol):
     def greedy(self) -> Callable[..., Mapping[str, Tensor]]:
         """Returns "action" [B, ...] and what it was chosen by, for raw observations [B, ...] on the device.
 
-        Of a recurrent policy the states [B, S] are the second argument, and the next ones are "state_out".
+        Of a policy that carries a state, the states [B, S] are the second argument, and the next ones are "state_out".
         """
 
 
@@ -180,7 +179,7 @@ class Policy(nn.Module):
     columns: Sequence[str] = ()
     unwatched: ClassVar[frozenset[str]] = frozenset()
     is_random: ClassVar[bool] = False
-    _memory = NoMemory()  # of its networks
+    _network_state = NetworkState()
     config: Mapping[str, Any] | None = None
 
     def __init__(
@@ -333,9 +332,9 @@ class Policy(nn.Module):
         return self._statistics
 
     @property
-    def sequences(self) -> Sequences | None:
-        """The sequences that a recurrent policy learns from; None for a policy that learns from rows."""
-        return self._memory.sequences
+    def sequences(self) -> Any:
+        """What networks that carry a state learn from, the option of this name; None for a policy of rows."""
+        return self._network_state.sequences
 
     @property
     def auxiliary(self) -> Auxiliary | None:
@@ -405,8 +404,8 @@ class Policy(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """S, of the recurrent state that `act` carries; 0 without a memory."""
-        return self._memory.size
+        """S, of the state of a row that `act` carries from step to step; 0 without one."""
+        return self._network_state.size
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
@@ -441,8 +440,8 @@ class Policy(nn.Module):
                 was chosen by ("q_values" of Q-learners; "probability" of every Discrete action, else "numbers" of the
                 distribution, and "value" of actor-critics), the columns that `act` stores with it ("log_prob",
                 "policy_action"), and "action_prob", the probability with which this call took a Discrete action, where
-                it is known. This takes a second forward pass. Not of recurrent policies.
-            state: of a recurrent policy, which returns (action, state): the state that the last call for these
+                it is known. This takes a second forward pass. Not of policies that carry a state.
+            state: of a policy that carries one, which returns (action, state): the state that the last call for these
                 episodes returned, None where they start.
         """
         self._check_predict(state, return_extra=return_extra)
@@ -454,13 +453,13 @@ class Policy(nn.Module):
         structure = structure_of(self.action_space)
         action = output.action[0] if is_one else output.action
         action = action if structure is None else structure.unpack(action)
-        if self.sequences is not None:
+        if self.state_size > 0:
             return action, output.state
         if not return_extra:
             if np.shape(action)[:1] == (2,) and discards_second("trainkit.core.signatures"):
                 raise ConfigError(
                     f"{type(self).__name__}.predict returns the action alone, and `action, _ = ...` would split its "
-                    "two parts: write action = policy.predict(obs); recurrent policies return (action, state)"
+                    "two parts: write action = policy.predict(obs); policies that carry a state return (action, state)"
                 )
             return action
         extra = {**self._greedy_outputs(rows), **output.extras, **self._action_prob(rows, output.action, explore)}
@@ -492,10 +491,12 @@ class Policy(nn.Module):
     def _check_predict(self, state: Any, *, return_extra: bool) -> None:
         """Raise for a state of a policy that has none, and for extra results of one that has."""
         name = type(self).__name__
-        if state is not None and self.sequences is None:
-            raise ConfigError(f"{name}.predict(state=) is of recurrent policies, this one has no memory: leave it out")
-        if return_extra and self.sequences is not None:
-            raise ConfigError(f"{name}.predict(return_extra=True) is of policies without a memory: call act")
+        if state is not None and self.state_size == 0:
+            raise ConfigError(
+                f"{name}.predict(state=) is of policies that carry a state, this one has none: leave it out"
+            )
+        if return_extra and self.state_size > 0:
+            raise ConfigError(f"{name}.predict(return_extra=True) is of policies that carry no state: call act")
 
     def _greedy_outputs(self, obs: Obs) -> dict[str, NDArray[Any]]:
         """Return the outputs that greedy actions are chosen by; empty if the policy has no `greedy`."""
@@ -608,14 +609,14 @@ class Policy(nn.Module):
     def tensors(self, batch: TransitionBatch) -> TensorBatch:
         """Return a batch on the device with observations as features, for a custom `update`."""
         columns = to_device(self._columns(batch), self.device, self._learning.memory)
-        return tensor_batch(columns, self.preprocess, frames_of(batch))
+        return tensor_batch(with_frames(columns, batch.obs_fields, frames_of(batch)), self.preprocess)
 
     @property
     def batch_memory(self) -> Allocate | None:
         """Makes arrays for batches in memory that the device reads; None on the CPU."""
         return None if self.device == CPU else self._learning.memory.empty
 
-    def _columns(self, batch: TransitionBatch | SequenceBatch) -> Any:
+    def _columns(self, batch: Batch) -> Any:
         """Return a batch's columns, in the order in which `rows` takes them."""
         self._learning.divergence.slots = batch.slots
         missing = [name for name in self.columns if name not in batch.extras]
@@ -624,7 +625,7 @@ class Policy(nn.Module):
                 f"{type(self).__name__}.columns names {missing}, which the batch does not have: sample it with "
                 "columns=policy.columns"
             )
-        columns = self._memory.to_columns(type(self).__name__, batch)
+        columns = self._network_state.to_columns(type(self).__name__, batch)
         return columns if isinstance(batch.obs, np.ndarray) else frame_indices(columns)
 
     # ---- running statistics ----
@@ -816,7 +817,7 @@ class Policy(nn.Module):
         arrays, and tensors on the device.
 
         Args:
-            n_rows: B.
+            n_rows: B, of the rows that losses are given.
             step: the environment step.
         """
         return {}
@@ -828,7 +829,7 @@ class Policy(nn.Module):
         changes between updates; `loss_inputs` may sample, too, with more launches.
 
         Args:
-            n_rows: B.
+            n_rows: B, of the rows that losses are given.
         """
         return {}
 
@@ -837,13 +838,19 @@ class Policy(nn.Module):
 
         Args:
             columns, inputs: on the device.
-            frames: the images that columns of indices refer to, as in `tensor_batch`.
-            module: the only one whose memory needs gradients; None for all.
+            frames: the images that columns of indices refer to, as `frames_of` returns them.
+            module: the only one whose states need gradients; None for all.
         """
-        return self._memory.to_rows(columns, inputs, self.preprocess, frames, module)
+        columns = with_frames(columns, self.batch_type.obs_fields, frames)
+        return self._network_state.to_rows(columns, self.preprocess, module)._replace(inputs=inputs)
 
-    def draw(self, buffer: Any, batch_size: int | None, *, step: int) -> TransitionBatch | SequenceBatch:
-        """Sample what the policy learns from: rows, or sequences for networks with a memory.
+    @property
+    def batch_type(self) -> type[Batch]:
+        """The class of what `draw` returns."""
+        return self._network_state.batch_type
+
+    def draw(self, buffer: Any, batch_size: int | None, *, step: int) -> Batch:
+        """Sample what the policy learns from, rows unless its networks carry a state.
 
         Args:
             buffer: to sample from.
@@ -851,12 +858,12 @@ class Policy(nn.Module):
             step: the environment step.
         """
         how: dict[str, Any] = {"horizon": self.horizon, "step": step, "columns": self.columns}
-        batch: TransitionBatch | SequenceBatch = self._memory.draw(buffer, batch_size, **how)
+        batch: Batch = self._network_state.draw(buffer, batch_size, **how)
         return batch
 
     def check_draw(self, checks: Checks, buffer: Any, batch_size: int | None, per_round: int = 1) -> None:
         """Note a problem if the policy cannot learn from a buffer in this way, or in rounds of several batches."""
-        self._memory.check_draw(checks, type(self).__name__, buffer, batch_size, per_round)
+        self._network_state.check_draw(checks, type(self).__name__, buffer, batch_size, per_round)
 
     def before_updates(self, buffer: Any) -> None:
         """Let parts of the policy adapt to the rows in a buffer, as the support of a distribution of returns.
@@ -872,7 +879,7 @@ class Policy(nn.Module):
         lows, highs = zip(*self._learning.process_group.gather(bounds), strict=True)
         return min(lows), max(highs)
 
-    def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
+    def update(self, batch: Batch, *, step: int) -> UpdateResult:
         """Take the gradient steps that are due in their order, move the target networks, and return the priorities.
 
         Raises:
@@ -886,7 +893,8 @@ class Policy(nn.Module):
         for part in self._parts:
             part.before_update(self, batch)
             user_code.has_run()
-        result, _ = self._learning.update(self._columns(batch), len(batch), frames, step=step)
+        n_rows = self._network_state.n_rows(len(batch))
+        result, _ = self._learning.update(self._columns(batch), n_rows, frames, step=step)
         for part in self._parts:
             part.after_update(self, batch)
             user_code.has_run()

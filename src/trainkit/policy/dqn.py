@@ -14,17 +14,16 @@ from torch import Tensor, nn
 
 from trainkit.core import tree
 from trainkit.core.assignments import Elsewhere, fixed_options
+from trainkit.core.config import Part
 from trainkit.core.data import (
     ACTION_PROB,
     COLUMN_SPECS,
     Q_VALUES,
     ActOutput,
     ArraySpec,
+    Batch,
     Horizon,
     Obs,
-    SequenceBatch,
-    Sequences,
-    TransitionBatch,
     is_finite,
 )
 from trainkit.core.errors import ConfigError, check_flag
@@ -34,14 +33,13 @@ from trainkit.core.spaces import checked_legal, count_actions, joint_actions, le
 from trainkit.engine.device import to_device
 from trainkit.engine.gradient_step import Clip
 from trainkit.engine.lookups import frames_of
-from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch, blank_row, legal_mask
+from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch, blank_row, legal_mask, tensor_batch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
-from trainkit.nets.encoders import EncoderLike, default_hidden
+from trainkit.nets.encoders import EncoderLike, Recurrent, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
 from trainkit.nets.noisy import sample_noise
 from trainkit.nets.preprocess import Preprocess
-from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.acting_copy import ActOn, Parts, acting_copy
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, best_action, pick
 from trainkit.policy.base import Policy, PolicyOptions, parts_for
@@ -56,8 +54,8 @@ from trainkit.policy.exploration import (
     non_finite_values,
     require_probability,
 )
+from trainkit.policy.network_state import state_of
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import memory_for
 from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
 from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, SupportValue, Value, own_tensors
@@ -93,7 +91,7 @@ class DQNPolicy(Policy):
         act_on: "policy", the policy's device, or "cpu", a copy that is kept up to date; the same for one on the CPU.
         store_action_prob: store the probability of each action, as `action_prob`.
         store_q_values: store the values [A] that each action was chosen by, also of illegal actions, as `q_values`.
-        sequences: what a network with a memory learns from; default: `Sequences()`. Others learn from rows.
+        sequences: what a network that carries a state learns from, by default `Sequences()`; others learn from rows.
         options: observation_space, preprocess, horizon, device, seed, engine, precision and auxiliary, as in `Policy`.
 
     Metrics: loss, q_mean, q_max, q_min (of the chosen actions of a batch), weight_mean, effective_share (of the
@@ -123,13 +121,13 @@ class DQNPolicy(Policy):
         act_on: ActOn = "policy",
         store_action_prob: bool = False,
         store_q_values: bool = False,
-        sequences: Sequences | None = None,
+        sequences: Part | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
         super().__init__(action_space=action_space, **options)
         name = type(self).__name__
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
-        self._memory = memory_for(name, (self.network,), sequences, Sequences(), self.auxiliary)
+        self._network_state = state_of(name, (self.network,), sequences, self.auxiliary, learns_from="replay")
         self.value: Value = ExpectedValue() if value is None else own_tensors(value)
         self.backup: Backup = MaxBackup() if backup is None else backup
         self.columns = (*type(self).columns, *getattr(self.backup, "columns", ()))
@@ -144,7 +142,7 @@ class DQNPolicy(Policy):
             n_actions = count_actions(name, action_space)
             values = ArraySpec(shape=(n_actions,), dtype=np.dtype(np.float32))
             self._extras_spec = {**self._extras_spec, Q_VALUES: values}
-        self._extras_spec = {**self._extras_spec, **self._memory.spec}
+        self._extras_spec = {**self._extras_spec, **self._network_state.spec}
         self._draws_fractions = isinstance(self.value, DrawnFractions)
         self._joint = joint_actions(name, action_space)
         if self._joint is not None and self._joint.n > _MANY_JOINT_ACTIONS:
@@ -200,7 +198,7 @@ class DQNPolicy(Policy):
             envs: anything with `observation_space` and `action_space`.
             hidden, head, encoder, activation, norm, recurrent, dueling, noisy, sigma0, channels_last: as in `QNetwork`;
                 layers default to (128, 128) shared and none per head, for images to none and (512,) as in the paper,
-                before a memory (512,) and none, for grids to (128,) and none; noisy heads explore by themselves.
+                with `recurrent` (512,) and none, for grids to (128,) and none; noisy heads explore by themselves.
             double: `DoubleBackup`.
             normalize_obs: as `normalize` in `Preprocess`.
             n_step, gamma, reward: as in `Horizon`.
@@ -258,7 +256,7 @@ class DQNPolicy(Policy):
         check_flag(self, "act(explore=)", explore)
         obs = self._rows_to_act_on(obs, env_ids)
         legal, exploration = checked_legal(obs, env_ids), self._exploration if explore else Greedy()
-        carried = self._memory.carry(state, len(tree.first_leaf(obs)), starts, env_ids)
+        carried = self._network_state.carry(state, len(tree.first_leaf(obs)), starts, env_ids)
         values, after = self._values_to_act_by(obs, carried.rows, explore=explore)  # [K, A]
         q = self._legal_values(values, legal, step, env_ids)
         if explore and self._own_values is not None:
@@ -294,15 +292,15 @@ class DQNPolicy(Policy):
     ) -> NDArray[np.float32]:
         """Return the expected return [K, A] of every action, also illegal ones, for raw observations [K, ...].
 
-        Of one observation it is [A]. A recurrent network takes the states before them, [K, S]; without, they are the
-        first of their episodes.
+        Of one observation it is [A]. A network that carries a state takes those before them, [K, S]; without, they are
+        the first of their episodes.
 
         Raises:
             SpaceMismatchError: they are not of the observation space.
         """
         check_flag(self, "action_values(explore=)", explore)
         rows, is_one = self._read("action_values", obs)
-        before = self._memory.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
+        before = self._network_state.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
         values, _ = self._values(rows, before, explore=explore)
         return values[0] if is_one else values
 
@@ -345,7 +343,7 @@ class DQNPolicy(Policy):
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A]: by `exploration` if exploring, else of the greedy action.
 
-        Of one observation it is [A]. A recurrent network takes observations for the first of their episodes.
+        Of one observation it is [A]. A network that carries a state takes them for the first of their episodes.
         """
         check_flag(self, "action_probability(explore=)", explore)
         rows, is_one = self._read("action_probability", obs)
@@ -364,21 +362,21 @@ class DQNPolicy(Policy):
         """The parts that map raw observations to action values."""
         return self.preprocess, self.network, self.value
 
-    def _predict(self, obs: Any, state: Any = (), noise: Tensor | None = None) -> tuple[Prediction, Any]:
-        """Call the online network with raw observations and states on the device; return what it was given, too."""
+    def _predict(self, obs: Any, state: Any = (), noise: Tensor | None = None) -> tuple[Prediction, dict[str, Tensor]]:
+        """Call the online network with raw observations and states on the device; return the states after, too."""
         fractions = self.value.acting_fractions if isinstance(self.value, DrawnFractions) else None
-        x = self._memory.join(self.preprocess(obs), state)
-        return RandomInputs(noise, fractions).fixed_in(self.network)(x, legal_mask(obs)), x
+        network, legal = RandomInputs(noise, fractions).fixed_in(self.network), legal_mask(obs)
+        return self._network_state.call(lambda features: network(features, legal), self.preprocess(obs), state)
 
     def _q_values(self, given: Any) -> dict[str, Tensor]:
         """Return the expected returns [K, A], and the next states, of observations, states and noise on the device."""
-        prediction, x = self._predict(*given)
-        return {"q_values": self.value.mean(prediction.outputs), **self._memory.after(x)}
+        prediction, after = self._predict(*given)
+        return {"q_values": self.value.mean(prediction.outputs), **after}
 
     def greedy(self, obs: Any, state: Any = ()) -> dict[str, Tensor]:
         """Return the best action [B] for raw observations on the device, and the values [B, A] it was chosen by.
 
-        With the recurrent states [B, S] the next ones are "state_out".
+        With the states before them [B, S] the next ones are "state_out".
         """
         results = self._q_values((obs, state, None))
         return {"action": self._actions(best_action(results["q_values"], legal_mask(obs))), **results}
@@ -398,7 +396,7 @@ class DQNPolicy(Policy):
         """
         rows, is_one = self._read("return_distribution", obs)
         self.enter(training=False)
-        before = self._memory.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
+        before = self._network_state.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
         with torch.no_grad():
             outputs = self._predict(*to_device((rows, before), self.device))[0].outputs
             if isinstance(self.value, Distributional):
@@ -442,18 +440,19 @@ class DQNPolicy(Policy):
 
     # ---- learning ----
 
-    def _columns(self, batch: TransitionBatch | SequenceBatch) -> Any:
+    def _columns(self, batch: Batch) -> Any:
         """Return a batch's columns, with an index for each action."""
         if batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)
         if self._joint is not None:
             shape = batch.reward.shape
             rows = batch.action.reshape(batch.reward.size, *batch.action.shape[len(shape) :])
-            batch = replace(batch, action=self.action_numbers(rows).reshape(shape))
+            whole: Any = batch
+            batch = replace(whole, action=self.action_numbers(rows).reshape(shape))
         return super()._columns(batch)
 
     @torch.no_grad()
-    def logits(self, batch: TransitionBatch | SequenceBatch) -> Tensor:
+    def logits(self, batch: Batch) -> Tensor:
         """Return the outputs [N, W] of both networks for all actions in a batch's obs and next_obs."""
         self.enter(training=False)
         rows = self.rows(to_device(self._columns(batch), self.device), {}, frames_of(batch))
@@ -471,7 +470,7 @@ class DQNPolicy(Policy):
         noise = [sample_noise(1, n_noise, self.generator) if n_noise else None for _ in range(2)]
         fractions: tuple[Tensor | None, Tensor | None] = None, None
         if self._draws_fractions and isinstance(value, DrawnFractions):
-            fractions = value.draw(self._memory.n_rows(n_rows), self.generator)
+            fractions = value.draw(n_rows, self.generator)
         return {"online": RandomInputs(noise[0], fractions[0]), "target": RandomInputs(noise[1], fractions[1])}
 
     def loss(self, rows: TensorBatch, /) -> Loss:
@@ -515,7 +514,7 @@ class DQNPolicy(Policy):
             streams = self.streams_state()
             inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device) | self.loss_noise(1)
             self.load_streams_state(streams)
-            rows = self.rows(self._memory.blank(blank_row(obs, extras), self.horizon), inputs)
+            rows = tensor_batch(blank_row(obs, extras), self.preprocess)._replace(inputs=inputs)
             check_loss(
                 f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}",
                 lambda: rows.reduce(self.loss(rows)),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import seeding, tree
-from trainkit.core.data import PLAYED_BY, STATE, ActOutput, ArraySpec, Obs, RowPart, RowSpec, Transition, any_true
+from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, RowPart, RowSpec, Transition, any_true
 from trainkit.core.errors import CheckpointError, ConfigError
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
@@ -160,7 +160,7 @@ class GameBehavior:
     def _merged(
         self, numbers: NDArray[np.int64], outputs: list[tuple[_Rows, ActOutput]]
     ) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-        """Return the actions and columns of all rows; 0 where a policy does not have a column, or a narrower state."""
+        """Return the actions and columns of all rows; 0 where a policy does not have a column, or a narrower one."""
         action = outputs[0][1].action
         if len(outputs) > 1:
             action = np.empty((len(numbers), *action.shape[1:]), action.dtype)
@@ -170,9 +170,11 @@ class GameBehavior:
         for name, spec in self._policy.extras_spec.items():
             extras[name] = np.zeros((len(numbers), *spec.shape), spec.dtype)
             for rows, output in outputs:
-                if name == STATE and STATE in output.extras:
-                    extras[STATE][rows, : output.extras[STATE].shape[1]] = output.extras[STATE]
-                elif name in output.extras:
+                if name not in output.extras:
+                    continue
+                if spec.zero_filled:
+                    extras[name][rows, : output.extras[name].shape[1]] = output.extras[name]
+                else:
                     extras[name][rows] = output.extras[name]
         return action, extras
 
@@ -274,7 +276,7 @@ class GameBehavior:
                 rows = np.array(sorted(self._rows_of[name]))
             of_others = {PLAYED_BY, *self._policy.extras_spec} - {*self._policy[name].extras_spec}
             columns = {column: own for column, own in spec.extras.items() if column not in of_others}
-            columns |= {column: own for column, own in self._policy[name].extras_spec.items() if column == STATE}
+            columns |= self._policy[name].extras_spec
             view = self._view_of(name)
             obs = spec.obs if view is None else array_specs(view.observation_space)
             action = spec.action if view is None else array_specs(view.action_space)

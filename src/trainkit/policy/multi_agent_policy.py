@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainkit.core import seeding, tree
 from trainkit.core.checkpoint import save_checkpoint
 from trainkit.core.config import Plain
-from trainkit.core.data import PLAYED_BY, STATE, ActOutput, ArraySpec, Obs, Transition
+from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, Transition
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMismatchError
 from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
@@ -229,10 +229,10 @@ class MultiAgentPolicy:
         self.clocks[name] = PolicyClock(getattr(policy, "last_step", 0))
 
     def _check_columns(self, name: str, policy: Any) -> None:
-        """Raise a ConfigError if a policy stores a column in another form than the others, but for recurrent states."""
+        """Raise a ConfigError if a policy stores a column, not `zero_filled`, in another form than the others."""
         for column, spec in policy.extras_spec.items():
             own = self.extras_spec.get(column, spec)
-            if own != spec and column != STATE:
+            if own != spec and not (own.zero_filled and spec.zero_filled):
                 raise ConfigError(
                     f"MultiAgentPolicy: {name!r} stores the column {column!r} as {spec}, and another policy as {own}: "
                     "policies of one game must store equal columns"
@@ -357,11 +357,11 @@ class MultiAgentPolicy:
 
     @property
     def extras_spec(self) -> Mapping[str, ArraySpec]:
-        """The columns of all policies, recurrent states as wide as the widest."""
-        specs = [policy.extras_spec for policy in self._policies.values()]
-        merged = {name: spec for own in specs for name, spec in own.items()}
-        if STATE in merged:
-            merged[STATE] = max((own[STATE] for own in specs if STATE in own), key=lambda spec: spec.shape)
+        """The columns of all policies, those that are `zero_filled` as wide as the widest."""
+        merged: dict[str, ArraySpec] = {}
+        for policy in self._policies.values():
+            for name, spec in policy.extras_spec.items():
+                merged[name] = max(merged.get(name, spec), spec, key=lambda one: one.shape)
         return merged
 
     def check_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:

@@ -11,16 +11,8 @@ from torch import Tensor, nn
 
 from trainkit.core import tree
 from trainkit.core.assignments import fixed_options
-from trainkit.core.data import (
-    POLICY_ACTION,
-    ArraySpec,
-    Horizon,
-    Rollout,
-    SequenceBatch,
-    Sequences,
-    Transition,
-    TransitionBatch,
-)
+from trainkit.core.config import Part
+from trainkit.core.data import POLICY_ACTION, ArraySpec, Batch, Horizon, Rollout, Transition
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked, read_only
@@ -31,15 +23,14 @@ from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_w
 from trainkit.nets.action_scale import ActionBound
 from trainkit.nets.actor_critic import ActorCriticNetwork
 from trainkit.nets.distributions import Distribution, distribution_for
-from trainkit.nets.encoders import EncoderLike, default_hidden
+from trainkit.nets.encoders import EncoderLike, Recurrent, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
-from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.advantages import RolloutRows, TensorRollout, gae
 from trainkit.policy.base import PolicyOptions, parts_for
+from trainkit.policy.network_state import state_of
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import memory_for
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.update_result import UpdateResult
@@ -73,8 +64,8 @@ class OnpolicyPolicy(StochasticPolicy):
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
         action_space: of one environment.
-        sequences: how many rows of an environment a network with a memory passes over at once, in `length`; without
-            burn-in, as the states that rows are stored with are of today's network. Default: 16.
+        sequences: how many rows of an environment a network that carries a state passes over at once, in `length`;
+            without burn-in, as the states that rows are stored with are of today's network. Default: 16.
         options: observation_space, preprocess, horizon (gamma, and the rule of rewards), device, seed, engine,
             precision and auxiliary (on the features of the actor's torso, which `shared` makes the critic's too), as
             in `Policy`.
@@ -96,16 +87,13 @@ class OnpolicyPolicy(StochasticPolicy):
         optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
-        sequences: Sequences | None = None,
+        sequences: Part | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
         name = type(self).__name__
-        memory = memory_for(name, (network,), sequences, Sequences(16, 0), options.get("auxiliary"))
+        state = state_of(name, (network,), sequences, options.get("auxiliary"), learns_from="rollouts")
         with Checks(name) as checks:
             checks.number("lam", lam, low=0, high=1)
-            has_none = sequences is None or (sequences.burn_in == 0 and sequences.stored_state)
-            rule = f".sequences must have burn_in=0 and stored states, got {sequences}"
-            checks.require(memory.size == 0 or has_none, rule)
             if (horizon := options.get("horizon")) is not None:
                 _check_one_step(checks, horizon)
         super().__init__(action_space=action_space, action_scaling=action_scaling, **options)
@@ -114,9 +102,9 @@ class OnpolicyPolicy(StochasticPolicy):
         self._extras_spec = dict(_STORED)
         if self._action_scale is not None:
             self._extras_spec[POLICY_ACTION] = ArraySpec(shape=self._action_scale.low.shape, dtype=_FLOAT32)
-        self._memory = memory
-        self.columns = (*type(self).columns, *memory.columns)
-        self._extras_spec |= memory.spec
+        self._network_state = state
+        self.columns = (*type(self).columns, *state.columns)
+        self._extras_spec |= state.spec
         self.network = network
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
@@ -211,7 +199,7 @@ class OnpolicyPolicy(StochasticPolicy):
         """The method by which the policy learns, "learn"."""
         return {"learn"}
 
-    def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
+    def update(self, batch: Batch, *, step: int) -> UpdateResult:
         """Raise `ConfigError`: on-policy algorithms learn from rollouts, with `learn`."""
         raise ConfigError(
             f"{type(self).__name__} learns from rollouts, not batches: call learn, or give it to an OnpolicyTrainer"
@@ -240,7 +228,7 @@ class OnpolicyPolicy(StochasticPolicy):
         rows, n_rows = self._rows(rollout), len(rollout)
         n_batches = 1 if batch_size is None else max(round(n_rows / batch_size), 1)
         how: dict[str, Any] = {"normalize": self.normalize_advantage, "generator": self.generator, "repeat": repeat}
-        for batch in self._memory.batches(rows, rollout, n_batches, **how):
+        for batch in self._network_state.batches(rows, rollout, n_batches, **how):
             result, metrics = self._learning.update(batch.columns(), len(batch.action), step=step)
             yield result
             if self._should_stop(metrics):
@@ -252,7 +240,7 @@ class OnpolicyPolicy(StochasticPolicy):
 
     def rows(self, columns: Any, inputs: Any, frames: Any = None, module: nn.Module | None = None) -> RolloutRows:
         """Return B rows of a rollout as the argument of losses."""
-        return self._memory.rollout_rows(RolloutRows(*columns)._replace(inputs=inputs))
+        return self._network_state.rollout_rows(RolloutRows(*columns))._replace(inputs=inputs)
 
     def _rows(self, rollout: Rollout | TensorRollout) -> RolloutRows:
         """Return the rows of a rollout with their advantages."""
@@ -262,7 +250,7 @@ class OnpolicyPolicy(StochasticPolicy):
         with torch.no_grad():
             next_value = torch.cat([value[1:], torch.zeros_like(value[:1])])
             if len(rollout.last_rows):
-                last = self._values(*self._memory.before_last(rollout))
+                last = self._values(*self._network_state.before_last(rollout))
                 legal = legal_mask(rollout.last_obs)
                 if legal is not None:
                     last = last * legal.any(dim=1)  # without a legal action the episode is over
@@ -304,7 +292,7 @@ class OnpolicyPolicy(StochasticPolicy):
         return TensorRollout(**to_device(arrays, self.device))
 
     def _values(self, *given: Any) -> Tensor:
-        """Return the values [K] of raw observations on the device, without gradients; see `NoMemory.before_last`."""
+        """Return the values [K] of what `NetworkState.before_last` returned, without gradients."""
         if self.device != CPU:
             with torch.no_grad():
                 return self._value_of(given)["value"]
@@ -312,7 +300,7 @@ class OnpolicyPolicy(StochasticPolicy):
         return torch.from_numpy(self._engine.call("values", self._value_of, arrays)["value"])
 
     def _value_of(self, given: Any) -> dict[str, Tensor]:
-        x = self._memory.join_last(self.preprocess, given)
+        x = self._network_state.join_last(self.preprocess, given)
         return {"value": self.network(x)[1][-len(tree.first_leaf(given[0])) :]}
 
     def _advantages(

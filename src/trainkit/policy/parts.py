@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trainkit.core.data import SequenceBatch, TransitionBatch
+from trainkit.core.data import Batch
 
 if TYPE_CHECKING:
     from trainkit.policy.base import Policy
@@ -14,8 +14,8 @@ class LearningPart:
     def before_updates(self, policy: "Policy", buffer: Any) -> None:
         """Adapt to the rows in a buffer before the first update; trainers call this through the policy."""
 
-    def before_update(self, policy: "Policy", batch: TransitionBatch | SequenceBatch) -> None:
+    def before_update(self, policy: "Policy", batch: Batch) -> None:
         """Adapt to a batch before the update that learns from it."""
 
-    def after_update(self, policy: "Policy", batch: TransitionBatch | SequenceBatch) -> None:
+    def after_update(self, policy: "Policy", batch: Batch) -> None:
         """Act on an update that was taken."""

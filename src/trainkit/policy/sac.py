@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from trainkit.core import tree
 from trainkit.core.assignments import fixed_options
-from trainkit.core.data import Horizon, Obs, Sequences
+from trainkit.core.config import Part
+from trainkit.core.data import Horizon, Obs
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
@@ -24,15 +25,14 @@ from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.actor_critic import ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import SquashedGaussian, bounded_box
-from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.encoders import EncoderLike, Recurrent, stateful_encoders
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
-from trainkit.nets.recurrent import Recurrent, lay_out_states
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import forward_on
+from trainkit.policy.network_state import state_of
 from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import memory_for
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.target import Target
@@ -62,8 +62,8 @@ class SACPolicy(StochasticPolicy):
         optimizer: of the actor, and of the others that are not given, `critic_optimizer` and `temperature_optimizer`:
             `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
         clip: of the actor's and the critics' gradients; None clips nothing.
-        sequences: what networks with a memory learn from; default: `Sequences()`. Their states are the actor's and the
-            critics', and both are stored.
+        sequences: what networks that carry a state learn from, by default `Sequences()`. The states of the actor and of
+            the critics are stored.
         action_space: a Box of floats, bounded in every dimension.
         flush_denormals: see `GradientStep`.
         options: observation_space, preprocess, horizon (of n steps only the last one's entropy counts), device, seed,
@@ -90,20 +90,22 @@ class SACPolicy(StochasticPolicy):
         temperature_optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
-        sequences: Sequences | None = None,
+        sequences: Part | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
         name = type(self).__name__
         box = bounded_box(name, action_space)
-        has_both = bool(lay_out_states(actor)) == bool(lay_out_states(critics))
-        memory = memory_for(name, (actor, critics), sequences, Sequences(), options.get("auxiliary"))
+        has_both = bool(stateful_encoders(actor)) == bool(stateful_encoders(critics))
+        state = state_of(name, (actor, critics), sequences, options.get("auxiliary"), learns_from="replay")
         with Checks(name) as checks:
-            checks.require(has_both, " needs a memory in both the actor and the critics, or in neither: add the other")
+            checks.require(
+                has_both, " needs a state in both the actor and the critics, or in neither: give both recurrent"
+            )
             _check_temperature(checks, temperature, initial_temperature, target_entropy)
         super().__init__(action_space=action_space, **options)
         self.distribution: SquashedGaussian = SquashedGaussian(box, log_std=None)
-        self._memory = memory
-        self._extras_spec = dict(memory.spec)
+        self._network_state = state
+        self._extras_spec = dict(state.spec)
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
         is_learned = temperature == "auto"
@@ -188,18 +190,23 @@ class SACPolicy(StochasticPolicy):
         """Return the value [K] of the greedy action for raw observations [K, ...], and an infinite gap [K].
 
         Of one observation they are two numbers. The value is the critics' minimum; it includes the entropy bonuses of
-        the future. `state` [K, S] is that of a memory before the observations; without, they are the first of their
-        episodes.
+        the future. `state` [K, S] is that before the observations, of networks that carry one; without, they are the
+        first of their episodes.
         """
         rows, is_one = self._read("greedy_values", obs)
-        before = self._memory.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
+        before = self._network_state.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
         self.enter(training=False)
         with torch.no_grad():
-            x = self._memory.join(self.features(rows), to_device(before, self.device))
-            mode = self.distribution.mode(self.actor(x), None)
-            best: NDArray[np.float32] = self.critics(x, mode.reshape(len(mode), -1)).amin(dim=1).cpu().numpy()
+            given = self.features(rows), to_device(before, self.device)
+            best: NDArray[np.float32] = self._network_state.call(self._greedy_value, *given)[0].cpu().numpy()
         gap = np.full_like(best, np.inf)
         return (best[0], gap[0]) if is_one else (best, gap)
+
+    def _greedy_value(self, features: Any) -> Tensor:
+        """Return the critics' minimum [K] of the greedy action."""
+        mode = self.distribution.mode(self.actor(features), None)
+        value: Tensor = self.critics(features, mode.reshape(len(mode), -1)).amin(dim=1)
+        return value
 
     # ---- learning ----
 
@@ -208,8 +215,7 @@ class SACPolicy(StochasticPolicy):
         return {} if self._schedule is None else {"temperature": self._schedule(step)}
 
     def loss_noise(self, n_rows: int) -> dict[str, Any]:
-        """Sample noise [B, D] for this and for the next observation's action; of sequences for each row."""
-        n_rows = self._memory.n_rows(n_rows)
+        """Sample noise [B, D] for this and for the next observation's action."""
         how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
         noise, next_noise = torch.randn(2, n_rows, self.distribution.n_dimensions, **how)
         return {"noise": noise, "next_noise": next_noise}

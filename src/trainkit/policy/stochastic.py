@@ -71,7 +71,7 @@ class StochasticPolicy(Policy):
         n_rows = len(tree.first_leaf(obs))
         correlated = self._correlated_noise(n_rows, env_ids, starts) if explore else None
         draw = partial(self.distribution.draw_noise, n_rows, self.generator) if explore else None
-        carried = self._memory.carry(state, n_rows, starts, env_ids)
+        carried = self._network_state.carry(state, n_rows, starts, env_ids)
         results = self._engine.call("act", self._act, (obs, correlated, carried.rows, None), draw=draw)
         outputs = results["outputs"]
         if explore and self._action_std is not None:
@@ -90,8 +90,8 @@ class StochasticPolicy(Policy):
             (actions [K, ...] in the units of the space, columns of `extras_spec`), which nothing has checked: of a row
             that is not finite, or whose mask allows no action, log_prob or value is not finite.
         """
-        if self.sequences is not None:
-            raise ConfigError(f"{type(self).__name__}.act_on_device has no recurrent state: collect with a Collector")
+        if self.state_size > 0:
+            raise ConfigError(f"{type(self).__name__}.act_on_device carries no state: collect with a Collector")
         self.enter(training=False)
         draw = partial(self.distribution.draw_noise, len(tree.first_leaf(obs)), self.generator) if explore else None
         with torch.no_grad():
@@ -120,10 +120,9 @@ class StochasticPolicy(Policy):
         if correlated is not None:
             noise = torch.cat([noise[:, : -correlated.shape[1]], correlated], dim=1)
         legal, family = legal_mask(obs), self.distribution
-        x = self._memory.join(self.preprocess(obs), state)
-        outputs, others = self._actor_outputs(x)
+        (outputs, others), after = self._network_state.call(self._actor_outputs, self.preprocess(obs), state)
         action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
-        return {"action": action, "outputs": outputs, **others, **self._memory.after(x)}
+        return {"action": action, "outputs": outputs, **others, **after}
 
     @property
     def exploration(self) -> Noise | None:
@@ -190,7 +189,7 @@ class StochasticPolicy(Policy):
     def action_probability(self, obs: Obs, *, step: int = 0, explore: bool = False) -> NDArray[np.float64]:
         """Return the probability of each action, [K, A]: of the distribution if exploring, else 1 for its mode.
 
-        Of one observation it is [A]. A recurrent network takes observations for the first of their episodes.
+        Of one observation it is [A]. A network that carries a state takes them for the first of their episodes.
         """
         check_flag(self, "action_probability(explore=)", explore)
         if not isinstance(self.distribution, Categorical):
@@ -210,12 +209,11 @@ class StochasticPolicy(Policy):
         """Return the modes [B, ...] for raw observations on the device, and what they were chosen by.
 
         That is the "probability" [B, A] of a Discrete action, else the actor's outputs as "numbers", and the "value"
-        [B] of a policy with a critic of states. With the recurrent states [B, S] the next ones are "state_out".
+        [B] of a policy with a critic of states. With the states before them [B, S] the next ones are "state_out".
         """
         legal = legal_mask(obs)
-        x = self._memory.join(self.preprocess(obs), state)
-        outputs, others = self._actor_outputs(x)
-        others |= self._memory.after(x)
+        (outputs, others), after = self._network_state.call(self._actor_outputs, self.preprocess(obs), state)
+        others |= after
         chosen_by = {"numbers": outputs}
         if isinstance(self.distribution, Categorical):
             chosen_by = {"probability": self.distribution.probability(outputs, legal)}

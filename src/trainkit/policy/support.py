@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainkit.core.data import SequenceBatch, TransitionBatch
+from trainkit.core.data import Batch
 from trainkit.core.errors import ConfigError
 from trainkit.core.protocols import HasReturnRange
 from trainkit.engine.gradient_step import GradientStep
@@ -74,12 +74,12 @@ class AutomaticSupport(LearningPart):
         if not self.is_fitted and isinstance(buffer, HasReturnRange):
             self.fit(*policy.extremes(buffer.return_range(policy.horizon)))
 
-    def before_update(self, policy: "Policy", batch: TransitionBatch | SequenceBatch) -> None:
+    def before_update(self, policy: "Policy", batch: Batch) -> None:
         """Set the bounds by the rewards of the first batch, where no trainer has set them."""
         if policy.n_updates == 0 and not self.is_fitted:
             self.fit(float(np.min(batch.reward)), float(np.max(batch.reward)))
 
-    def after_update(self, policy: "Policy", batch: TransitionBatch | SequenceBatch) -> None:
+    def after_update(self, policy: "Policy", batch: Batch) -> None:
         """Widen the support after each period."""
         if self.clipped.is_due:
             gradient_step = policy.gradient_steps["network"]

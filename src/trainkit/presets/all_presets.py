@@ -27,11 +27,16 @@ from trainkit.presets.q_learning import (
 AnyPreset = Preset[..., Any, Any]
 
 
+def _is_there(preset: AnyPreset) -> bool:
+    """Return whether the encoder that a preset's settings select is there."""
+    return preset.table()["recurrent"] is None or "recurrent" in table("ENCODERS")
+
+
 class Presets(Mapping[str, AnyPreset]):
     """Presets by their names; those that extensions list follow, and are imported when they are first read."""
 
     def __init__(self, *own: AnyPreset) -> None:
-        self._own = {preset.name: preset for preset in own}
+        self._own = {preset.name: preset for preset in own if _is_there(preset)}
 
     def __getitem__(self, name: str) -> AnyPreset:
         if name in self._own:

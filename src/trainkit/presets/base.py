@@ -14,9 +14,8 @@ from typing_extensions import TypedDict
 from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
 from trainkit.core.config import plain_call
-from trainkit.core.data import Sequences
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.extensions import table
+from trainkit.core.extensions import exported, table
 from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked
@@ -29,9 +28,8 @@ from trainkit.engine.precision import Precision
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
 from trainkit.nets import Preprocess
-from trainkit.nets.encoders import EncoderLike
+from trainkit.nets.encoders import EncoderLike, Recurrent
 from trainkit.nets.layers import Activation, Norm
-from trainkit.nets.recurrent import Recurrent
 from trainkit.policy import (
     CategoricalValue,
     ColoredNoise,
@@ -762,10 +760,9 @@ def memory_options(settings: Settings, burn_in: int | None, *, stored_state: boo
     """Return the arguments of `for_envs` for a memory; none without one."""
     if settings["recurrent"] is None:
         return {}
-    return {
-        "recurrent": settings["recurrent"],
-        "sequences": Sequences(settings["sequence_length"], burn_in, stored_state),
-    }
+    kind = exported("Sequences")  # None: the network says that there is no memory
+    sequences = None if kind is None else kind(settings["sequence_length"], burn_in, stored_state)
+    return {"recurrent": settings["recurrent"], "sequences": sequences}
 
 
 def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:

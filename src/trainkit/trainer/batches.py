@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core import tree
-from trainkit.core.data import SequenceBatch, TransitionBatch
+from trainkit.core.data import Batch
 from trainkit.core.protocols import Learner, RoundBuffer
 
-Batch = TransitionBatch | SequenceBatch
 ReadPriority = Callable[[], NDArray[np.float32] | None]  # waits for the device
-_TREES = "obs", "next_obs", "observations"  # fields that are trees
 
 
 class PendingUpdates:
@@ -159,7 +157,7 @@ class UpdateQueue:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
         self.pending.load_state_dict(state["pending"])
-        self.batches = deque(batch_from_plain(plain) for plain in state["batches"])
+        self.batches = deque(batch_from_plain(self.learner.policy.batch_type, plain) for plain in state["batches"])
         self.unwritten = [(one["slots"], partial(_same, one["priority"])) for one in state["unwritten"]]
         self.learns_from, own = state["learns_from"], self._learning_starts
         self._learning_starts = state["learning_starts"]
@@ -176,12 +174,12 @@ def _same(priority: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
 
 def batch_to_plain(batch: Batch) -> dict[str, Any]:
     """Return a batch as values that a checkpoint can contain."""
-    plain = {one.name: getattr(batch, one.name) for one in fields(batch)}
-    trees = {name: tree.to_plain(tree.map_tree(np.asarray, plain[name])) for name in _TREES if name in plain}
+    given: Any = batch
+    plain = {one.name: getattr(batch, one.name) for one in fields(given)}
+    trees = {name: tree.to_plain(tree.map_tree(np.asarray, plain[name])) for name in batch.obs_fields}
     return plain | trees
 
 
-def batch_from_plain(plain: Mapping[str, Any]) -> Batch:
-    """Return the batch of a checkpoint."""
-    given = {**plain, **{name: tree.from_plain(plain[name]) for name in _TREES if name in plain}}
-    return SequenceBatch(**given) if "observations" in given else TransitionBatch(**given)
+def batch_from_plain(kind: type[Batch], plain: Mapping[str, Any]) -> Batch:
+    """Return the batch of a checkpoint, of a class."""
+    return kind(**{**plain, **{name: tree.from_plain(plain[name]) for name in kind.obs_fields}})

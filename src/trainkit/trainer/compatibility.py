@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainkit.buffer.storage import FrameStore
 from trainkit.collector import Collector
 from trainkit.core import seeding, tree
-from trainkit.core.data import FILLED_AT_RANDOM, MOMENT, Transition
+from trainkit.core.data import MOMENT, Transition, not_random
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import (
@@ -160,7 +160,7 @@ def check_length(trainer: str, count: object, current: int | None, *, of: Litera
 def check_warmup(checks: Checks, policy: Trainee, warmup: object) -> None:
     """Note a problem if the warm-up cannot fill the columns that the policy stores."""
     if checks.one_of("warmup", warmup, ["policy", "random"]) and warmup == "random":
-        unfilled = sorted(policy.extras_spec.keys() - FILLED_AT_RANDOM)
+        unfilled = not_random(policy.extras_spec)
         checks.require(
             not unfilled,
             f".warmup 'random' cannot fill the columns {unfilled} that {type(policy).__name__} stores: use 'policy'",

@@ -286,8 +286,8 @@ class Evaluation:
             envs, is_greedy = self.collector.envs, not self._explore and self._fn is None
             recorded = is_greedy and envs.n_agents == 1
             policy = self.collector.policy
-            has_memory = getattr(policy, "sequences", None) is not None
-            states = (lambda: self.collector.policy_state) if has_memory else None
+            has_state = getattr(policy, "state_size", 0) > 0
+            states = (lambda: self.collector.policy_state) if has_state else None
             self._greedy = GreedyEpisodes(policy, envs.n, states) if recorded else None
         recorders = [] if self._greedy is None else [self._greedy]
         self.collector.recorders += recorders

@@ -25,7 +25,7 @@ class GreedyEpisodes:
     Args:
         policy: plays; without `greedy_values`, and for a reward rule that is a custom function, nothing is predicted.
         n_envs: N.
-        states: returns the recurrent states of all environments after a step, [N, S]; None without a memory.
+        states: returns the states of all environments after a step, [N, S]; None of a policy that carries none.
     """
 
     def __init__(

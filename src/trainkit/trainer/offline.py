@@ -5,11 +5,12 @@ from typing import Any, ClassVar, Unpack
 from typing_extensions import TypeVar
 
 from trainkit.collector import Collector
+from trainkit.core.data import Batch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Dataset, OffpolicyTrainee
 from trainkit.core.signatures import checked
 from trainkit.trainer.base import Trainer
-from trainkit.trainer.batches import Batch, batch_from_plain, batch_to_plain
+from trainkit.trainer.batches import batch_from_plain, batch_to_plain
 from trainkit.trainer.compatibility import check_dataset
 from trainkit.trainer.options import Options, check_options, complete
 
@@ -138,4 +139,4 @@ class OfflineTrainer(Trainer[TraineeT]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore saved counters."""
         super().load_state_dict(state)
-        self._batch = None if state["batch"] is None else batch_from_plain(state["batch"])
+        self._batch = None if state["batch"] is None else batch_from_plain(self.policy.batch_type, state["batch"])

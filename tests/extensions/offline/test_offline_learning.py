@@ -10,7 +10,7 @@ import torch
 
 import trainkit as tk
 from tests.helpers.learning import Spaces
-from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
+from tests.helpers.network_options import NETWORK_OPTIONS, OF_A_MEMORY
 from tests.policy.test_support import bounds
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
@@ -125,7 +125,6 @@ REACHES: dict[str, tuple[Any, Any]] = {
     **NETWORK_OPTIONS,
 }
 NEEDS = {
-    **MEMORY_NEEDS,
     "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
     "atoms": {"value": "categorical"},
     "v_min": {"value": "categorical"},
@@ -135,8 +134,7 @@ NEEDS = {
 OF_LEARNERS = [presets.PRESETS[name] for name in LEARNERS]
 CASES = [(preset, name) for preset in OF_LEARNERS for name in preset.settings()]
 CASES.remove((presets.PRESETS["bc"], "loss"))  # its own words, below
-for of_a_memory in ("recurrent", *MEMORY_NEEDS.keys() - {"stored_state"}):
-    CASES.remove((presets.PRESETS["bcq"], of_a_memory))  # which has none, below
+CASES = [(preset, name) for preset, name in CASES if name not in OF_A_MEMORY]  # with one: test_offline_memory
 CASES.remove((presets.PRESETS["bc"], "action_scaling"))  # of a Box, in tests/nets/test_action_scale.py
 
 
@@ -156,17 +154,6 @@ def test_the_loss_of_bc_is_its_own() -> None:
         tiny(presets.bc, loss="mse")
     with pytest.raises(tk.ConfigError, match="loss must be 'likelihood' or 'mse', got 'huber'"):
         tiny(presets.bc, loss="huber")
-
-
-@pytest.mark.parametrize("preset", [presets.bc, presets.cql], ids=repr)
-def test_a_memory_learns_from_the_sequences_of_a_dataset(preset: Any) -> None:
-    trainer = tiny(preset, recurrent="lstm", hidden=(8,), sequence_length=4, burn_in=2)
-    assert trainer.policy.sequences == tk.Sequences(4, 2, stored_state=False)
-    before = trainer.policy.get_weights()
-    result = trainer.run()
-    assert result.gradient_step == 10
-    memory = next(name for name in before if name.startswith("network") and "memory" in name)
-    assert (trainer.policy.get_weights()[memory] != before[memory]).any()
 
 
 def test_bcq_has_no_memory() -> None:

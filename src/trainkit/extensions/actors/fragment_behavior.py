@@ -121,8 +121,8 @@ class FragmentBehavior(SingleBehavior):
             can_copy = isinstance(policy, Copyable)
             rule = f".policy {type(policy).__name__} cannot be copied to actors, without get_weights and on_cpu"
             if checks.require(can_copy, f"{rule}: {remedy}"):
-                has_state = getattr(policy, "sequences", None) is not None or bool({*policy.streams_state()} - _STREAMS)
-                rule = f".policy {type(policy).__name__} has a memory, or exploration with a state from step to step"
+                has_state = getattr(policy, "state_size", 0) > 0 or bool({*policy.streams_state()} - _STREAMS)
+                rule = f".policy {type(policy).__name__} has a state from step to step, or its exploration has"
                 checks.require(not has_state, f"{rule}, which copies in actors do not share: {remedy}")
         self._groups: list[_Group] = []
         self._weights: Weights = {}  # that were requested last

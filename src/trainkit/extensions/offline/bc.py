@@ -9,7 +9,8 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from trainkit.core.data import SequenceBatch, Sequences, TransitionBatch
+from trainkit.core.config import Part
+from trainkit.core.data import Batch
 from trainkit.core.errors import Checks
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
@@ -18,15 +19,14 @@ from trainkit.engine.gradient_step import Clip
 from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.distributions import Categorical, Distribution, distribution_for
-from trainkit.nets.encoders import EncoderLike, default_hidden
+from trainkit.nets.encoders import EncoderLike, Recurrent, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, PlainModule, Prediction, QNetwork
 from trainkit.nets.preprocess import Preprocess
-from trainkit.nets.recurrent import Recurrent
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import non_integer_actions
+from trainkit.policy.network_state import state_of
 from trainkit.policy.persistence import recorded
-from trainkit.policy.recurrence import memory_for
 from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.update_result import UpdateResult
 
@@ -50,8 +50,8 @@ class BCPolicy(StochasticPolicy):
         optimizer: `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
         clip: of gradients; None clips nothing.
         flush_denormals: see `GradientStep`.
-        sequences: what a network with a memory learns from, without stored states, which data have not; default:
-            `Sequences(stored_state=False)`.
+        sequences: what a network that carries a state learns from, without stored states, which data have not; by
+            default `Sequences(stored_state=False)`.
         options: observation_space, preprocess, horizon, device, seed, engine, precision and auxiliary, as in `Policy`.
 
     Metrics: loss, accuracy (share of rows whose action is the most probable, in all discrete columns; not for Box),
@@ -69,16 +69,14 @@ class BCPolicy(StochasticPolicy):
         optimizer: OptimizerSpec | None = None,
         clip: Clip | None = None,
         flush_denormals: bool = True,
-        sequences: Sequences | None = None,
+        sequences: Part | None = None,
         **options: Unpack[PolicyOptions],
     ) -> None:
         flat = flat_actions(action_space)
         is_box = isinstance(flat, spaces.Box)
         name = type(self).__name__
-        memory = memory_for(name, (network,), sequences, Sequences(stored_state=False), options.get("auxiliary"))
+        state = state_of(name, (network,), sequences, options.get("auxiliary"), learns_from="data")
         with Checks(name) as checks:
-            is_stored = sequences is not None and sequences.stored_state
-            checks.require(not is_stored, ".sequences must have stored_state=False: data have no states of this policy")
             if checks.one_of("loss", loss, ["likelihood", "mse"]):
                 fits = loss == "likelihood" or is_box
                 checks.require(
@@ -91,7 +89,7 @@ class BCPolicy(StochasticPolicy):
         if isinstance(flat, StructuredHybrid):
             self._counted = np.flatnonzero(flat.structure.is_discrete).tolist()
         self.network = network if isinstance(network, ActionValues) else PlainModule(network)
-        self._memory = memory
+        self._network_state = state
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         self.add_gradient_step("model", self, default, clip, loss=self.loss, **how)
@@ -146,7 +144,7 @@ class BCPolicy(StochasticPolicy):
 
     # ---- learning ----
 
-    def update(self, batch: TransitionBatch | SequenceBatch, *, step: int) -> UpdateResult:
+    def update(self, batch: Batch, *, step: int) -> UpdateResult:
         """Learn from one batch; raise `DivergedError` as `minimize` does. There are no priorities."""
         if isinstance(self.distribution, Categorical) and batch.action.dtype.kind not in "iub":
             raise non_integer_actions(self, batch.action)

@@ -278,9 +278,9 @@ def _checked_step(
 
 def check_memory(checks: Checks, policy: object, name: str) -> None:
     """Note a policy whose probabilities and values depend on more than an observation."""
-    has_memory = getattr(policy, "sequences", None) is not None
+    has_state = getattr(policy, "state_size", 0) > 0
     rule = f".{name} is recurrent: what it gives depends on the steps before; use a policy without a memory"
-    checks.require(not has_memory, rule)
+    checks.require(not has_state, rule)
 
 
 def _whole_episodes(name: str, dataset: ReplayBuffer) -> tuple[list[RecordedEpisode], int]:

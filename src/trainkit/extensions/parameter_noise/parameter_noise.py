@@ -89,7 +89,7 @@ class ParameterNoise(Part):
         name = type(policy).__name__
         if policy.network.noise_size:
             raise ConfigError(f"{name}: ParameterNoise and noisy layers both perturb weights: use one")
-        if policy.sequences is not None:
+        if policy.state_size > 0:
             raise ConfigError(f"{name}: ParameterNoise has no recurrent state: use another exploration")
         how: dict[str, Any] = {"n_rows": len(q), "env_ids": env_ids, "starts": starts, "rng": policy.rng}
         on_device = to_device(obs, policy.device)

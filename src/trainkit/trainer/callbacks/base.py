@@ -42,7 +42,7 @@ import numpy as np
 
 from trainkit.collector import Episode
 from trainkit.core import tree, user_code
-from trainkit.core.data import EpochResult, Rollout, SequenceBatch, TransitionBatch
+from trainkit.core.data import Batch, EpochResult, Rollout, TransitionBatch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
 from trainkit.core.protocols import StepCollector
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TrainBatch = TransitionBatch | SequenceBatch | Rollout | TensorRollout
-BatchT = TypeVar("BatchT", TransitionBatch | SequenceBatch, Rollout | TensorRollout)
+TrainBatch = Batch | Rollout | TensorRollout
+BatchT = TypeVar("BatchT", Batch, Rollout | TensorRollout)
 OnTrainer = Callable[["Trainer"], object]
 OnEpisode = Callable[["Trainer", Episode], object]
 OnStats = Callable[["Trainer", CollectStats], object]
@@ -482,7 +482,8 @@ def _check_rows(name: str, before: TrainBatch, after: TrainBatch) -> None:
 
 def _columns(rows: TrainBatch) -> dict[str, Any]:
     """Return the columns that callbacks must keep, by the paths of their leaves: all except the extra ones."""
-    named = {field.name: getattr(rows, field.name) for field in fields(rows) if field.name != "extras"}
+    whole: Any = rows
+    named = {field.name: getattr(rows, field.name) for field in fields(whole) if field.name != "extras"}
     leaves = {f"{name} {path}".rstrip(): leaf for name, own in named.items() for path, leaf in tree.named_leaves(own)}
     return {path: leaf if hasattr(leaf, "ndim") else np.asarray(leaf) for path, leaf in leaves.items()}
 

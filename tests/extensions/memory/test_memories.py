@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.nets import test_critic_only
 from trainkit.core.errors import ConfigError
+from trainkit.extensions.memory.memories import ignore_copied_weights, make_memory
 from trainkit.nets import GRU, LSTM, CausalTransformer, Memory, QNetwork
-from trainkit.nets.recurrent import ignore_copied_weights, make_memory
 from trainkit.testing import PretendDevice
 
 T, B, INPUTS = 12, 3, 8
@@ -157,3 +158,7 @@ def test_an_lstm_on_a_device_runs_where_torch_warns_of_copied_weights(
     x, state = drawn(memory)
     monkeypatch.setattr(torch, "lstm", lstm_of_cudnn)
     memory.to(pretend.device)(x.to(pretend.device), state.to(pretend.device))
+
+
+def test_the_memory_of_the_actor_does_not_see_a_leaf_of_the_critic() -> None:
+    test_critic_only.test_a_leaf_of_the_critic_changes_the_value_and_no_output({"recurrent": "lstm"})

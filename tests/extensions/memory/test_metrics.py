@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from trainkit.buffer import sample_sequences
 from trainkit.policy.advantages import normalized
 
 
@@ -58,7 +59,7 @@ def test_metrics_of_sequences_are_over_their_real_rows(engine: Any) -> None:
     )  # fmt: skip
     buffer = tk.ReplayBuffer(100, seed=1)
     tk.Collector(policy, envs, buffer).collect(n_episode=4)
-    batch = buffer.sample_sequences(16, length=8, burn_in=0, horizon=policy.horizon)
+    batch = sample_sequences(buffer, 16, length=8, burn_in=0, horizon=policy.horizon)
     real = batch.valid
     q = torch.from_numpy(np.stack([values_along(policy, batch, column) for column in range(16)], axis=1))  # [T, B]
     policy.update(batch, step=0)

@@ -9,17 +9,16 @@ import math
 import re
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
-from trainkit.nets.encoders import Encoder
+from trainkit.nets.encoders import Recurrent
 from trainkit.nets.weights import draw_uniform, new_linear
 
 
@@ -263,7 +262,6 @@ class CausalTransformer(Memory):
         return bias.masked_fill(is_hidden, -torch.inf)
 
 
-Recurrent = Literal["lstm", "gru", "transformer"] | Callable[[int], Memory]
 _MEMORIES: dict[str, Callable[[int], Memory]] = {"lstm": LSTM, "gru": GRU, "transformer": CausalTransformer}
 
 
@@ -279,7 +277,7 @@ def make_memory(recurrent: Recurrent, n_inputs: int) -> Memory:
     if not isinstance(recurrent, str) and (isinstance(recurrent, nn.Module) or not callable(recurrent)):
         raise ConfigError(f"recurrent must be {allowed}, got {recurrent!r}")
     with torch.random.fork_rng(devices=[]):
-        memory = _MEMORIES[recurrent](n_inputs) if isinstance(recurrent, str) else recurrent(n_inputs)
+        memory: object = (_MEMORIES[recurrent] if isinstance(recurrent, str) else recurrent)(n_inputs)
     if not isinstance(memory, Memory):
         raise ConfigError(f"recurrent must return a nets.Memory, got {memory!r}")
     wanted = [(2, memory.n_features), (2, memory.state_size)]
@@ -292,76 +290,3 @@ def make_memory(recurrent: Recurrent, n_inputs: int) -> Memory:
             f"state_size say, got {shapes}"
         )
     return memory
-
-
-# ---- encoders with a memory ----
-
-
-class Recall:
-    """Features that an encoder with a memory resolves: it has passed over what came before them.
-
-    Networks are called with it in the place of features.
-    """
-
-    def recall(self, encoder: "RecurrentEncoder") -> Tensor:
-        """Return the outputs [B, F] of an encoder's memory."""
-        raise TypeError(f"{type(self).__name__} must define recall")
-
-    def without(self, names: frozenset[str]) -> "Recall":
-        """Return it without these leaves of a dict of features."""
-        raise TypeError(f"{type(self).__name__} must define without")
-
-
-def without(leaves: Any, names: frozenset[str]) -> Any:
-    """Return a dict of features, or features to recall, without these leaves."""
-    if isinstance(leaves, Recall):
-        return leaves.without(names)
-    return {name: leaf for name, leaf in leaves.items() if name not in names}
-
-
-class RecurrentEncoder(Encoder):
-    """An encoder and a memory behind its last layer.
-
-    Args:
-        shapes, hidden, how: as in `Encoder`.
-        recurrent: "lstm", "gru", "transformer", or a function of its number of inputs that returns a `Memory`.
-
-    Attributes:
-        part: the part of a policy's state [B, S] that is this memory's.
-    """
-
-    def __init__(self, shapes: Any, hidden: Any, *layers: Any, recurrent: "Recurrent", **how: Any) -> None:
-        super().__init__(shapes, hidden, *layers, **how)
-        self.memory = make_memory(recurrent, self.n_features)
-        self.n_features, self.part = self.memory.n_features, slice(0, self.memory.state_size)
-
-    def forward(self, features: Any) -> Tensor:
-        """Return outputs [B, F] of features [B, ...], those at an episode's start, or of features to recall."""
-        if isinstance(features, Recall):
-            return features.recall(self)
-        x = self.encode(features)
-        return self.memory.step(x, x.new_zeros(len(x), self.memory.state_size))[0]
-
-    def unroll(self, features: Any, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the memory's outputs [T, B, F] and last states [B, S] of features [T, B, ...]; see `Memory`."""
-        shape = tree.first_leaf(features).shape[:2]
-        encoded = self.encode(tree.map_tree(lambda leaf: leaf.flatten(0, 1), features))
-        outputs: tuple[Tensor, Tensor] = self.memory(encoded.view(*shape, -1), state, starts)
-        return outputs
-
-
-def make_encoder(shapes: Any, hidden: Any, *layers: Any, recurrent: "Recurrent | None" = None, **how: Any) -> Encoder:
-    """Return an `Encoder`, with a memory if there is one."""
-    if recurrent is None:
-        return Encoder(shapes, hidden, *layers, **how)
-    return RecurrentEncoder(shapes, hidden, *layers, recurrent=recurrent, **how)
-
-
-def lay_out_states(*networks: nn.Module) -> list[RecurrentEncoder]:
-    """Return the encoders with a memory of networks, and give each its part of a state, one after the other."""
-    encoders = [one for network in networks for one in network.modules() if isinstance(one, RecurrentEncoder)]
-    start = 0
-    for encoder in encoders:
-        encoder.part = slice(start, start + encoder.memory.state_size)
-        start = encoder.part.stop
-    return encoders

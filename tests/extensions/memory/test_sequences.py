@@ -17,8 +17,9 @@ from tests.helpers.doubles import Player
 from tests.helpers.tagged import decode, is_terminated, length, reward
 from tests.helpers.truth import IN_PROCESS, tagged_envs
 from trainkit import Collector
-from trainkit.buffer import Horizon, PrioritizedReplayBuffer, ReplayBuffer, SequenceBatch
+from trainkit.buffer import Horizon, PrioritizedReplayBuffer, ReplayBuffer, SequenceBatch, Sequences, sample_sequences
 from trainkit.core import tree
+from trainkit.core.config import from_plain, to_plain
 from trainkit.core.data import ActOutput, ArraySpec, Obs, Transition
 from trainkit.core.errors import ConfigError, EmptyBufferError
 
@@ -47,7 +48,7 @@ class SequenceRun(Run):
         size, burn_in = LENGTHS[self.n_samples % len(LENGTHS)]
         self.n_samples += 1
         options: dict[str, Any] = {"length": size, "burn_in": burn_in, "horizon": self.horizon, "columns": COLUMNS}
-        batch = self.buffer.sample_sequences(batch_size // 4, **options)
+        batch = sample_sequences(self.buffer, batch_size // 4, **options)
         assert_sequences_are_true(self.reference, batch, self.horizon, size, burn_in)
         if self.kind is PrioritizedReplayBuffer:
             masses = self.reference.masses(ALPHA, EPS)
@@ -168,7 +169,7 @@ def assert_tagged_sequences_are_true(way: str, form: Any, n_sequences: int) -> N
     rng, n_checked = np.random.default_rng(3), 0
     while n_checked < n_sequences:
         collector.collect(n_step=23)
-        batch = buffer.sample_sequences(100, length=4, burn_in=3, horizon=Horizon(n_step, gamma))
+        batch = sample_sequences(buffer, 100, length=4, burn_in=3, horizon=Horizon(n_step, gamma))
         logs, tags, after = envs.call("log"), decode(batch.obs), decode(batch.next_obs)
         assert batch.state is not None
         for column in range(len(batch)):
@@ -224,7 +225,7 @@ def positions_of(batch: SequenceBatch, slot: int) -> list[int | None]:
 
 def test_rows_before_the_drawn_one_are_burnt_in_except_where_the_episode_starts() -> None:
     buffer, slots = eleven_steps()
-    batch = buffer.sample_sequences(200, length=3, burn_in=2, horizon=Horizon())
+    batch = sample_sequences(buffer, 200, length=3, burn_in=2, horizon=Horizon())
     assert positions_of(batch, slots[0]) == [None, None, 0, 1, 2]
     assert positions_of(batch, slots[1]) == [None, None, 0, 1, 2]
     assert positions_of(batch, slots[2]) == [0, 1, 2, 3, 4]
@@ -237,7 +238,7 @@ def test_rows_before_the_drawn_one_are_burnt_in_except_where_the_episode_starts(
 
 def test_sequences_begin_with_their_episodes_without_a_burn_in() -> None:
     buffer, slots = eleven_steps()
-    batch = buffer.sample_sequences(200, length=4, burn_in=None, horizon=Horizon())
+    batch = sample_sequences(buffer, 200, length=4, burn_in=None, horizon=Horizon())
     for slot in slots:
         assert positions_of(batch, slot) == [0, 1, 2, 3]
 
@@ -245,17 +246,17 @@ def test_sequences_begin_with_their_episodes_without_a_burn_in() -> None:
 def test_an_episode_without_its_oldest_rows_is_learned_from_after_the_burn_in_only() -> None:
     buffer, stream = ReplayBuffer(5, seed=1), Stream(1)
     slots = np.concatenate([buffer.add(stream.next()) for _ in range(9)])  # 4 to 8 are left
-    batch = buffer.sample_sequences(100, length=2, burn_in=3, horizon=Horizon())
+    batch = sample_sequences(buffer, 100, length=2, burn_in=3, horizon=Horizon())
     assert positions_of(batch, slots[4]) == [4, 5, 6, 7, 8]
     assert positions_of(batch, slots[8]) == [5, 6, 7, 8, None]
     assert not batch.starts.any()
-    whole = buffer.sample_sequences(10, length=2, burn_in=None, horizon=Horizon())
+    whole = sample_sequences(buffer, 10, length=2, burn_in=None, horizon=Horizon())
     assert not whole.valid.any()
 
 
 def test_the_true_final_observation_follows_the_last_row() -> None:
     buffer, slots = eleven_steps()
-    batch = buffer.sample_sequences(100, length=4, burn_in=0, horizon=Horizon(3, 0.5))
+    batch = sample_sequences(buffer, 100, length=4, burn_in=0, horizon=Horizon(3, 0.5))
     column = int(np.flatnonzero(batch.slots == slots[4])[0])
     assert batch.after[:2, column].tolist() == [2, 2]
     assert batch.next_obs[:2, column].tolist() == [[0, 0, 6], [0, 0, 6]]
@@ -263,7 +264,7 @@ def test_the_true_final_observation_follows_the_last_row() -> None:
 
 
 def test_a_copy_owns_its_arrays() -> None:
-    batch = eleven_steps()[0].sample_sequences(3, length=4, burn_in=2, horizon=Horizon(2), columns=["t"])
+    batch = sample_sequences(eleven_steps()[0], 3, length=4, burn_in=2, horizon=Horizon(2), columns=["t"])
     again = batch.copy()
     for name in SequenceBatch.__slots__:
         own, theirs = getattr(batch, name), getattr(again, name)
@@ -275,7 +276,7 @@ def test_a_copy_owns_its_arrays() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 0}, "needs an integer length >= 1, got 0"),
+        ({"length": 0}, "length must be a whole number >= 1, got 0"),
         ({"length": 2, "burn_in": -1}, "burn_in must be a whole number >= 0, got -1"),
         ({"length": 2, "horizon": None}, "needs a horizon"),
         ({"length": 2, "columns": ["stat"]}, "has no column 'stat'"),
@@ -283,9 +284,16 @@ def test_a_copy_owns_its_arrays() -> None:
 )
 def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        eleven_steps()[0].sample_sequences(2, **{"horizon": Horizon(), **options})
+        sample_sequences(eleven_steps()[0], 2, **{"horizon": Horizon(), **options})
 
 
 def test_an_empty_buffer_has_no_sequences() -> None:
     with pytest.raises(EmptyBufferError, match="is empty"):
-        ReplayBuffer(5).sample_sequences(1, length=1, horizon=Horizon())
+        sample_sequences(ReplayBuffer(5), 1, length=1, horizon=Horizon())
+
+
+def test_sequences_are_described_in_files_by_their_arguments_and_the_extension() -> None:
+    part = Sequences(20, None, False, 0.5)
+    of = {"length": 20, "burn_in": None, "stored_state": False, "eta": 0.5}
+    assert to_plain(part) == {"part": "Sequences", "extension": "memory", "of": of}
+    assert from_plain({"part": "Sequences", "of": of}) == from_plain(to_plain(part)) == part

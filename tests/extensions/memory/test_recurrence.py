@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import trainkit as tk
-from trainkit.buffer import SequenceBatch
+from trainkit.buffer import SequenceBatch, sample_sequences
+from trainkit.extensions.memory.encoder import RecurrentEncoder
+from trainkit.extensions.memory.recurrence import Recall
 from trainkit.nets import Memory
-from trainkit.nets.recurrent import Recall, RecurrentEncoder
 
 SEQUENCES = tk.Sequences(6, 3)
 
@@ -77,7 +78,7 @@ class Counting(gym.Env[Any, Any]):
 def sampled(policy: tk.DQNPolicy, buffer: tk.ReplayBuffer) -> SequenceBatch:
     assert policy.sequences is not None
     length, burn_in = policy.sequences.length, policy.sequences.burn_in
-    return buffer.sample_sequences(5, length=length, burn_in=burn_in, horizon=policy.horizon)
+    return sample_sequences(buffer, 5, length=length, burn_in=burn_in, horizon=policy.horizon)
 
 
 class Loop:
@@ -189,7 +190,7 @@ def test_gradients_are_those_of_a_plain_loop_without_any_through_the_burn_in(
 def test_the_state_of_a_step_depends_on_its_episode_alone() -> None:
     policy, buffer, collector = collected()
     assert policy.sequences is not None
-    batch = buffer.sample_sequences(200, length=7, burn_in=0, horizon=policy.horizon)
+    batch = sample_sequences(buffer, 200, length=7, burn_in=0, horizon=policy.horizon)
     assert batch.state is not None
     memory: Any = policy.network.encoder
     for column in np.flatnonzero(batch.starts[0])[:20]:
@@ -289,10 +290,10 @@ def test_predict_hands_the_state_from_call_to_call(tmp_path: Any) -> None:
         action, state = loaded.predict(row, state=state)
         assert action == acted.action[0]
         np.testing.assert_array_equal(state, acted.state)
-    with pytest.raises(tk.ConfigError, match=r"predict\(return_extra=True\) is of policies without a memory"):
+    with pytest.raises(tk.ConfigError, match=r"predict\(return_extra=True\) is of policies that carry no state"):
         policy.predict(rows, return_extra=True)
     flat = tk.DQNPolicy.for_envs(collector.envs)
-    with pytest.raises(tk.ConfigError, match="this one has no memory"):
+    with pytest.raises(tk.ConfigError, match="this one has none"):
         flat.predict(rows, state=state)
     collector.close()
 
@@ -305,13 +306,13 @@ def test_wrong_uses_are_named() -> None:
     policy, buffer, collector = collected()
     with pytest.raises(tk.ConfigError, match="is recurrent and learns from sequences, got a TransitionBatch"):
         policy.update(buffer.sample(4, horizon=policy.horizon), step=0)
-    wrong = buffer.sample_sequences(2, length=2, burn_in=1, horizon=policy.horizon)
+    wrong = sample_sequences(buffer, 2, length=2, burn_in=1, horizon=policy.horizon)
     with pytest.raises(tk.ConfigError, match=r"must have 3 rows of burn-in, 9 in all"):
         policy.update(wrong, step=0)
     flat = tk.DQNPolicy.for_envs(collector.envs)
-    with pytest.raises(tk.ConfigError, match="is not recurrent, and learns from rows"):
+    with pytest.raises(tk.ConfigError, match="learns from rows, a TransitionBatch, got a SequenceBatch"):
         flat.update(sampled(policy, buffer), step=0)
-    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network has no memory"):
+    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network carries no state"):
         tk.DQNPolicy.for_envs(collector.envs, sequences=SEQUENCES)
     with pytest.raises(tk.ConfigError, match="recurrent must be 'lstm', 'gru', 'transformer' or a function"):
         tk.DQNPolicy.for_envs(collector.envs, recurrent="lstn")
@@ -321,7 +322,7 @@ def test_wrong_uses_are_named() -> None:
         tk.ConfigError, match=r"DQNPolicy: state must be \[3, 16\], a row per observation, got \(1, 16\)"
     ):
         policy.action_values(np.zeros((3, 3), np.float32), state=np.zeros((1, 16), np.float32))
-    with pytest.raises(tk.ConfigError, match=r"DQNPolicy has no memory: leave state out"):
+    with pytest.raises(tk.ConfigError, match=r"DQNPolicy carries no state: leave state out"):
         flat.greedy_values(np.zeros((3, 3), np.float32), np.zeros((3, 16), np.float32))
     with pytest.raises(tk.ConfigError, match=r"updates_per_round draws rows"):
         tk.OffpolicyTrainer(policy, collector, max_epoch=1, step_per_epoch=9, batch_size=2, updates_per_round=4)
@@ -389,9 +390,9 @@ def test_gradients_of_sac_are_those_of_a_plain_loop(engine: Any) -> None:
     with torch.no_grad():
         for weights in policy.target_critics.parameters():
             weights.mul_(0.9)
-    batch = buffer.sample_sequences(5, length=6, burn_in=3, horizon=policy.horizon)
+    batch = sample_sequences(buffer, 5, length=6, burn_in=3, horizon=policy.horizon)
     state = policy.streams_state()
-    noise = policy.loss_noise(5)
+    noise = policy.loss_noise(5 * 6)
     policy.load_streams_state(state)
     target: Any = copy.deepcopy(policy.target_critics)  # which the update moves
     result = policy.update(batch, step=0)
@@ -467,9 +468,9 @@ def test_random_steps_are_stored_with_a_state_of_zero() -> None:
 
 def test_wrong_uses_of_recurrent_sac_are_named() -> None:
     envs = tk.make_envs([Pushing], seed=1)
-    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network has no memory"):
+    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network carries no state"):
         tk.SACPolicy.for_envs(envs, sequences=SEQUENCES)
-    with pytest.raises(tk.ConfigError, match="needs a memory in both the actor and the critics, or in neither"):
+    with pytest.raises(tk.ConfigError, match="needs a state in both the actor and the critics, or in neither"):
         tk.SACPolicy(
             tk.nets.ActorNetwork((3,), 4, recurrent="gru"), tk.nets.CriticNetwork((3,), 2),
             action_space=envs.action_space,
@@ -580,9 +581,9 @@ def loss_by_hand(policy: Any, rollout: Any) -> Tensor:
             if n_since % 5 == 0:
                 state = torch.from_numpy(rollout.extras["state"][time, env][None])
             np.testing.assert_allclose(state.detach()[0], rollout.extras["state"][time, env], atol=1e-6)
-            x = policy._memory.join({"x": torch.from_numpy(rollout.obs["x"][time, env][None])}, state)
-            numbers, value = policy.network(x)
-            state = policy._memory.after(x)["state_out"]
+            obs = {"x": torch.from_numpy(rollout.obs["x"][time, env][None])}
+            (numbers, value), results = policy._network_state.call(policy.network, obs, state)
+            state = results["state_out"]
             legal = torch.from_numpy(rollout.obs["action_mask"][time, env][None] != 0)
             action = torch.as_tensor(rollout.action[time, env])[None]
             terms.append(
@@ -591,8 +592,8 @@ def loss_by_hand(policy: Any, rollout: Any) -> Tensor:
             values.append(value)
             after = 0.0
             if (position := time * n_envs + env) in last:
-                obs = torch.from_numpy(rollout.last_obs["x"][last[position]][None])
-                after = policy.network(policy._memory.join({"x": obs}, state.detach())).value.item()
+                obs = {"x": torch.from_numpy(rollout.last_obs["x"][last[position]][None])}
+                after = policy._network_state.call(policy.network, obs, state.detach())[0].value.item()
             nexts.append(after)
         advantage = 0.0
         for time in reversed(range(len(values))):
@@ -637,7 +638,7 @@ def test_the_first_ratio_of_a_rollout_is_one() -> None:
 
 def test_wrong_uses_of_recurrent_actors_are_named() -> None:
     envs = tk.make_envs("CartPole-v1", 2)
-    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network has no memory"):
+    with pytest.raises(tk.ConfigError, match="sequences has no effect, as the network carries no state"):
         tk.PPOPolicy.for_envs(envs, sequences=tk.Sequences(8, 0))
     with pytest.raises(tk.ConfigError, match="sequences must have burn_in=0 and stored states"):
         tk.PPOPolicy.for_envs(envs, recurrent="lstm", sequences=tk.Sequences(8, 4))

@@ -7,8 +7,8 @@ their n-step windows reach. What it returns there are the features of rows; from
 without a memory.
 """
 
-from collections.abc import Iterator, Mapping, Set
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,45 +16,33 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainkit.core import tree
-from trainkit.core.data import STATE, ArraySpec, Horizon, Rollout, SequenceBatch, Sequences
+from trainkit.core.data import ArraySpec, Rollout
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.protocols import SequenceBuffer
 from trainkit.engine.device import to_device
-from trainkit.engine.lookups import with_frames
-from trainkit.engine.loss import Columns, Reduction, TensorBatch, legal_mask
-from trainkit.nets.recurrent import Recall, RecurrentEncoder, lay_out_states, reset
+from trainkit.engine.loss import Reduction, TensorBatch, legal_mask
+from trainkit.extensions.memory.memories import reset
+from trainkit.extensions.memory.sequences import STATE, SequenceBatch, SequenceBuffer, Sequences, draw_sequences
 from trainkit.policy.advantages import RolloutRows, TensorRollout, normalized
-from trainkit.policy.no_memory import NoMemory
+from trainkit.policy.network_state import NetworkState, OutputsT
+
+if TYPE_CHECKING:
+    from trainkit.extensions.memory.encoder import RecurrentEncoder
 
 STATE_OUT = "state_out"  # the state after a step, among the results of a forward pass
 
 
-def memory_for(
-    policy: str, networks: tuple[nn.Module, ...], sequences: Sequences | None, default: Sequences, auxiliary: object
-) -> NoMemory:
-    """Return the memory of a policy's networks.
+class Recall:
+    """Features that an encoder with a memory resolves: it has passed over what came before them.
 
-    Args:
-        policy: the class, for errors.
-        networks: whose encoders' states follow one another.
-        sequences: what to learn from; None is `default`.
-        auxiliary: the policy's auxiliary loss, which is for networks without a memory.
-
-    Raises:
-        ConfigError: there are sequences, and no network has a memory; or a memory and an auxiliary loss.
+    Networks are called with it in the place of features.
     """
-    encoders = lay_out_states(*networks)
-    with Checks(policy) as checks:
-        rule = ".sequences has no effect, as the network has no memory: give recurrent='lstm', or leave it out"
-        checks.require(bool(encoders) or sequences is None, rule)
-        rule = ".auxiliary is for networks without a memory: leave one of the two out"
-        checks.require(not encoders or auxiliary is None, rule)
-    if not encoders:
-        return NoMemory()
-    return RecurrentMemory(encoders, default if sequences is None else sequences)
+
+    def recall(self, encoder: "RecurrentEncoder") -> Tensor:
+        """Return the outputs [B, F] of an encoder's memory."""
+        raise TypeError(f"{type(self).__name__} must define recall")
 
 
-class RecurrentMemory(NoMemory):
+class RecurrentMemory(NetworkState):
     """The memories of a policy's networks.
 
     Args:
@@ -62,10 +50,12 @@ class RecurrentMemory(NoMemory):
         sequences: what they learn from.
     """
 
-    def __init__(self, encoders: list[RecurrentEncoder], sequences: Sequences) -> None:
+    batch_type = SequenceBatch
+
+    def __init__(self, encoders: "list[RecurrentEncoder]", sequences: Sequences) -> None:
         self._encoders, self.sequences = encoders, sequences
         self.size = encoders[-1].part.stop
-        spec = ArraySpec(shape=(self.size,), dtype=np.dtype(np.float32))
+        spec = ArraySpec(shape=(self.size,), dtype=np.dtype(np.float32), zero_filled=True)
         self.spec = {STATE: spec} if sequences.stored_state else {}
         self.columns = (STATE, "t")
         self._sequences = sequences
@@ -79,16 +69,16 @@ class RecurrentMemory(NoMemory):
             carried.columns[STATE] = carried.rows
         return carried
 
-    def join(self, features: Any, state: Any) -> Any:
-        """Return features [K, ...] as networks are given them, with the states before the step [K, S].
+    def call(self, network: Callable[[Any], OutputsT], features: Any, state: Any) -> tuple[OutputsT, dict[str, Tensor]]:
+        """Call a network with features [K, ...] and the states before the step [K, S]; return the states after it.
 
-        Without states, (), they are the first of their episodes.
+        Without states, (), the features are the first of their episodes.
         """
-        return features if isinstance(state, tuple) else _Step(features, state)
-
-    def after(self, x: Any) -> dict[str, Tensor]:
-        """Return the states after the step, by name, of what `join` returned, once networks were called with it."""
-        return {STATE_OUT: x.after(self._encoders)} if isinstance(x, _Step) else {}
+        if isinstance(state, tuple):
+            return network(features), {}
+        step = _Step(features, state)
+        outputs = network(step)
+        return outputs, {STATE_OUT: step.after(self._encoders)}
 
     def check_state(self, policy: str, state: Any, n_rows: int) -> Any:
         """Return the states [K, S] that a user has given; None stands for the starts of episodes."""
@@ -104,13 +94,13 @@ class RecurrentMemory(NoMemory):
 
     def draw(self, buffer: Any, batch_size: int | None, **how: Any) -> Any:
         """Sample a batch of sequences from a buffer."""
-        sequences = self._sequences
-        return buffer.sample_sequences(batch_size, length=sequences.length, burn_in=sequences.burn_in, **how)
+        n_sequences: Any = batch_size  # None is rejected
+        return draw_sequences(buffer, n_sequences, self._sequences.length, self._sequences.burn_in, **how)
 
     def check_draw(self, checks: Checks, policy: str, buffer: Any, batch_size: int | None, per_round: int) -> None:
         """Note a problem if the policy cannot learn from a buffer in this way."""
         kind = type(buffer).__name__
-        rule = f": {policy} is recurrent, and {kind} has no sample_sequences: use a ReplayBuffer"
+        rule = f": {policy} is recurrent, and {kind} has no sequences to sample: use a ReplayBuffer"
         checks.require(isinstance(buffer, SequenceBuffer), rule)
         rule = ".batch_size is the number of sequences of a recurrent policy, got None: give one"
         checks.require(batch_size is not None, rule)
@@ -126,7 +116,7 @@ class RecurrentMemory(NoMemory):
         if not isinstance(batch, SequenceBatch):
             raise ConfigError(
                 f"{policy} is recurrent and learns from sequences, got a {type(batch).__name__}: use "
-                "buffer.sample_sequences"
+                "buffer.sample_sequences(replay_buffer, ...)"
             )
         sequences = self._sequences
         wanted, given = (sequences.n_before, sequences.n_before + sequences.length), (batch.burn_in, len(batch.reward))
@@ -139,31 +129,16 @@ class RecurrentMemory(NoMemory):
         fields = batch.observations, batch.after, batch.action, batch.reward, batch.discount, batch.valid, batch.starts
         return SequenceColumns(*fields, state, batch.weight, dict(batch.extras))
 
-    def to_rows(
-        self, columns: "SequenceColumns", inputs: Any, preprocess: nn.Module, frames: Any, module: nn.Module | None
-    ) -> TensorBatch:
+    def to_rows(self, columns: "SequenceColumns", preprocess: nn.Module, module: nn.Module | None) -> TensorBatch:
         """Return sequences on the device as the argument of losses: their rows, [length * B]."""
-        observations = with_frames(columns.observations, frames)
+        observations = columns.observations
         shape = tree.first_leaf(observations).shape[:2]
         with torch.no_grad():
             features = preprocess(tree.map_tree(lambda leaf: leaf.flatten(0, 1), observations))
         features = tree.map_tree(lambda leaf: leaf.unflatten(0, shape), features)
         learning = {*self._encoders} if module is None else {*module.modules()}
         unrolled = _Unrolled(features, columns.starts, columns.state, self._sequences.n_before, learning)
-        return _rows_of(columns, unrolled, legal_mask(observations), self._sequences)._replace(inputs=inputs)
-
-    def blank(self, row: Columns, horizon: Horizon) -> "SequenceColumns":
-        """Return the columns of one blank sequence."""
-        sequences = self._sequences
-        n_rows = sequences.n_before + sequences.length
-        number = row.reward.new_zeros((n_rows, 1))
-        observations = tree.map_tree(lambda leaf: leaf.expand(n_rows + horizon.longest, *leaf.shape), row.obs)
-        after = torch.arange(1, n_rows + 1, device=number.device).unsqueeze(1)
-        flags = number == 0
-        state = number.new_zeros(1, self.size) if sequences.stored_state else None
-        columns = {name: column.expand(n_rows, *column.shape) for name, column in row.extras.items()}
-        fields = observations, after, number.long(), number, number, flags, ~flags, state, number[0], columns
-        return SequenceColumns(*fields)
+        return _rows_of(columns, unrolled, legal_mask(observations), self._sequences)
 
     # ---- learning from rollouts ----
 
@@ -194,10 +169,10 @@ class RecurrentMemory(NoMemory):
 
     def rollout_rows(self, rows: RolloutRows) -> RolloutRows:
         """Return a batch of `batches` on the device as the argument of losses."""
-        memory = RolloutSequences(*rows.memory)
-        features = tree.map_tree(lambda leaf: leaf.unflatten(0, (-1, len(memory.state))), rows.features)
+        layout = RolloutSequences(*rows.layout)
+        features = tree.map_tree(lambda leaf: leaf.unflatten(0, (-1, len(layout.state))), rows.features)
         return rows._replace(
-            features=_Sequences(features, memory.state, memory.source), reduce=_OfRollout(memory.share)
+            features=_Sequences(features, layout.state, layout.source), reduce=_OfRollout(layout.share)
         )
 
 
@@ -250,31 +225,23 @@ class CarriedState:
 class _Step(Recall):
     """Features [K, ...] of one step, and the states before it [K, S]."""
 
-    def __init__(self, features: Any, state: Tensor, after: dict[int, Tensor] | None = None) -> None:
+    def __init__(self, features: Any, state: Tensor) -> None:
         self._features, self._state = features, state
-        self._after: dict[int, Tensor] = {} if after is None else after  # by the start of a memory's part
+        self._after: dict[int, Tensor] = {}  # by the start of a memory's part
 
-    def recall(self, encoder: RecurrentEncoder) -> Tensor:
+    def recall(self, encoder: "RecurrentEncoder") -> Tensor:
         """Return the outputs [K, F] of an encoder's memory, and keep its next state."""
         first = tree.map_tree(lambda leaf: leaf.unsqueeze(0), self._features)
         outputs, self._after[encoder.part.start] = encoder.unroll(first, self._state[:, encoder.part])
         return outputs.squeeze(0)
 
-    def after(self, encoders: list[RecurrentEncoder]) -> Tensor:
+    def after(self, encoders: "list[RecurrentEncoder]") -> Tensor:
         """Return the states after the step [K, S], also of encoders that were not called."""
         for encoder in encoders:
             if encoder.part.start not in self._after:
                 self.recall(encoder)
         parts = [self._after[encoder.part.start] for encoder in encoders]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-    def without(self, names: frozenset[str]) -> "_Step":
-        """Return it without these leaves of a dict of features."""
-        return _Step(_without(self._features, names), self._state, self._after)
-
-
-def _without(features: Any, names: frozenset[str]) -> Any:
-    return {name: leaf for name, leaf in features.items() if name not in names}
 
 
 # ---- learning ----
@@ -305,7 +272,7 @@ class _Unrolled:
         self._learning = learning
         self._known: dict[RecurrentEncoder, tuple[Tensor, bool]] = {}  # outputs, and whether they have gradients
 
-    def outputs(self, encoder: RecurrentEncoder) -> Tensor:
+    def outputs(self, encoder: "RecurrentEncoder") -> Tensor:
         """Return the outputs [(length + n) * B, F] of an encoder's memory after the burn-in, by one pass over time."""
         with_grad = torch.is_grad_enabled() and encoder in self._learning
         known, has_grad = self._known.get(encoder, (None, False))
@@ -315,7 +282,7 @@ class _Unrolled:
             self._known[encoder] = known, with_grad
         return known
 
-    def _passed(self, encoder: RecurrentEncoder) -> Tensor:
+    def _passed(self, encoder: "RecurrentEncoder") -> Tensor:
         n_rows, size = self._starts.shape[1], encoder.memory.state_size
         given = self._state
         first = tree.first_leaf(self._features)
@@ -335,7 +302,7 @@ class _Positions(Recall):
     def __init__(self, unrolled: _Unrolled, position: Tensor) -> None:
         self._unrolled, self._position = unrolled, position
 
-    def recall(self, encoder: RecurrentEncoder) -> Tensor:
+    def recall(self, encoder: "RecurrentEncoder") -> Tensor:
         """Return the outputs [R, F] of an encoder's memory."""
         return self._unrolled.outputs(encoder)[self._position]
 
@@ -438,14 +405,10 @@ class _Sequences(Recall):
     def __init__(self, features: Any, state: Tensor, source: Tensor | None = None) -> None:
         self._features, self._state, self._source = features, state, source
 
-    def recall(self, encoder: RecurrentEncoder) -> Tensor:
+    def recall(self, encoder: "RecurrentEncoder") -> Tensor:
         """Return the outputs [R, F] of an encoder's memory."""
         outputs = encoder.unroll(self._features, self._state[:, encoder.part])[0].flatten(0, 1)
         return outputs if self._source is None else outputs[self._source]
-
-    def without(self, names: frozenset[str]) -> "_Sequences":
-        """Return it without these leaves of a dict of features."""
-        return _Sequences(_without(self._features, names), self._state, self._source)
 
 
 class RolloutSequences(NamedTuple):
@@ -516,6 +479,6 @@ def _sequence_batches(
         batch = rows.at(index.flatten())
         if normalize:
             batch = batch._replace(advantage=normalized(batch.advantage, share))
-        memory = RolloutSequences(rows.extras[STATE][index[0]], source.flatten(), share)
-        batch = batch._replace(memory=tuple(memory))
+        sequences = RolloutSequences(rows.extras[STATE][index[0]], source.flatten(), share)
+        batch = batch._replace(layout=tuple(sequences))
         yield batch.in_arrays() if device.type == "cpu" else batch

@@ -13,6 +13,7 @@ import trainkit as tk
 from benchmarks.memory_tasks import TMaze
 from tests.helpers.engine import engines
 from tests.helpers.learning import parameters_of
+from trainkit.buffer import sample_sequences
 
 MAZE = 4  # steps from the signal to the junction
 
@@ -48,7 +49,7 @@ def test_it_takes_the_steps_of_the_built_in_loss(recurrent: Any, engine: Any) ->
         if recurrent is None:
             batch: Any = buffer.sample(8, horizon=own.horizon)
         else:
-            batch = buffer.sample_sequences(8, length=16, burn_in=0, horizon=own.horizon)
+            batch = sample_sequences(buffer, 8, length=16, burn_in=0, horizon=own.horizon)
         mine, theirs = (policy.update(copy.deepcopy(batch), step=step) for policy in (own, plain))
         np.testing.assert_allclose(mine.read_priority(), theirs.read_priority(), rtol=1e-4, atol=1e-5)
     assert_close(parameters_of(own.network), parameters_of(plain.network), rtol=1e-4, atol=1e-5)
