@@ -30,20 +30,18 @@ CASES = [(name, precision) for name, counts in N_OPERATIONS.items() for precisio
 def operations_of_an_update(name: str, pretend: PretendDevice, **options: Any) -> Counter[str]:
     """Return the operations of the gradient steps of a preset's last update, whose parameters are laid out."""
     with make(name, pretend.device, evaluation=None, **options) as trainer:
-        operations, learning, engine = Counter[str](), trainer.policy._learning, trainer.policy.engine
-        take_steps, minimize = learning.take_steps, engine.minimize
+        operations, policy = Counter[str](), trainer.policy
+        minimize, first = policy.engine.minimize, next(iter(policy.gradient_steps.values()))
 
-        def started(*args: Any, **kwargs: Any) -> Any:
-            operations.clear()
-            return take_steps(*args, **kwargs)
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def counted(gradient_step: Any, *args: Any, **kwargs: Any) -> Any:
+            if gradient_step is first:  # another update begins
+                operations.clear()
             with pretend.counting() as counts:
-                results = minimize(*args, **kwargs)
+                results = minimize(gradient_step, *args, **kwargs)
             operations.update(counts.operations)
             return results
 
-        learning.take_steps, engine.minimize = started, counted
+        policy.engine.minimize = counted
         trainer.run()
     return operations
 
