@@ -35,13 +35,12 @@ STAND_IN = {
         buffer/multi_agent_buffer.py buffer/lockstep.py policy/multi_agent_policy.py policy/game_behavior.py
         trainer/callbacks/opponent_pool.py trainer/tournament.py
     """,
-    "parts": "policy/support.py policy/auxiliary.py",
 }
 
 # Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
 EXPECTED_FAILURES = set(
     """
-    games parts
+    games
 """.split()
 )
 # The same of the kernel by itself, and with one extension only.

@@ -243,7 +243,9 @@ def test_what_cannot_work_is_rejected(here: list[Here]) -> None:
     processors = {"processors": [tk.envs.TimeFeature(10)], "fragment": 2}
     assert ".envs have processors, which transform what the policy here sees" in rejected(envs=processors)
     stateful = {"exploration": tk.EZGreedy(0.1), "envs": {"fragment": 2}}
-    assert "exploration with a state from step to step, which copies in actors do not share" in rejected(**stateful)
+    assert "has a state from step to step, or its exploration has, which copies in actors do not share" in rejected(
+        **stateful
+    )
     assert "OffpolicyTrainer.overlap needs a policy that acts here" in rejected(envs={"lag": 2}, overlap=True)
     envs = tk.make_envs("CartPole-v1", 4, backend=tk.envs.Actors(2, fragment=2))
 
