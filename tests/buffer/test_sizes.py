@@ -77,20 +77,18 @@ def test_what_just_fits_is_taken_and_what_just_does_not_is_refused(monkeypatch: 
 
 
 def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
-    """Pretend that /proc and /sys/fs/cgroup hold these files; `__` stands for a slash."""
+    """Pretend that the system has these files alone: meminfo, and those of the container's control group."""
     for name, text in files.items():
-        path = folder / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    monkeypatch.setattr("trainkit.core.files._PROC", folder / "proc")
-    monkeypatch.setattr("trainkit.core.files._CGROUPS", folder / "cgroup")
+        (folder / name).write_text(text)
+    monkeypatch.setattr("trainkit.core.files._MEMINFO", folder / "meminfo")
+    monkeypatch.setattr("trainkit.core.files._CONTAINER", folder)
 
 
 MEMINFO = "MemTotal:       24684084 kB\nMemFree:          100 kB\nMemAvailable:    2000 kB\n"
 
 
 def test_the_machine_has_what_the_kernel_calls_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(tmp_path, monkeypatch, proc__meminfo=MEMINFO)
+    machine(tmp_path, monkeypatch, meminfo=MEMINFO)
     assert memory_left() == 2_000 * 1024
 
 
@@ -99,20 +97,9 @@ def test_the_memory_left_is_unknown_without_these_files(tmp_path: Path, monkeypa
     assert memory_left() is None
 
 
-def test_a_group_and_those_it_is_in_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = {"cgroup/job/memory.max": "900000", "cgroup/job/memory.current": "500000"}
-    job |= {"cgroup/job/memory.stat": "anon 1\ninactive_file 100000\n"}
-    task = {"cgroup/job/task/memory.max": "max", "cgroup/job/task/memory.current": "5"}
-    files = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/job/task\n", **job, **task}
-    machine(tmp_path, monkeypatch, **files)
+def test_a_container_has_a_limit_and_may_drop_what_it_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"memory.current": "500000\n", "memory.stat": "anon 1\ninactive_file 100000\n", "meminfo": MEMINFO}
+    machine(tmp_path, monkeypatch, **own, **{"memory.max": "900000\n"})
     assert memory_left() == 900_000 - 500_000 + 100_000
-
-
-def test_groups_of_version_one_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = "cgroup/memory/box/memory."
-    files = {f"{group}limit_in_bytes": "700000", f"{group}usage_in_bytes": "600000"}
-    files |= {f"{group}stat": "total_inactive_file 50000\n"}
-    files |= {"proc/meminfo": MEMINFO, "proc/self/cgroup": "5:cpu:/box\n4:memory:/box\n"}
-    files |= {"cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096), "cgroup/memory/memory.usage_in_bytes": "1"}
-    machine(tmp_path, monkeypatch, **files)
-    assert memory_left() == 700_000 - 600_000 + 50_000
+    machine(tmp_path, monkeypatch, **own, **{"memory.max": "max\n"})
+    assert memory_left() == 2_000 * 1024

@@ -36,8 +36,7 @@ _MAX_HEADER = 2**16  # bytes of an npy header, which is a line of text
 _ENCRYPTED = 1  # flag of a zip member
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others declare memory of their own
 
-_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_NO_LIMIT = 2**62  # in cgroups of version 1, this or more means no limit
+_MEMINFO, _CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # the latter is a container's own control group
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -142,55 +141,22 @@ def size_limit(max_bytes: int | None) -> int | None:
 
 
 def memory_left() -> int | None:
-    """Return the bytes this process may still allocate, limited by the machine and its control groups."""
-    known = [_available(), *(_left_in(group) for group in _groups())]
-    return min((number for number in known if number is not None), default=None)
+    """Return the bytes this process may still allocate, limited by the machine and its container; None: unknown."""
+    limit, taken = _numbers(_CONTAINER / "memory.max"), _numbers(_CONTAINER / "memory.current")
+    known = [1024 * kilobytes for name, kilobytes in _numbers(_MEMINFO).items() if name == "MemAvailable"]
+    if limit and taken:  # what is cached can be dropped
+        known.append(max(0, limit[""] - taken[""] + _numbers(_CONTAINER / "memory.stat").get("inactive_file", 0)))
+    return min(known, default=None)
 
 
-def _available() -> int | None:
-    """Return the bytes that the kernel can allocate without swapping."""
-    fields = _fields(_PROC / "meminfo")
-    return fields["MemAvailable"] * 1024 if "MemAvailable" in fields else None
-
-
-def _left_in(group: Path) -> int | None:
-    """Return the memory left under a control group's limit, of version 1 or 2; None without a limit."""
-    for limit, usage, cache in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most, taken = _number(group / limit), _number(group / usage)
-        if most is not None and taken is not None and most < _NO_LIMIT:
-            return max(most - taken + _fields(group / "memory.stat").get(cache, 0), 0)
-    return None
-
-
-def _groups() -> Iterator[Path]:
-    """Yield the folders of this process's memory groups and of their parents."""
-    for line in _text_of(_PROC / "self/cgroup").splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers in ("", "memory"):
-            root = _CGROUPS / controllers
-            inside = root / path.lstrip("/")
-            yield from (group for group in (inside, *inside.parents) if group.is_relative_to(root))
-
-
-def _fields(path: Path) -> dict[str, int]:
-    """Read a file of names and numbers, line by line."""
-    words = [line.replace(":", " ").split() for line in _text_of(path).splitlines()]
-    return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdecimal()}
-
-
-def _number(path: Path) -> int | None:
-    text = _text_of(path).strip()
-    return int(text) if text.isdecimal() else None
-
-
-def _text_of(path: Path) -> str:
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the numbers in a file of the system, by the word before each; empty without the file or a number."""
     try:
-        return path.read_text()
+        lines = [line.replace(":", " ").split() for line in path.read_text().splitlines()]
     except OSError:
-        return ""
+        return {}
+    named = [("", *line) if len(line) == 1 else line for line in lines]
+    return {line[0]: int(line[1]) for line in named if len(line) > 1 and line[1].isdecimal()}
 
 
 def check_declared(
