@@ -14,41 +14,39 @@ import torch
 
 import trainkit
 from tests import stubs
+from trainkit.core.extensions import table
 
-# Add a name here when it becomes public; taking one away is a breaking change.
+# Those of the kernel. Add a name here when it becomes public; taking one away is a breaking change.
+# Extensions list theirs in their `__init__`.
 TOP = """
     make_envs Envs check_env Collector
-    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MixedBuffer MultiAgentBuffer MultiAgentPolicy
-    Horizon Sequences Transition TransitionBatch
-    Policy RandomPolicy DQNPolicy BCPolicy DiscreteBCQPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
+    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MultiAgentBuffer MultiAgentPolicy
+    Horizon Transition TransitionBatch
+    Policy RandomPolicy DQNPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
-    MaxBackup DoubleBackup MunchausenBackup VDNBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy ParameterNoise
+    MaxBackup DoubleBackup MunchausenBackup VDNBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy
     SoftQ Target Adam Clip Linear TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback on Checkpoint JsonlLogger
-    BackgroundEvaluation
-    compare evaluate export run load_dataset CollectStats scalars TrainkitError ConfigError SpaceMismatchError
+    compare evaluate CollectStats scalars TrainkitError ConfigError SpaceMismatchError
     buffer callbacks collector datasets engine envs errors loggers nets plot policy presets schedules simulators testing
     trainer zoo
 """.split()
 NAMESPACES = {
     "buffer": """
-        Buffer Dataset Horizon MinTree MixedBuffer LockstepReplayBuffer MultiAgentBuffer PrioritizedReplayBuffer
-        ReplayBuffer ReturnScale Rollout RolloutBuffer RoundBuffer SequenceBatch Sequences SumTree Transition
-        TransitionBatch buffer_from_config sample_sequences
+        Buffer Dataset Horizon MinTree LockstepReplayBuffer MultiAgentBuffer PrioritizedReplayBuffer
+        ReplayBuffer ReturnScale Rollout RolloutBuffer RoundBuffer SumTree Transition
+        TransitionBatch buffer_from_config
     """,
     "callbacks": """
-        Callback Checkpoint Curriculum DatasetWriter Diagnosis Histograms History LogEpisodes LogInfo
-        OffPolicyEvaluation OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory TuneReport on
+        Callback Checkpoint Curriculum Histograms History LogEpisodes LogInfo
+        OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory on
     """,
     "collector": "Collector Episode EpisodeEvents",
-    "datasets": """
-        Estimate HasActionProbability HasActionValues StreamedDataset direct_method doubly_robust from_minari
-        importance_sampling load_dataset stream_dataset to_minari weighted_importance_sampling
-    """,
-    "engine": "Adam Clip DeviceFrames Engine EngineName GradientStep Loss Max Min Precision TensorBatch TorchOptimizer",
+    "datasets": "",
+    "engine": "Adam Clip Engine EngineName GradientStep Loss Max Min Precision TensorBatch TorchOptimizer",
     "envs": """
-        ActionStructure DiscretizeActions EnvContext EnvSpaces Envs Finding Flatten MapActions MapObs ObserveState
-        Actors PreviousStep Processor AgentId TimeFeature check_env flat_actions group_agents make_envs
+        ActionStructure EnvContext EnvSpaces Envs Finding ObserveState
+        check_env flat_actions group_agents make_envs
     """,
     "errors": """
         TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
@@ -59,48 +57,57 @@ NAMESPACES = {
         VideoLogger WandbLogger find_runs
     """,
     "nets": """
-        ActionScale ActorCriticNetwork ActorNetwork CausalTransformer CriticNetwork Distribution GRU ImpalaCNN
-        ImplicitQNetwork LSTM MLP Memory MinAtarCNN NatureCNN NoisyLinear Prediction Preprocess QNetwork
+        ActionScale ActorCriticNetwork ActorNetwork CriticNetwork Distribution ImpalaCNN
+        ImplicitQNetwork MLP MinAtarCNN NatureCNN NoisyLinear Prediction Preprocess QNetwork
         SmallCNN SquashedGaussian activation_names encoder_names register_encoder
     """,
     "plot": "curves episode_values priorities save time_shares",
     "policy": """
-        A2CPolicy ActOutput BCPolicy Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
-        DiscreteBCQPolicy DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
+        A2CPolicy ActOutput Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
+        DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
         ImplicitQuantileValue MaxBackup MultiAgentPolicy MunchausenBackup VDNBackup Noise GameEpisode ScriptedPolicy
-        PPOPolicy ParameterNoise Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
-        UpdateResult Value discounted_returns export gae load_policy
+        PPOPolicy Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
+        UpdateResult Value discounted_returns gae load_policy
     """,
     "schedules": "Constant Linear Piecewise Schedule",
-    "simulators": """
-        CartPole Pendulum Simulator SimulatorVectorEnv TensorCollector TensorEnvs TensorRollout TensorRolloutBuffer
-        check_simulator
-    """,
+    "simulators": "TensorRollout",
     "testing": "DeviceCounts FakeVectorEnv PretendDevice",
     "trainer": """
-        BackgroundEvaluation
-        Callback Checkpoint CollectStats Curriculum DIAGNOSIS_RULES DatasetWriter EpochResult EpochStats Evaluation
-        FittedQ Histograms History LogInfo OffPolicyEvaluation OfflineTrainer OffpolicyTrainee OffpolicyTrainer
+        Callback Checkpoint CollectStats Curriculum EpochResult EpochStats Evaluation
+        Histograms History LogInfo OfflineTrainer OffpolicyTrainee OffpolicyTrainer
         OnpolicyTrainee OnpolicyTrainer
         PlayerStats RecordVideo RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee
         Trainer PairedComparison Tournament WinRate tournament
-        compare evaluate fitted_q_evaluation inspect_checkpoint run run_with_restart scalars RunResult
+        compare evaluate inspect_checkpoint run_with_restart scalars RunResult
     """,
     "zoo": "ZooEntry ZooResult entry list load train",
 }
+OF_EXTENSIONS = [(namespace, name) for namespace, _, name in (path.rpartition(".") for path in table("NAMES"))]
+
+
+def names_in(namespace: str) -> set[str]:
+    """Return the names in a namespace, "" for the top: the kernel's, and those of extensions."""
+    own = NAMESPACES[namespace].split() if namespace else TOP
+    return {*own, *(name for space, name in OF_EXTENSIONS if space == namespace)}
+
+
 every_namespace = pytest.mark.parametrize("namespace", NAMESPACES)
-PUBLIC = [name for name in TOP if name not in NAMESPACES and name != "presets"]
-PUBLIC += [f"{namespace}.{name}" for namespace, names in NAMESPACES.items() for name in names.split()]
+PUBLIC = sorted(names_in("") - {*NAMESPACES, "presets"})
+PUBLIC += [f"{namespace}.{name}" for namespace in NAMESPACES for name in sorted(names_in(namespace))]
 
 
 def test_the_names_at_the_top_are_these() -> None:
-    assert sorted(trainkit.__all__) == sorted(TOP)
-    assert set(TOP) <= set(dir(trainkit))
+    assert sorted(trainkit.__all__) == sorted(names_in(""))
+    assert names_in("") <= set(dir(trainkit))
 
 
 @every_namespace
 def test_the_names_in_a_namespace_are_these(namespace: str) -> None:
-    assert sorted(getattr(trainkit, namespace).__all__) == sorted(NAMESPACES[namespace].split())
+    assert sorted(getattr(trainkit, namespace).__all__) == sorted(names_in(namespace))
+
+
+def test_extensions_add_names_to_namespaces_only() -> None:
+    assert {namespace for namespace, _ in OF_EXTENSIONS} <= {"", "presets", *NAMESPACES}
 
 
 @every_namespace
@@ -109,9 +116,9 @@ def test_a_namespace_is_a_module_to_import_from(namespace: str) -> None:
 
 
 def test_a_name_at_the_top_means_the_same_in_its_namespace() -> None:
-    for namespace, names in NAMESPACES.items():
+    for namespace in NAMESPACES:
         module: ModuleType = getattr(trainkit, namespace)
-        for name in set(names.split()) & set(TOP):
+        for name in names_in(namespace) & names_in(""):
             assert getattr(module, name) is getattr(trainkit, name)
 
 
