@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from tests.helpers.accelerator import SKIPPED, build_pretend_device, load_pretend_device
+from tests.pretend import PretendDevice
 from trainkit.engine.device import resolve_device
-from trainkit.testing import PretendDevice
 
 torch.set_num_threads(1)  # the same bits on any number of cores
 os.fsync = lambda _: None  # waits for the disk, which matters after a power cut alone

@@ -36,7 +36,7 @@ LAYERS = [
     {"trainkit", "__main__"},  # the package itself re-exports
 ]
 TORCH_PACKAGES = {"engine", "extensions", "nets", "policy", "simulators"}
-TORCH_PACKAGES |= {"core.checkpoint", "loggers.tensorboard", "testing.pretend_device"}
+TORCH_PACKAGES |= {"core.checkpoint", "loggers.tensorboard"}
 CORE = {"torch", "gymnasium", "numpy", "threadpoolctl", "tqdm", "tensorboard", "typing_extensions"}
 NOT_EVERYWHERE = {"fcntl", "resource"}  # of the standard library: Windows has none
 SLOW_TO_LOAD = {

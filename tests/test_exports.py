@@ -71,7 +71,7 @@ NAMESPACES = {
     """,
     "schedules": "Constant Linear Piecewise Schedule",
     "simulators": "TensorRollout",
-    "testing": "DeviceCounts FakeVectorEnv PretendDevice",
+    "testing": "FakeVectorEnv",
     "trainer": """
         Callback Checkpoint CollectStats Curriculum EpochResult EpochStats Evaluation
         Histograms History LogInfo OfflineTrainer OffpolicyTrainee OffpolicyTrainer

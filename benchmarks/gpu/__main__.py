@@ -26,8 +26,8 @@ from benchmarks.gpu import acting, frames, limits, page, pong, profiling, simula
 from benchmarks.gpu.record import MissingError, Piece, Record, Setup
 from benchmarks.provenance import code_commit
 from benchmarks.running import machine
+from tests.pretend import PretendDevice
 from trainkit.engine.device import resolve_device
-from trainkit.testing import PretendDevice
 
 PIECES = (
     limits.PIECE,

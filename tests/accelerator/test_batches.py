@@ -11,9 +11,9 @@ from gymnasium import spaces
 import trainkit as tk
 from tests.extensions.cuda.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.learning import assert_same
+from tests.pretend import PretendDevice
 from trainkit.core import tree
 from trainkit.engine.device import BatchMemory, PinnedBatch, resolve_device, to_device
-from trainkit.testing import PretendDevice
 
 
 def arrays(seed: int, n_rows: int = 5) -> Any:

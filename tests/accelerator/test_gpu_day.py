@@ -14,7 +14,7 @@ from benchmarks.gpu.__main__ import PIECES, PUBLISHED
 from benchmarks.gpu.page import PAGE
 from benchmarks.gpu.record import ROWS, Record
 from tests.helpers.pages import ROOT
-from trainkit.testing import PretendDevice
+from tests.pretend import PretendDevice
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.timeout(900)]
 

@@ -8,9 +8,9 @@ import pytest
 from tests.accelerator.runs import make
 from tests.extensions.cuda.test_cuda_graph import taped
 from tests.helpers.learning import assert_same, batch_of, made
+from tests.pretend import PretendDevice
 from trainkit import CategoricalValue, presets
 from trainkit.policy import support
-from trainkit.testing import PretendDevice
 
 __all__ = ["taped"]  # a fixture
 

@@ -13,7 +13,7 @@ from tests.accelerator.runs import assert_equal_runs, assert_finite_runs, draws_
 from tests.engine.test_optimizers import ADAMW, COSINE, SGD, without_decay_of_biases
 from tests.extensions.cuda.test_device_frames import MIXED, STACKED, Source
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made
-from trainkit.testing import PretendDevice
+from tests.pretend import PretendDevice
 
 pytestmark = pytest.mark.accelerator
 

@@ -1,6 +1,6 @@
 """How many operations the gradient steps of an update launch on a device: exact numbers, each of which was a choice.
 
-`TABLE` is printed in docs/howto/pretend_device.md.
+`TABLE` is printed in tests/pretend/README.md.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ import pytest
 
 from tests.accelerator.runs import N_UPDATES, make
 from tests.helpers.pages import ROOT
-from trainkit.testing import PretendDevice
+from tests.pretend import PretendDevice
 
 # Of one update of a small preset, from its columns on the device to the optimizer's step.
 N_OPERATIONS = {
@@ -89,4 +89,4 @@ def test_bf16_learns_there_as_on_the_cpu(name: str, pretend: PretendDevice) -> N
 def test_the_page_has_the_table() -> None:
     rows = [f"| `{name}` | {counts['float32']} | {counts['bf16']} |" for name, counts in N_OPERATIONS.items()]
     table = "\n".join(['| preset | `precision="float32"` | `precision="bf16"` |', "|---|---|---|", *rows])
-    assert table in (ROOT / "docs" / "howto" / "pretend_device.md").read_text(), table
+    assert table in (ROOT / "tests" / "pretend" / "README.md").read_text(), table

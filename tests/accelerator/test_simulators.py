@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.pretend import PretendDevice
 from trainkit.simulators import CartPole, Pendulum, SimulatorVectorEnv, TensorCollector
-from trainkit.testing import PretendDevice
 
 N = 8
 

@@ -1,6 +1,6 @@
 """How often the CPU waits for the device and what is copied: exact numbers, each of which was a choice.
 
-`TABLE` is printed in docs/howto/pretend_device.md, where its columns are explained.
+`TABLE` is printed in tests/pretend/README.md, where its columns are explained.
 """
 
 from collections import defaultdict
@@ -15,10 +15,10 @@ import trainkit as tk
 from tests.accelerator.runs import Corridor, Push, make
 from tests.helpers.learning import PARTS, add_to, batch_of, made
 from tests.helpers.pages import ROOT
+from tests.pretend import DeviceCounts, PretendDevice
 from trainkit.envs.process import Worker
 from trainkit.policy import support
 from trainkit.policy.update_result import MeanMetrics
-from trainkit.testing import DeviceCounts, PretendDevice
 
 
 class Cost(NamedTuple):
@@ -162,7 +162,7 @@ def test_the_page_has_the_table() -> None:
     cells = [(row.presets.replace(" ", ", "), row.name, *row[3:]) for row in TABLE]
     lines = [heading, ("---",) * len(heading), *cells]
     table = "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines)
-    assert table in (ROOT / "docs" / "howto" / "pretend_device.md").read_text(), table
+    assert table in (ROOT / "tests" / "pretend" / "README.md").read_text(), table
 
 
 # ---- single calls ----

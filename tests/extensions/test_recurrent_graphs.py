@@ -10,9 +10,9 @@ import pytest
 
 from tests.accelerator.runs import make
 from tests.helpers.tape import TapeCapture, record_by_tapes
+from tests.pretend import PretendDevice
 from trainkit.extensions.cuda import cuda_graph
 from trainkit.policy.learning import Learning
-from trainkit.testing import PretendDevice
 
 N_UPDATES = cuda_graph._N_WARM_UPS + 2
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager, suppress
 import pytest
 import torch
 
+from tests.pretend import PretendDevice, pretend_device
 from trainkit.errors import DeviceError
-from trainkit.testing import PretendDevice, pretend_device
 
 SKIPPED = "no pretend device"  # how the reason begins: `tests/conftest.py` counts these skips and prints the reason
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.helpers.accelerator import load_pretend_device
-from trainkit.testing import PretendDevice
+from tests.pretend import PretendDevice
 
 
 class Tape(TorchDispatchMode):

@@ -1,6 +1,5 @@
-"""Test doubles for users: environments without cost, and a pretend accelerator."""
+"""Test doubles for users: environments without cost."""
 
 from trainkit.testing.fake_envs import FakeVectorEnv
-from trainkit.testing.pretend_device import DeviceCounts, PretendDevice
 
-__all__ = ["DeviceCounts", "FakeVectorEnv", "PretendDevice"]
+__all__ = ["FakeVectorEnv"]

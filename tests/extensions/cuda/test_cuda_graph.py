@@ -38,6 +38,7 @@ from tests.helpers.learning import (
 from tests.helpers.tape import TapeCapture, record_by_tapes
 from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
 from tests.policy import test_sac
+from tests.pretend import DeviceCounts, PretendDevice
 from trainkit import (
     Adam,
     Clip,
@@ -62,7 +63,6 @@ from trainkit.errors import DeviceError, DivergedError
 from trainkit.extensions.cuda import cuda_graph
 from trainkit.policy import ActOutput
 from trainkit.policy.learning import Learning
-from trainkit.testing import DeviceCounts, PretendDevice
 
 DEVICE = "pretend"
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)

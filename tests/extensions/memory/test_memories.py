@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.nets import test_critic_only
+from tests.pretend import PretendDevice
 from trainkit.core.errors import ConfigError
 from trainkit.extensions.memory.memories import ignore_copied_weights, make_memory
 from trainkit.nets import GRU, LSTM, CausalTransformer, Memory, QNetwork
-from trainkit.testing import PretendDevice
 
 T, B, INPUTS = 12, 3, 8
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from tests.helpers.learning import small_net
+from tests.pretend import PretendDevice, pretend_device
 from trainkit.errors import DeviceError
-from trainkit.testing import PretendDevice, pretend_device
 
 
 def grid(device: Any) -> torch.Tensor:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.helpers.pages import ROOT, Example, examples
 
-PAGE = ROOT / "docs" / "howto" / "pretend_device.md"
+PAGE = ROOT / "tests" / "pretend" / "README.md"
 
 
 @pytest.mark.parametrize("example", examples(PAGE), ids=lambda example: str(example.line))
