@@ -1,7 +1,6 @@
 """The rule of extensions, proved: a copy of the package without one of them imports, trains and loads all the same.
 
-An extension is a folder of `src/trainkit/extensions`, or the files that `STAND_IN` lists for it as long as these lie
-among those that every run needs. Where its files are deleted, nothing but its own tests may break.
+An extension is a folder of `src/trainkit/extensions`. Where it is deleted, nothing but its own tests may break.
 """
 
 import json
@@ -28,46 +27,26 @@ PACKAGE = ROOT / "src" / "trainkit"
 THE_KERNEL = "the kernel"
 KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 
-# The files of each optional feature that is no folder of extensions yet. What moves there leaves this list.
-STAND_IN = {
-    "games": """
-        envs/agents.py envs/agent_groups.py envs/games.py envs/game_state.py envs/check_game.py core/joint_spaces.py
-        buffer/multi_agent_buffer.py buffer/lockstep.py policy/multi_agent_policy.py policy/game_behavior.py
-        trainer/callbacks/opponent_pool.py trainer/tournament.py
-    """,
-}
-
-# Extensions without which the rest does not work yet. This list may only shrink: what works by surprise fails.
-EXPECTED_FAILURES = set(
-    """
-    games
-""".split()
-)
-# The same of the kernel by itself, and with one extension only.
-EXPECTED_FAILURES_ALONE = {THE_KERNEL} | EXPECTED_FAILURES
+# What does not pass its tests alone yet. This list may only shrink: what works by surprise fails.
+EXPECTED_FAILURES_ALONE = {THE_KERNEL}
 
 
-def extensions() -> dict[str, list[str]]:
-    """Return the files and folders of each extension, relative to the package."""
-    found = {name: listed.split() for name, listed in STAND_IN.items()}
-    for folder in sorted((PACKAGE / "extensions").glob("*/")):
-        if (folder / "__init__.py").exists():
-            found.setdefault(folder.name, []).append(f"extensions/{folder.name}")
-    return found
+def extensions() -> list[str]:
+    """Return the names of all extensions."""
+    return [path.parent.name for path in sorted((PACKAGE / "extensions").glob("*/__init__.py"))]
 
 
 def cases(names: Iterable[str], expected_failures: set[str]) -> list[Any]:
     """Return a parameter for each name; those that are expected to fail must fail."""
-    fails = pytest.mark.xfail(strict=True, raises=AssertionError, reason="others still import it")
+    fails = pytest.mark.xfail(strict=True, raises=AssertionError, reason="its tests still need others")
     return [pytest.param(name, marks=[fails] if name in expected_failures else []) for name in names]
 
 
 def without(names: Iterable[str], folder: Path) -> Path:
     """Copy the package without some extensions, and return the folder to import it from."""
     shutil.copytree(PACKAGE, folder / "trainkit", ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (path for name in names for path in extensions()[name]):
-        target = folder / "trainkit" / path
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
+    for name in names:
+        shutil.rmtree(folder / "trainkit" / "extensions" / name)
     return folder
 
 
@@ -109,12 +88,7 @@ def test_a_policy_that_does_not_load_needs_an_extension_that_its_error_names(sid
     assert failure(side, PACKAGE.parent, **asked, missing=["dqn"]) == ""  # the path is in the error
 
 
-def test_what_stands_in_for_extensions_exists() -> None:
-    assert [path for paths in extensions().values() for path in paths if not (PACKAGE / path).exists()] == []
-    assert {*extensions(), THE_KERNEL} >= EXPECTED_FAILURES | EXPECTED_FAILURES_ALONE
-
-
-@pytest.mark.parametrize("name", cases(extensions(), EXPECTED_FAILURES))
+@pytest.mark.parametrize("name", extensions())
 def test_without_an_extension_the_rest_imports_trains_and_loads(
     name: str, side: Live, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -129,8 +103,7 @@ def test_without_an_extension_the_rest_imports_trains_and_loads(
 def test_the_kernel_and_each_extension_with_it_pass_their_tests_alone(
     name: str, side: Live, tmp_path: Path, saved: str
 ) -> None:
-    # Those that the rest does not work without are as yet of the kernel.
-    missing = [other for other in extensions() if other != name and other not in EXPECTED_FAILURES]
+    missing = [other for other in extensions() if other != name]
     source = without(missing, tmp_path)
     assert failure(side, source, train=True) == ""
     assert failure(side, source, train=False, load=saved, missing=missing) == ""

@@ -33,7 +33,6 @@ from trainkit import (
 )
 from trainkit.buffer import (
     Horizon,
-    MultiAgentBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
     RolloutBuffer,
@@ -62,7 +61,6 @@ from trainkit.policy import (
     HLGaussValue,
     ImplicitQuantileValue,
     MaxBackup,
-    MultiAgentPolicy,
     MunchausenBackup,
     Policy,
     PPOPolicy,
@@ -116,8 +114,6 @@ __all__ = [
     "JsonlLogger",
     "Linear",
     "MaxBackup",
-    "MultiAgentBuffer",
-    "MultiAgentPolicy",
     "MunchausenBackup",
     "OfflineTrainer",
     "OffpolicyTrainer",

@@ -20,15 +20,7 @@ from trainkit import (
     trainer,
     zoo,
 )
-from trainkit.buffer import (
-    Horizon,
-    MultiAgentBuffer,
-    PrioritizedReplayBuffer,
-    ReplayBuffer,
-    RolloutBuffer,
-    Transition,
-    TransitionBatch,
-)
+from trainkit.buffer import Horizon, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, Transition, TransitionBatch
 from trainkit.callbacks import Callback, Checkpoint, on
 from trainkit.collector import Collector
 from trainkit.engine import Adam, Clip, TorchOptimizer
@@ -36,6 +28,8 @@ from trainkit.envs import Envs, check_env, make_envs
 from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
 from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.export.export import export
+from trainkit.extensions.games.multi_agent_buffer import MultiAgentBuffer
+from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
 from trainkit.extensions.many_runs.many_runs import run
 from trainkit.extensions.memory.sequences import Sequences
 from trainkit.extensions.offline.bc import BCPolicy
@@ -58,7 +52,6 @@ from trainkit.policy import (
     HLGaussValue,
     ImplicitQuantileValue,
     MaxBackup,
-    MultiAgentPolicy,
     MunchausenBackup,
     Policy,
     PPOPolicy,

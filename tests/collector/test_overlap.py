@@ -12,7 +12,6 @@ from gymnasium.wrappers.vector import TransformReward
 
 import trainkit as tk
 from tests.helpers.doubles import Still
-from tests.helpers.games import TaggedGame
 from trainkit.core.errors import EnvError
 
 
@@ -92,15 +91,6 @@ def test_where_steps_cannot_be_overlapped_the_work_comes_first(kind: str) -> Non
         assert (batch.reward == 2.0).all()
     assert stats.n_vector_step == 5
     collector.close()
-
-
-def test_games_of_several_agents_are_stepped_after_the_work() -> None:
-    collector = collector_of(tk.make_envs([lambda: TaggedGame(0)]))
-    done: list[int] = []
-    collector.overlap = lambda: done.append(collector.env_step)
-    collector.collect(n_step=4)
-    assert done[0] == 0
-    assert len(done) == len(set(done)) >= 2
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])

@@ -281,36 +281,6 @@ def test_environments_take_nested_actions_and_the_buffer_stores_their_rows(env: 
     envs.close()
 
 
-def test_agents_of_a_game_take_nested_actions() -> None:
-    class Game:
-        possible_agents = ["x", "y"]  # noqa: RUF012  # PettingZoo's way
-        metadata: dict[str, Any] = {}  # noqa: RUF012
-
-        def observation_space(self, agent: str) -> Any:
-            return spaces.Box(0, 1, (2,), np.float32)
-
-        def action_space(self, agent: str) -> Any:
-            return CHOICES
-
-        def reset(self, seed: int | None = None, options: Any = None) -> Any:
-            self.agents = list(self.possible_agents)
-            return {name: np.zeros(2, np.float32) for name in self.agents}, {name: {} for name in self.agents}
-
-        def step(self, actions: dict[str, Any]) -> Any:
-            assert all(CHOICES.contains(action) for action in actions.values()), actions
-            names = self.agents
-            none = dict.fromkeys(names, False)
-            obs = {name: np.zeros(2, np.float32) for name in names}
-            return obs, dict.fromkeys(names, 1.0), none, dict.fromkeys(names, False), {name: {} for name in names}
-
-        def close(self) -> None:
-            """Keep nothing open."""
-
-    envs = tk.make_envs(Game, 2)
-    policy = tk.PPOPolicy.for_envs(envs, hidden=(4,), seed=1)
-    assert tk.Collector(policy, envs, tk.RolloutBuffer()).collect(n_step=16).n_step == 16
-
-
 def test_check_env_plays_nested_actions() -> None:
     for env in (Signals, Dials, Turrets, Signals()):
         assert {finding.level for finding in tk.check_env(env)} == {"note"}

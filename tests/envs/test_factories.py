@@ -11,7 +11,6 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.helpers.doubles import Ledger, Still
-from tests.helpers.games import TaggedGame
 from tests.helpers.scripted_env import STEP, ScriptedEnv
 from tests.helpers.tagged import N_ACTIONS, TaggedEnv
 from trainkit import RandomPolicy, evaluate, presets
@@ -212,16 +211,6 @@ def test_a_given_box_is_within_the_environments_in_every_dimension() -> None:
         given = gym.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
         with pytest.raises(ConfigError, match="is not within"):
             make_envs(partial(ScriptedEnv, action_space=own), action_space=given)
-
-
-def test_the_agents_of_a_game_have_given_spaces() -> None:
-    space = gym.spaces.Box(-9, 2**20, (5,), np.float32)
-    envs = make_envs(partial(TaggedGame, 0), observation_space=space, action_space=gym.spaces.Discrete(2))
-    assert (envs.observation_space, envs.action_space) == (space, gym.spaces.Discrete(2))
-    assert Collector(Still(), envs).collect(n_step=20).n_step >= 20
-    with pytest.raises(ConfigError, match="is not within"):
-        make_envs(partial(TaggedGame, 0), action_space=gym.spaces.Discrete(99))
-    envs.close()
 
 
 # ---- a function of one's own ----

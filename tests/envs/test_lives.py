@@ -128,7 +128,7 @@ def test_the_step_that_loses_a_life_still_shows_where_it_led() -> None:
 
 
 @every_way_here
-def test_returns_lengths_and_counts_are_of_whole_games(way: str) -> None:
+def test_returns_lengths_and_counts_are_of_whole_groups(way: str) -> None:
     collector = Collector(Player(), tagged_envs(way, 3, lives_key="lives"))
     together = CollectStats.merge([collector.collect(n_step=5) for _ in range(60)])
     assert together is not None
@@ -142,7 +142,7 @@ def test_returns_lengths_and_counts_are_of_whole_games(way: str) -> None:
 
 @pytest.mark.parametrize(("n_episode", "quota"), [(10, [3, 3, 2, 2]), (3, [1, 1, 1, 0])])
 @every_way_here
-def test_a_quota_is_of_whole_games(way: str, n_episode: int, quota: list[int]) -> None:
+def test_a_quota_is_of_whole_groups(way: str, n_episode: int, quota: list[int]) -> None:
     ledger = Ledger()
     stats = Collector(Player(), tagged_envs(way, 4, lives_key="lives"), ledger).collect(n_episode=n_episode)
     played = [(env, episode) for env, n in enumerate(quota) for episode in range(n)]

@@ -18,7 +18,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import trainkit as tk
 from tests.helpers.doubles import Ledger, Player
-from tests.helpers.games import TaggedGame
 from tests.helpers.scripted_env import ScriptedEnv
 from tests.helpers.tagged import TaggedEnv
 from tests.helpers.truth import assert_rows_are_real, tagged_envs
@@ -210,15 +209,6 @@ def test_one_environment_wrapped_twice_is_not_for_two_places() -> None:
     with pytest.raises(ConfigError, match="factory 1 returned an environment a second time"):
         make_envs([lambda: gym.wrappers.TimeLimit(env, 3), lambda: env])
     make_envs(lambda: env)  # what could not be made keeps nothing
-
-
-def test_one_game_is_not_for_two_envs() -> None:
-    game = TaggedGame(0)
-    first = make_envs(lambda: game)
-    with pytest.raises(ConfigError, match=r"env 0, .*TaggedGame.* already belongs to another Envs"):
-        make_envs(lambda: game)
-    del first
-    make_envs(lambda: game)  # collected as garbage, in spite of cycles
 
 
 # ---- closed ----

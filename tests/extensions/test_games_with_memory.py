@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from tests.trainer.test_multi_agent import (
+from tests.extensions.games.test_multi_agent import (
     RIVALS,
     check_that_an_interrupted_run_continues,
     check_that_two_policies_equal_two_single_runs,

@@ -8,8 +8,8 @@ import pytest
 
 import trainkit as tk
 from tests.core import test_structured_actions
-from tests.envs.test_games import TicTacToe, random_player
 from tests.extensions.cuda.test_frame_mirror import Shelves
+from tests.extensions.games.test_games import TicTacToe, random_player
 from tests.helpers.doubles import Ledger
 from trainkit import Collector, ConfigError, Horizon, MixedBuffer, ReplayBuffer, load_dataset, make_envs
 

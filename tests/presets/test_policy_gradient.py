@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.envs.test_game_state import SeenCorridors
+from tests.extensions.games.test_game_state import SeenCorridors
 from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
 from tests.helpers.pairs import Corridors, PushedCorridors
 from tests.presets.test_q_learning import Board, Lives, Screen, limit_of

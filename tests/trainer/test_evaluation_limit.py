@@ -11,7 +11,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import trainkit as tk
 from tests.helpers.doubles import Ledger, Player
-from tests.helpers.games import AGENTS, TaggedGame
 from tests.helpers.tagged import TaggedEnv, decode, length, reward
 from trainkit.collector import Collector
 from trainkit.envs import make_envs
@@ -90,19 +89,6 @@ def test_a_vector_environment_that_resets_itself_plays_no_other_episode_where_on
     assert ("no other follows there" in caplog.text) == (not can_reset)
     stats = collector.collect(n_episode=2, max_episode_steps=5)
     assert (stats.n_episode, stats.n_cut_episodes, stats.n_step) == (2, 1, 9)
-
-
-def test_a_game_is_truncated_as_a_whole() -> None:
-    ledger = Ledger()
-    collector = Collector(Player(), make_envs([partial(TaggedGame, game) for game in range(2)]), ledger)
-    stats = collector.collect(n_episode=8, max_episode_steps=3)
-    assert (stats.n_episode, stats.lengths.max) == (8, 3)
-    assert stats.n_cut_episodes > 0
-    rows = ledger.rows()
-    assert (rows.next_obs[:, 3] <= 3).all()
-    last = rows.next_obs[:, 3] == 3
-    assert (rows.terminated | rows.truncated)[last].all()
-    assert set(stats.agents) == set(AGENTS)
 
 
 def test_an_interrupted_evaluation_keeps_its_limit() -> None:

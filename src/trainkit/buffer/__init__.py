@@ -1,7 +1,5 @@
 """Replay buffers and rollouts: transitions on their way from the collector to the learner, in numpy."""
 
-from trainkit.buffer.lockstep import LockstepReplayBuffer
-from trainkit.buffer.multi_agent_buffer import MultiAgentBuffer
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_config
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
@@ -14,9 +12,7 @@ __all__ = [
     "Buffer",
     "Dataset",
     "Horizon",
-    "LockstepReplayBuffer",
     "MinTree",
-    "MultiAgentBuffer",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "ReturnScale",

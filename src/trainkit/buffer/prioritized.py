@@ -7,12 +7,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.buffer.lockstep import LockstepReplayBuffer
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import PrioritizedSampler
 from trainkit.buffer.storage import FrameStore
 from trainkit.core.errors import ConfigError, reject_unknown
+from trainkit.core.extensions import table
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Schedule, Scheduled
@@ -122,9 +122,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return super().arguments() | named | {"beta": sampler.beta}
 
 
-_TYPES: dict[str, type[ReplayBuffer]] = {
-    kind.__name__: kind for kind in (ReplayBuffer, PrioritizedReplayBuffer, LockstepReplayBuffer)
-}
+_TYPES: dict[str, type[ReplayBuffer]] = {kind.__name__: kind for kind in (ReplayBuffer, PrioritizedReplayBuffer)}
 
 
 @checked
@@ -133,8 +131,8 @@ def buffer_from_config(config: Mapping[str, Any], *, default: Mapping[str, Any] 
 
     Args:
         config: the type, and arguments of its constructor by name. The type is "ReplayBuffer",
-            "PrioritizedReplayBuffer", "LockstepReplayBuffer", or a subclass of theirs (the class itself, not a name of
-            it).
+            "PrioritizedReplayBuffer", one of an extension, such as "LockstepReplayBuffer", or a subclass of theirs (the
+            class itself, not a name of it).
         default: what `config` overrides. As in RLlib, a config of the same type, or of none, is merged into it, and one
             of another type replaces all of it.
 
@@ -163,9 +161,11 @@ def _type_of(named: object) -> type[ReplayBuffer]:
     """Return the class that a config names."""
     if isinstance(named, type) and issubclass(named, ReplayBuffer):
         return named
-    if not isinstance(named, str) or named not in _TYPES:
-        known = list(_TYPES)
+    others = table("BUFFERS")
+    if not isinstance(named, str) or named not in {**_TYPES, **others}:
+        known = [*_TYPES, *others]
         raise ConfigError(
             f"buffer_from_config: type must be one of {known} or a subclass, got {named!r}{did_you_mean(named, known)}"
         )
-    return _TYPES[named]
+    kind: type[ReplayBuffer] = _TYPES[named] if named in _TYPES else others[named].load()
+    return kind

@@ -7,7 +7,6 @@ from trainkit.trainer.callbacks.curriculum import Curriculum
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, LogInfo
 from trainkit.trainer.callbacks.memory import TrackMemory
-from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
 
@@ -19,7 +18,6 @@ __all__ = [
     "History",
     "LogEpisodes",
     "LogInfo",
-    "OpponentPool",
     "RecordVideo",
     "SaveBest",
     "SaveEvery",

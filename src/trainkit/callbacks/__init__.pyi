@@ -2,6 +2,7 @@
 # Written by `python -m tests.stubs`
 
 from trainkit.extensions.diagnosis.diagnosis import Diagnosis
+from trainkit.extensions.games.opponent_pool import OpponentPool
 from trainkit.extensions.offline.dataset_writer import DatasetWriter
 from trainkit.extensions.offline.estimated_return import OffPolicyEvaluation
 from trainkit.extensions.tune.tune_report import TuneReport
@@ -11,7 +12,6 @@ from trainkit.trainer.callbacks.curriculum import Curriculum
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, LogInfo
 from trainkit.trainer.callbacks.memory import TrackMemory
-from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.callbacks.stopping import StopAt
 from trainkit.trainer.callbacks.video import RecordVideo
 

@@ -7,11 +7,11 @@ from trainkit.cli.output import Commands, Parser, add_command, print_line
 from trainkit.cli.run_config import parse_dict
 from trainkit.cli.saved import SavedPolicy
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.extensions import exported
+from trainkit.core.extensions import exported, require
 from trainkit.core.extras import install_command
 from trainkit.policy import RandomPolicy, load_policy
 from trainkit.presets.base import MAIN, RANDOM
-from trainkit.trainer import evaluate, tournament
+from trainkit.trainer import evaluate
 
 _EVAL_EXAMPLES = """\
   trainkit eval runs/rainbow-CartPole-v1/seed1
@@ -90,9 +90,10 @@ def run_eval(options: argparse.Namespace) -> int:
             raise ConfigError(
                 "trainkit eval: --video films environments of one agent, not games of self-play: leave it out"
             )
+        require("games", "a run of self-play")
         policy = load_policy(saved.path, name=MAIN)
         players = {MAIN: policy, RANDOM: RandomPolicy(policy.action_space, seed=options.seed)}
-        table = tournament(players, env, **how_many, **env_options)
+        table = exported("tournament")(players, env, **how_many, **env_options)
         print_line(f"{about}, against random actions")
         print_line(f"games won  {table.win_rate(MAIN, RANDOM)}")
         return 0

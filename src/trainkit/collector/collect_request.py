@@ -77,14 +77,14 @@ class EpisodeQuota:
     """A fixed number of episodes of each environment, so that short episodes do not count more than long ones.
 
     Attributes:
-        left: episodes still to finish, of each game.
+        left: episodes still to finish, of each environment or group.
     """
 
-    def __init__(self, n_episode: int, n_envs: int, n_agents: int = 1) -> None:
-        n_games = n_envs // n_agents
-        share, rest = divmod(n_episode, n_games)
-        self.left = share + (np.arange(n_games) < rest)  # 10 on 4 environments: 3, 3, 2, 2
-        self._n_agents = n_agents
+    def __init__(self, n_episode: int, n_envs: int, group_size: int = 1) -> None:
+        n_groups = n_envs // group_size
+        share, rest = divmod(n_episode, n_groups)
+        self.left = share + (np.arange(n_groups) < rest)  # 10 on 4 environments: 3, 3, 2, 2
+        self._group_size = group_size
 
     @property
     def n_left(self) -> int:
@@ -93,23 +93,23 @@ class EpisodeQuota:
 
     def unfilled(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those environments that have an episode left to finish."""
-        return env_ids[self.left[env_ids // self._n_agents] > 0]
+        return env_ids[self.left[env_ids // self._group_size] > 0]
 
     def count_steps(self, n_step: int) -> None:
         """Do nothing: episodes count."""
 
     def finish(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Count finished episodes and return the environments that start another."""
-        self.left[env_ids // self._n_agents] -= 1
+        self.left[env_ids // self._group_size] -= 1
         return self.unfilled(env_ids)
 
     def end_with_current(self, env_ids: NDArray[np.intp]) -> None:
         """End the quota of these environments with their current episodes."""
-        self.left[env_ids // self._n_agents] = 1
+        self.left[env_ids // self._group_size] = 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the episodes left."""
-        return {"left": self.left.copy(), "n_agents": self._n_agents}
+        return {"left": self.left.copy(), "n_agents": self._group_size}
 
 
 Quota = StepQuota | EpisodeQuota

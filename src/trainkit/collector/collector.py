@@ -27,8 +27,7 @@ from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, Deliver, Recor
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
-from trainkit.envs.agents import whole_games
-from trainkit.envs.backends import Ids, Lost
+from trainkit.envs.backends import Ids, Lost, whole_groups
 from trainkit.envs.envs import Envs, VectorStep, rows_of
 from trainkit.envs.recovery import in_words, play_again
 
@@ -143,7 +142,7 @@ class Collector:
         policy.check_spaces(envs.observation_space, envs.action_space)
         self._policy = policy
         self._policy_use = PolicyUse(policy)
-        self._rows_per_step = envs.n_agents if count_steps_by == "env_steps" else 1  # at most; of one environment
+        self._rows_per_step = envs.group_size if count_steps_by == "env_steps" else 1  # at most; of one environment
         self._envs = envs
         self._behavior = self._behavior_for(policy, in_evaluation=buffer is None)
         envs.ownership.claim(self)
@@ -526,7 +525,7 @@ class Collector:
             excess = self._quota.n_left if isinstance(self._quota, StepQuota) else 0
             self._quota = StepQuota(int(n_step) + excess)
         elif n_episode is not None:
-            self._quota = EpisodeQuota(int(n_episode), self._envs.n, self._envs.n_agents)
+            self._quota = EpisodeQuota(int(n_episode), self._envs.n, self._envs.group_size)
         self._is_interrupted = True
 
     def _check_render_mode(self) -> None:
@@ -676,7 +675,7 @@ class Collector:
             if self.events is not None:
                 self.events.stepped(transition, outcome.infos, slots, outcome.late_rewards)
         if any_true(outcome.over):
-            self._end_episodes(whole_games(outcome.env_ids[outcome.over], self._envs.n_agents))
+            self._end_episodes(whole_groups(outcome.env_ids[outcome.over], self._envs.group_size))
         if self._envs.soft_horizon is not None:
             self._count_at_soft_horizon(outcome.env_ids[~outcome.over])
         if outcome.lost.errors:
@@ -742,7 +741,7 @@ class Collector:
         cut = self._episodes.will_reach(limit, env_ids) & ~outcome.over
         if not any_true(cut):
             return outcome
-        games = np.unique(env_ids[cut] // self._envs.n_agents)
+        games = np.unique(env_ids[cut] // self._envs.group_size)
         self._tally.n_cut_episodes += len(games)
         can_continue = self._envs.takes_options  # else environments reset themselves, at their own episodes' ends only
         if not can_continue and isinstance(self._quota, EpisodeQuota):
@@ -786,7 +785,7 @@ class Collector:
         self._end_open_episodes(env_ids, drop=lost.are_dropped)
         self._episodes.start(env_ids)
         self._starts[env_ids] = True
-        self._tally.n_faulty_episodes += len(env_ids) // self._envs.n_agents
+        self._tally.n_faulty_episodes += len(env_ids) // self._envs.group_size
         self._to_begin = np.union1d(self._to_begin, env_ids)
         if self.events is not None:
             self.events.failed(lost.errors)

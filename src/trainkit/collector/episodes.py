@@ -144,13 +144,13 @@ class Episodes:
         soft_horizon: int | None = None,
         players: LastPlayers | None = None,
     ) -> None:
-        self._agents, self._n_agents = agents, max(1, len(agents))
+        self._agents, self._group_size = agents, max(1, len(agents))
         self._players = players
         self.agent_steps: dict[str, int] = {}
         self.policy_steps: dict[str, int] = {}
         self._closed_steps = np.zeros(n_envs, np.int64)  # [N], in the episodes that are over; where agents share games
         self._closed_policy_steps: dict[str, int] = {}
-        self._game_lengths = np.zeros(n_envs // self._n_agents, np.int64)  # so far; only where agents share games
+        self._game_lengths = np.zeros(n_envs // self._group_size, np.int64)  # so far; only where agents share games
         self._returns = np.zeros(n_envs, np.float64)  # [N], so far
         self._lengths = np.zeros(n_envs, np.int64)  # [N], so far
         self._started = np.full(n_envs, time.perf_counter())  # [N]
@@ -185,7 +185,7 @@ class Episodes:
             add_at(self._returns_since_reset, rows, reward)
         add_at(self._lengths, rows, _ONE)
         if self._agents:
-            self._game_lengths[np.unique((env_ids if acted is None else acted) // self._n_agents)] += 1
+            self._game_lengths[np.unique((env_ids if acted is None else acted) // self._group_size)] += 1
         for env_id, late_reward in late_rewards.items():
             self._returns[env_id] += late_reward
         self._n_vector_steps += 1
@@ -194,7 +194,7 @@ class Episodes:
 
     def will_reach(self, limit: int, env_ids: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which episodes [K] reach this length with a step that is about to be counted."""
-        lengths = self._game_lengths[env_ids // self._n_agents] if self._agents else self._lengths[env_ids]
+        lengths = self._game_lengths[env_ids // self._group_size] if self._agents else self._lengths[env_ids]
         reaches: NDArray[np.bool_] = lengths >= limit - 1
         return reaches
 
@@ -213,9 +213,9 @@ class Episodes:
         metric = self.metric
         if self._agents:
             played = env_ids[lengths > 0]
-            firsts = env_ids[:: self._n_agents]  # one row per game
+            firsts = env_ids[:: self._group_size]  # one row per game
             returns = self._of_agents(returns, env_ids, tally)
-            lengths = self._game_lengths[firsts // self._n_agents]
+            lengths = self._game_lengths[firsts // self._group_size]
             metric = _mean_of_agents if metric is None else metric
         if metric is not None:
             returns = np.asarray(metric(returns), np.float64)
@@ -236,7 +236,7 @@ class Episodes:
     def _of_agents(self, returns: NDArray[np.float64], env_ids: NDArray[np.intp], tally: Tally) -> NDArray[np.float64]:
         """Return the returns as [episodes, agents], NaN for agents that took no part, and add them to the tally."""
         took_part = (self._lengths[env_ids] > 0) | (returns != 0)  # an agent that never acted may be paid, too
-        by_agent: NDArray[np.float64] = np.where(took_part, returns, np.nan).reshape(-1, self._n_agents)
+        by_agent: NDArray[np.float64] = np.where(took_part, returns, np.nan).reshape(-1, self._group_size)
         for name, column in zip(self._agents, by_agent.T, strict=True):
             tally.agent_returns.setdefault(name, []).extend(column[~np.isnan(column)].tolist())
         numbers, names = self._players_now()
@@ -260,7 +260,7 @@ class Episodes:
 
     def steps_of_agents(self) -> dict[str, int]:
         """Return {agent: steps ever}; empty where agents share no games."""
-        by_agent = (self._closed_steps + self._lengths).reshape(-1, self._n_agents).sum(axis=0).tolist()
+        by_agent = (self._closed_steps + self._lengths).reshape(-1, self._group_size).sum(axis=0).tolist()
         return dict(zip(self._agents, by_agent, strict=False))
 
     def _count_steps(self) -> None:
@@ -292,7 +292,7 @@ class Episodes:
             self._returns_since_reset[env_ids] = 0.0
         self._lengths[env_ids] = 0
         if self._agents:
-            self._game_lengths[env_ids // self._n_agents] = 0
+            self._game_lengths[env_ids // self._group_size] = 0
         self._started[env_ids] = time.perf_counter() if now is None else now
 
     @property
@@ -345,7 +345,7 @@ class Episodes:
                 "env %d has made %s steps without an episode's end, so its return is never complete: let it "
                 "terminate, or give make_envs max_episode_steps, which is gymnasium.wrappers.TimeLimit; a preset takes "
                 'env_options={"max_episode_steps": N}',
-                endless[0] // self._n_agents,
+                endless[0] // self._group_size,
                 f"{self._lengths[endless[0]]:,}",
             )
 

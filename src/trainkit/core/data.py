@@ -33,8 +33,6 @@ Q_VALUES = "q_values"
 # The column with each action as an on-policy learner drew it, in policy units, before it is mapped to a Box.
 POLICY_ACTION = "policy_action"
 
-# The column with the number of the policy that acted, in games of several policies.
-PLAYED_BY = "played_by"
 MOMENT = "moment"  # in a batch of all agents of games: equal for the rows of one game that one step stored
 
 
@@ -583,8 +581,6 @@ class RowSpec:
     obs: Any  # a tree of ArraySpec
     action: ArraySpec
     extras: Mapping[str, ArraySpec]
-    # Where several policies play, which of the rows are one policy's, by its name.
-    part_of: "Callable[..., RowPart] | None" = field(default=None, compare=False, repr=False)  # (name, all_rows=)
 
     def to_plain(self) -> dict[str, Any]:
         """Describe the spec in JSON-compatible values; a node of the tree becomes [kind, content]."""
@@ -598,17 +594,6 @@ class RowSpec:
         extras = {name: _read_specs(item) for name, item in plain["extras"].items()}
         obs, action = _read_specs(plain["obs"]), _read_specs(plain["action"])
         return cls(n_envs=plain["n_envs"], obs=obs, action=action, extras=extras)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPart:
-    """The rows of one policy among those of a collector."""
-
-    number: int  # of the policy, in the column `PLAYED_BY`
-    env_ids: NDArray[np.intp]  # [n_envs], the rows that it may ever control, ascending
-    spec: RowSpec  # of them, with the columns that the policy stores
-    own_rows: Callable[[Transition], Transition]  # turns rows of the collector into the policy's own
-    clock: Any  # its `env_step` is the step of the policy's schedules
 
 
 def _plain_node(node: Any) -> list[Any]:

@@ -22,7 +22,6 @@ from trainkit.core.data import (
     TransitionBatch,
 )
 from trainkit.core.errors import Checks
-from trainkit.core.joint_spaces import AgentView
 from trainkit.core.stats import CollectStats, Summary
 
 Deliver = Callable[[str, Iterable[tuple[Any, ...]]], None]  # an event, and the arguments of each occurrence
@@ -73,12 +72,12 @@ class ActingPolicy(Protocol):
         ...
 
     def behavior_for(
-        self, games: "Games", *, in_evaluation: bool = False, rows_per_step: int = 1
+        self, envs: "GroupedEnvs", *, in_evaluation: bool = False, rows_per_step: int = 1
     ) -> "BehaviorPolicy | None":
         """Return the behavior policy of a collector; None where this policy controls all of its rows.
 
         Args:
-            games: the collector's environments.
+            envs: the collector's environments.
             in_evaluation: whether nothing is stored.
             rows_per_step: up to this many rows of an environment, stored together, are one step of a policy's clock.
         """
@@ -131,12 +130,12 @@ class ActingPolicy(Protocol):
     def load_streams_state(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Games(EnvSpaces, Protocol):
-    """Environments whose rows are the agents of games, as policies that play them use them."""
+class GroupedEnvs(EnvSpaces, Protocol):
+    """Environments whose rows begin and end in groups, as a policy uses them that acts for some rows of a group."""
 
     n: int  # rows
-    agents: tuple[str, ...]  # the names of the rows of a game, in order; empty where an environment has one
-    agent_views: Mapping[str, AgentView]  # of agents that may have different spaces; empty where there are none
+    agents: tuple[str, ...]  # the names of the rows of a group, in order; empty where each row is alone
+    agent_views: Mapping[str, Any]  # {name: that row's own part of `obs` and of an action}; empty where each is alone
     stack: int  # frames per observation
     name: str
 
@@ -151,7 +150,7 @@ class Games(EnvSpaces, Protocol):
         ...
 
     def episode_seed(self, env_id: int) -> int:
-        """Return the seed of a row's current episode; the rows of a game share it."""
+        """Return the seed of a row's current episode; a group shares it."""
         ...
 
 
@@ -610,15 +609,6 @@ class RowStore(Store, Protocol):
     def cut(self, env_ids: ArrayLike) -> None: ...
 
     def drop(self, env_ids: ArrayLike) -> int: ...
-
-
-class MultiAgentStore(RowStore, Protocol):
-    """A buffer of several policies' buffers."""
-
-    @property
-    def buffers(self) -> Mapping[str, Any]:
-        """The buffers by the names of policies."""
-        ...
 
 
 @runtime_checkable

@@ -3,11 +3,9 @@
 from trainkit.core.extensions import attach
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.spaces import ActionStructure, flat_actions
-from trainkit.envs.agent_groups import group_agents
 from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
-from trainkit.envs.game_state import ObserveState
 from trainkit.envs.make import make_envs
 
 __all__ = [
@@ -16,10 +14,8 @@ __all__ = [
     "EnvSpaces",
     "Envs",
     "Finding",
-    "ObserveState",
     "check_env",
     "flat_actions",
-    "group_agents",
     "make_envs",
 ]
 

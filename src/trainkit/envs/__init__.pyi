@@ -3,13 +3,13 @@
 
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.spaces import ActionStructure, flat_actions
-from trainkit.envs.agent_groups import group_agents
 from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
-from trainkit.envs.game_state import ObserveState
 from trainkit.envs.make import make_envs
 from trainkit.extensions.actors.actors import Actors
+from trainkit.extensions.games.agent_groups import group_agents
+from trainkit.extensions.games.game_state import ObserveState
 from trainkit.extensions.processors.processors import (
     AgentId,
     DiscretizeActions,

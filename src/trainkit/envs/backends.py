@@ -237,19 +237,25 @@ Players = Callable[[Ids], list[str]]  # the names of the policies that control r
 
 
 class Backend(Protocol):
-    """Drive the rows of N environments: see `single`, `agents` and `vector` for the implementations.
+    """Drive the rows of N environments: see `single` and `vector` for the implementations.
 
     One may stand around another, `AroundBackend`; `HasEnvironments` is the base of those that do not.
     """
 
     n: int
-    agents: tuple[str, ...]  # the names of the rows of a game, in order; empty where an environment has one agent
+    agents: tuple[str, ...]  # the names of rows that begin and end together, in order; empty where each is alone
+    agent_views: Mapping[str, Any]  # {name of such a row: its own part of it}; empty where there is none
     source: str  # of the observations, for messages, such as " (through its processors)"
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     takes_options: bool  # whether `begin` passes on the options of a reset
     seeds_episodes: bool  # whether every episode begins with its own seed, so that it can be replayed
     may_lose_episodes: bool  # whether the failure of an environment ends its episode alone, not the run
+
+    @property
+    def no_action_remedy(self) -> str:
+        """Return what to do about an observation that allows no action."""
+        ...
 
     @property
     def spent(self) -> Spent:
@@ -346,11 +352,21 @@ class Backend(Protocol):
         ...
 
 
+def whole_groups(env_ids: Ids, group_size: int) -> Ids:
+    """Return all rows of the groups to which these rows belong; see `Envs.group_size`."""
+    if group_size == 1:
+        return env_ids
+    groups: Ids = np.unique(env_ids // group_size)
+    return (groups[:, None] * group_size + np.arange(group_size)).ravel()
+
+
 class HasEnvironments:
     """Base class of backends that stand around no other: nothing is logged, and nothing saved."""
 
     agents: tuple[str, ...] = ()
     source = ""
+    agent_views: Mapping[str, Any] = {}
+    no_action_remedy = "Leave one action legal, or return terminated=True with that observation"
     may_lose_episodes = False
     lost = NOTHING_LOST
     runner: Any = None  # of single environments or games
@@ -400,7 +416,8 @@ class AroundBackend:
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
-        self.n, self.agents, self.spent = inner.n, inner.agents, inner.spent
+        self.n, self.spent = inner.n, inner.spent
+        self.agents, self.agent_views = inner.agents, inner.agent_views
         self.takes_options, self.seeds_episodes = inner.takes_options, inner.seeds_episodes
         self.may_lose_episodes = inner.may_lose_episodes
         self.observation_space, self.action_space = inner.observation_space, inner.action_space
@@ -416,6 +433,10 @@ class AroundBackend:
     @property
     def environments(self) -> Backend:
         return self.inner.environments
+
+    @property
+    def no_action_remedy(self) -> str:
+        return self.inner.no_action_remedy
 
     def replace_environments(self, backend: Backend) -> "Backend":
         self.inner = self.inner.replace_environments(backend)

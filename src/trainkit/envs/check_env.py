@@ -1,7 +1,6 @@
 """Checking an environment before training: errors, suspicious behavior and advice."""
 
 import contextlib
-import inspect
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from trainkit.core.spaces import (
     random_actions,
 )
 from trainkit.envs.backends import MISREAD, RESET_SIGNATURE, has_old_reset
-from trainkit.envs.check_game import CORRECT_BOUNDS, advice_on_processes, check_game
 from trainkit.envs.factories import (
     MASK_IS_GONE,
     EnvContext,
@@ -34,12 +32,15 @@ from trainkit.envs.factories import (
     is_class_path,
     mask_dissolver,
     run_validation,
-    with_flat_actions,
     with_package,
 )
-from trainkit.envs.games import Game, is_game
+from trainkit.envs.kinds import AnyEnv, Gymnasium, kind_of, with_flat_actions
 from trainkit.envs.ownership import check_free
 from trainkit.envs.validation import DISCRETE, ActionValidator, Ranges, RowReader
+
+_MIN_ASYNC_MS = 0.5  # per step; a message between processes costs about a tenth of that
+
+CORRECT_BOUNDS = "correct the environment, or widen the bounds of the space"
 
 Level = Literal["error", "warning", "note"]
 LEVELS: list[Level] = ["error", "warning", "note"]
@@ -63,9 +64,16 @@ class Finding:
         return f"{self.level}: {self.what}: {self.advice}"
 
 
+def advice_on_processes(step_ms: float) -> str:
+    """Return whether a process for each environment pays, at this time per step."""
+    if step_ms > _MIN_ASYNC_MS:
+        return 'make_envs(backend="async"): a process each is worth it'
+    return 'make_envs(backend="sync"): other processes would cost more than they save'
+
+
 @checked
 def check_env(
-    env: str | gym.Env[Any, Any] | Callable[..., Any] | Game,
+    env: str | gym.Env[Any, Any] | Callable[..., Any] | AnyEnv,
     *,
     n_steps: int = 1_000,
     seed: int = 0,
@@ -74,10 +82,10 @@ def check_env(
     env_kwargs: dict[str, Any] | None = None,
     validate_env: ValidateEnv | None = None,
 ) -> list[Finding]:
-    """Play an environment or game at random and return the findings, errors first; without one training can start.
+    """Play an environment at random and return the findings, errors first; without one training can start.
 
     Args:
-        env: an id, a factory or class, "module.Class", or an environment or game of several agents, which is left open.
+        env: an id, a factory or class, "module.Class", or an environment of any kind, which is left open.
         n_steps: of an episode, at most; one is played twice.
         seed: of the episode and its actions.
         mask_key: as in `make_envs`.
@@ -95,7 +103,7 @@ def check_env(
         can_validate = validate_env is None or callable(validate_env)
         checks.require(can_validate, f".validate_env must be a function of an environment, got {validate_env!r}")
     given: Any = env
-    is_made = isinstance(env, gym.Env) or (is_game(env) and not inspect.isclass(env))
+    is_made = kind_of(env) is not None
     if is_made:
         check_free(env, "check_env")
         if max_episode_steps is not None:
@@ -106,12 +114,13 @@ def check_env(
             given = check.make(env, env_kwargs or {}, max_episode_steps)
             made.callback(check.close, given)
         check.check_by_user(given, validate_env)
-        if is_game(given):
-            for finding in check_game(given, n_steps=n_steps, seed=seed, mask_key=mask_key):
-                check.find(*finding)
-        else:
+        kind = kind_of(given)
+        if kind is None or isinstance(kind, Gymnasium):
             single = check.check_spaces(given)
             check.play_twice(single, n_steps, seed)
+        else:
+            for finding in kind.check(given, n_steps=n_steps, seed=seed, mask_key=mask_key):
+                check.find(*finding)
         check.check_rendering(given)
     return sorted(check.findings, key=lambda finding: LEVELS.index(finding.level))
 

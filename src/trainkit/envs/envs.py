@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK, Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
-from trainkit.core.joint_spaces import AgentView
 from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, OngoingCollect
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
@@ -38,13 +37,13 @@ class VectorStep(NamedTuple):
     env_ids: Ids  # [K], ascending: those whose row is complete; the array that was passed where they are the same
     next_obs: Obs  # [K, ...], before any reset
     reward: NDArray[np.float64]  # [K]
-    terminated: NDArray[np.bool_]  # [K], by the game or, for the learner alone, by a lost life
+    terminated: NDArray[np.bool_]  # [K], by the environment or, for the learner alone, by a lost life
     truncated: NDArray[np.bool_]  # [K]
     ended: NDArray[np.bool_]  # [K], terminated or truncated
-    over: NDArray[np.bool_]  # [K], whose game ended: to be counted and begun again
+    over: NDArray[np.bool_]  # [K], whose group ended: to be counted and begun again
     infos: Infos  # of K rows
     lost: Lost  # episodes that cannot go on; to be followed by others
-    late_rewards: Mapping[int, float]  # of agents that did not act in this step, by row
+    late_rewards: Mapping[int, float]  # of rows that did not act in this step
 
 
 class Envs:
@@ -52,15 +51,16 @@ class Envs:
 
     `obs` [N, ...] is what to act on, `ready` the ids of the environments that await an action. A collector calls
     `reset` once, then `step` and, where episodes ended, `begin`. An environment that has acted is ready again when its
-    row is complete: within the step, or in a later one where it answers later (`wait_num`) or its agent takes turns
-    with others; `obs` keeps the observation that it acted on until then. They have one owner, a `Collector`; without
+    row is complete: within the step, or in a later one where it answers later (`wait_num`) or takes turns with others
+    of its group; `obs` keeps the observation that it acted on until then. They have one owner, a `Collector`; without
     one, user code may reset and step them.
 
     Attributes:
-        n: number of environments; where agents share a game, of agents in all games, each by itself a row.
-        agents: their names, the rows of a game in order; empty where an environment has one.
-        agent_views: {agent: its own part of `obs` and of an action}, where agents may have different spaces; empty
-            with processors, which transform the rows of all, and where an environment has one agent.
+        n: number of rows of `obs`, each an environment, or a member of a group.
+        group_size: number of consecutive rows that begin and end together, and share a seed; 1: each row is alone.
+        agents: the names of the rows of a group, in order; empty where each is alone.
+        agent_views: {name: that row's own part of `obs` and of an action}; empty where each is alone, and with
+            processors, which transform the rows of all.
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         stack: frames per observation.
@@ -79,16 +79,14 @@ class Envs:
         lives_key: str | None = None,
         seed: int | None = None,
         name: str = "custom",
-        agents: Sequence[str] = (),
-        agent_views: Mapping[str, AgentView] | None = None,
         max_episode_steps: int | None = None,
         soft_horizon: int | None = None,
         config: "EnvsConfig | None" = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n
-        self.agents = tuple(agents)
-        self.agent_views: Mapping[str, AgentView] = agent_views or {}
+        self.agents, self.agent_views = backend.agents, backend.agent_views
+        self.group_size = max(1, len(self.agents))
         self.name = name
         self.config = config
         self.stack = stack
@@ -121,8 +119,8 @@ class Envs:
 
     @property
     def n_agents(self) -> int:
-        """The number of agents of a game; 1 where an environment has one."""
-        return max(1, len(self.agents))
+        """The size of a group, by its name in games of several agents."""
+        return self.group_size
 
     @property
     def may_lose_episodes(self) -> bool:
@@ -180,7 +178,7 @@ class Envs:
         return self._current.keys
 
     def episode_seed(self, env_id: int) -> int:
-        """Return the seed of an environment's current episode; agents of a game share one."""
+        """Return the seed of a row's current episode; a group shares one."""
         return self._current.seeds_of(np.array([env_id]))[0]
 
     @property
@@ -238,8 +236,8 @@ class Envs:
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work = None) -> VectorStep:
         """Step environments [K] with actions [K, ...] and return the outcome; call `work` while they step.
 
-        The outcome has the rows that are complete: those of `env_ids`, or with `wait_num` and in games of turns also
-        those of earlier steps, and not all of these. Without actions, K = 0, it waits for environments in flight.
+        The outcome has the rows that are complete: those of `env_ids`, or with `wait_num` and in groups that take turns
+        also those of earlier steps, and not all of these. Without actions, K = 0, it waits for environments in flight.
 
         Raises:
             EnvError: an environment raised or returned invalid data, and is not replaced: reset before continuing.
@@ -332,7 +330,7 @@ class Envs:
 
     @property
     def runner(self) -> Runner | None:
-        """What runs the single environments, or games; None of a vector environment."""
+        """What runs the single environments; None of a vector environment."""
         return self._backend.runner
 
     def behavior(self, policy: ActingPolicy, collect: OngoingCollect) -> BehaviorPolicy | None:
@@ -344,7 +342,7 @@ class Envs:
         return self._backend.take_metrics()
 
     def take_replaced(self) -> list[int]:
-        """Return the environments replaced since the last call, of a game its first row, once for each time."""
+        """Return the environments replaced since the last call, by their first row, once for each time."""
         return self._backend.take_replaced()
 
     def take_failed_starts(self) -> int:
@@ -442,7 +440,7 @@ class Envs:
         self.obs = obs if len(env_ids) == self.n else put_rows(self.obs, env_ids, obs)
 
     def _update_ready_within(self, raw: RawStep) -> None:
-        """Let agents that left await another game, and those act whose episode began within the step."""
+        """Let rows that left their group await its next episode, and those act whose episode began within the step."""
         if self.agents:
             self._update_ready(waiting=raw.env_ids[raw.terminated | raw.truncated])
         if raw.begun is not None:
@@ -485,8 +483,8 @@ class Envs:
         if len(working):
             self._start_some(working, options, is_reset=is_reset and len(working) == self.n)
         for row in list(self._backend.lost.errors):
-            if row % self.n_agents == 0:
-                self._start_another(np.arange(row, row + self.n_agents), options)
+            if row % self.group_size == 0:
+                self._start_another(np.arange(row, row + self.group_size), options)
 
     def _start_another(self, rows: Ids, options: Options) -> None:
         """Begin an episode in place of a lost one, in as many attempts as the backend allows."""
@@ -506,12 +504,12 @@ class Envs:
         if begun is not None:
             for failed in begun.failures.values():
                 self._backend.lose(self._error_of(failed, self._current.describe))
-            if len(begun.env_ids) < len(env_ids):  # nothing of the last game is left where an agent is missing
+            if len(begun.env_ids) < len(env_ids):  # nothing of the last episode is left where a member is missing
                 self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._receive_first_obs(begun)
             if lost := self._backend.lost.errors:
-                self._n_failed_starts += sum(env_id in lost for env_id in env_ids[:: self.n_agents].tolist())
-        if begun is None or self.agents or self.ready is not self.all_ids:  # an agent may be missing at first
+                self._n_failed_starts += sum(env_id in lost for env_id in env_ids[:: self.group_size].tolist())
+        if begun is None or self.agents or self.ready is not self.all_ids:  # a member may be missing at first
             self._update_ready(waiting=env_ids, ready=None if begun is None else begun.env_ids)
 
     def _receive_first_obs(self, begun: Begun) -> None:
@@ -538,15 +536,9 @@ class Envs:
         """Return an error that names the step and the remedy, or the given one if it names no environment."""
         if error.env_id is None:
             return error
-        remedy = "Leave one action legal, or return terminated=True with that observation"
-        if self.agents:
-            remedy = (
-                "All agents that are observed act in each step: where they take turns, give make_envs the game with "
-                "PettingZoo's turn-based API, not one that turn_based_aec_to_parallel has converted"
-            )
         return NoLegalActionError(
             f"env {error.env_id} allows no action: its action_mask is all False, at "
-            f"{self._current.describe(error.env_id)}. {remedy}",
+            f"{self._current.describe(error.env_id)}. {self._backend.no_action_remedy}",
             env_id=error.env_id,
         )
 
@@ -578,7 +570,7 @@ class CurrentEpisodes:
     Args:
         n: number of environments.
         seed: root of all seeds; None: a fresh one.
-        agents: names of the rows of each game.
+        agents: names of the rows of a group.
 
     Attributes:
         root: of all seeds.
@@ -595,7 +587,7 @@ class CurrentEpisodes:
         self._n_vector_steps = 0
         self._began = np.zeros(n, np.int64)  # [N], vector steps before the current episode
         self._n_missed = np.zeros(n, np.int64)  # [N], vector steps since then in which it did not act
-        self._agents = agents
+        self._agents, self._group_size = agents, max(1, len(agents))
         self._n_restarts = 0  # of the numbers
 
     def seed(self, root: int) -> None:
@@ -631,17 +623,15 @@ class CurrentEpisodes:
         return int(self._n_vector_steps - self._began[env_id] - self._n_missed[env_id])
 
     def seeds_of(self, env_ids: Ids) -> list[int]:
-        """Return the seeds [K] of current episodes, from (root, environment, episode); agents of a game share one."""
-        n_agents = max(1, len(self._agents))
-        return [
-            seeding.episode_seed(self.root, self.first + i // n_agents, int(self.number[i])) for i in env_ids.tolist()
-        ]
+        """Return the seeds [K] of current episodes, from (root, environment, episode); a group shares one."""
+        size = self._group_size
+        return [seeding.episode_seed(self.root, self.first + i // size, int(self.number[i])) for i in env_ids.tolist()]
 
     def describe(self, env_id: int, acted: _Acted | None = None) -> str:
         """Name an environment's episode, step, action and seed, which suffice to reproduce an error."""
         (seed,) = self.seeds_of(np.array([env_id]))
-        game, agent = divmod(env_id, max(1, len(self._agents)))
-        who = f" of agent {self._agents[agent]!r} in game {game}" if self._agents else ""
+        group, member = divmod(env_id, self._group_size)
+        who = f" of agent {self._agents[member]!r} in game {group}" if self._agents else ""
         own = [] if acted is None else list(acted[0][acted[1] == env_id])  # empty if it acted in an earlier step
         action = f" (action {own[0]})" if own else ""
         return f"episode {self.number[env_id]} step {self.n_steps(env_id)}{who}{action}, episode seed {seed}"

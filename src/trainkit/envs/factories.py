@@ -5,32 +5,27 @@ import functools
 import importlib
 import inspect
 import logging
-import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
-from trainkit.core import seeding, tree
+from trainkit.core import seeding
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import Checks, ConfigError, EnvError, MissingExtraError
 from trainkit.core.extras import import_extra, install_command
-from trainkit.core.spaces import array_specs, check_space, flat_actions, space_bounds, structure_of
 from trainkit.envs.backends import RAISED
-from trainkit.envs.games import GameWrapper, is_game, space_of
+from trainkit.envs.kinds import GYMNASIUM, added_kinds, kind_of
 
 _log = logging.getLogger(__name__)
 
 Space = gym.Space[Any]
-Wrapper = Callable[[Any], Any]  # of an environment or a game
+Wrapper = Callable[[Any], Any]  # of an environment
 ValidateEnv = Callable[[Any], object]
 
 # Ids that a package registers when it is imported: {namespace: (package, our extra)}.
 _PACKAGES = {"ALE": ("ale_py", "atari")}
-_GAME = re.compile(r"(\w+/)+\w+_v\d+")  # a module of PettingZoo's or mpe2's, with slashes
 _MINATAR = "MinAtar"  # the namespace of a package that registers its ids by a call, and is no extra of ours
 
 
@@ -55,7 +50,7 @@ class EnvContext:
 
 @dataclass(frozen=True, slots=True)
 class EnvOptions:
-    """How single environments, or games of several agents, are made; the fields are as in `make_envs`."""
+    """How single environments are made; the fields are as in `make_envs`."""
 
     wrappers: Sequence[Wrapper] = ()
     max_episode_steps: int | None = None
@@ -86,10 +81,10 @@ class EnvOptions:
             env = self._construct(spec, context)
             for wrapper in self.wrappers:
                 env = wrapper(env)
+            kind = kind_of(env) or GYMNASIUM  # whatever a wrapper returns
             if self.observation_space is not None or self.action_space is not None:
-                wrapper_class = _GameWithSpaces if is_game(env) else _EnvWithSpaces
-                env = wrapper_class(env, self.observation_space, self.action_space)
-            check_has_spaces(env, name)
+                env = kind.with_spaces(env, self.observation_space, self.action_space)
+            kind.check_spaces(env, name)
             wrapper_name = mask_dissolver(env) if context.index == 0 else None
             if wrapper_name is not None:
                 what = "makes the environment's action_mask a feature, or removes it"
@@ -98,14 +93,10 @@ class EnvOptions:
                 run_validation(self.validate_env, env, name)
             return env
 
-    def make_flat(self, spec: str | Callable[..., Any], context: EnvContext) -> Any:
-        """Make an environment whose nested actions are flat rows."""
+    def make_driven(self, spec: str | Callable[..., Any], context: EnvContext) -> Any:
+        """Make an environment in the form that runners drive."""
         env = self.make(spec, context)
-        try:
-            return with_flat_actions(env)
-        except ConfigError:
-            env.close()
-            raise
+        return (kind_of(env) or GYMNASIUM).driven(env)
 
     def factories(
         self, specs: Sequence[str | Callable[..., Any]], seed: int | None, *, in_evaluation: bool
@@ -117,7 +108,7 @@ class EnvOptions:
             EnvContext(index=index, n_envs=n_envs, seed=own_seed, in_evaluation=in_evaluation)
             for index, own_seed in enumerate(seeds)
         ]
-        return [functools.partial(self.make_flat, *pair) for pair in zip(specs, contexts, strict=True)]
+        return [functools.partial(self.make_driven, *pair) for pair in zip(specs, contexts, strict=True)]
 
     def _construct(self, spec: str | Callable[..., Any], context: EnvContext) -> Any:
         """Make the unwrapped environment, with its time limit."""
@@ -125,16 +116,11 @@ class EnvOptions:
             return gym.make(spec, max_episode_steps=self.max_episode_steps, **self.env_kwargs)
         factory = _load_class(spec) if isinstance(spec, str) else spec
         env = factory(*([context] if accepts_context(factory, self.env_kwargs) else ()), **self.env_kwargs)
-        if not isinstance(env, gym.Env) and not is_game(env):
-            raise ConfigError(
-                "make_envs: the factory must return a gymnasium.Env, or a game of several agents with PettingZoo's or "
-                f"RLlib's API, got {env!r}{_remedy_of(env)}"
-            )
-        if self.max_episode_steps is None:
-            return env
-        if is_game(env):
-            raise ConfigError(f"make_envs.max_episode_steps is not for a game of several agents: limit {env!r}")
-        return gym.wrappers.TimeLimit(env, self.max_episode_steps)
+        kind = kind_of(env)
+        if kind is None:
+            kinds = ", or ".join([GYMNASIUM.what, *(kind.what for kind in added_kinds())])
+            raise ConfigError(f"make_envs: the factory must return {kinds}, got {env!r}{_remedy_of(env)}")
+        return env if self.max_episode_steps is None else kind.with_limit(env, self.max_episode_steps)
 
 
 def run_validation(validate_env: ValidateEnv, env: Any, name: str) -> None:
@@ -191,20 +177,6 @@ def creation_errors(name: str) -> Iterator[None]:
         raise EnvError(f"make_envs: {name} raised {type(error).__name__} when it was made: {error}") from error
 
 
-def check_has_spaces(env: Any, name: str) -> None:
-    """Raise a ConfigError for an environment of one agent without its two spaces."""
-    if is_game(env):
-        return
-    spaces = {kind: getattr(env, kind, None) for kind in ("observation_space", "action_space")}
-    missing = {kind: space for kind, space in spaces.items() if not isinstance(space, gym.Space)}
-    if missing:
-        got = ", ".join(f"{kind} {space!r}" for kind, space in missing.items())
-        raise ConfigError(
-            f"make_envs: {name}, {env!r}, has {got}: set both to spaces of gymnasium.spaces in its constructor, since "
-            "they are needed before the first reset, or give make_envs observation_space= and action_space="
-        )
-
-
 MASK_IS_GONE = (
     "illegal actions will be taken; keep action_mask as a leaf of a Dict, and wrap the other leaves, or flatten them "
     "by make_envs(processors=[tk.envs.Flatten()])"
@@ -233,13 +205,14 @@ def _remedy_of(env: object) -> str:
             ": it is of gym, which gymnasium replaced; wrap it by shimmy, "
             'gymnasium.make("GymV26Environment-v0", env=env) or "GymV21Environment-v0"'
         )
-    return f": {VECTOR_REMEDY}" if is_foreign_vector(env) else ""
+    return f": {vector_remedy()}" if is_foreign_vector(env) else ""
 
 
-VECTOR_REMEDY = (
-    "it is a vector environment of another library: give make_envs what it is made of, an environment's factory and n, "
-    "or the PettingZoo game itself, whose agents become rows"
-)
+def vector_remedy() -> str:
+    """Return what to do with a vector environment of another library."""
+    others = "".join(f", or {kind.what}" for kind in added_kinds())
+    made_of = f"give make_envs what it is made of, an environment's factory and n{others}"
+    return f"it is a vector environment of another library: {made_of}"
 
 
 def is_foreign_vector(env: object) -> bool:
@@ -249,29 +222,6 @@ def is_foreign_vector(env: object) -> bool:
         return any(getattr(env, name, None) is None for name in names)
     has_numbers = isinstance(getattr(env, "num_envs", None), int)
     return has_numbers and callable(getattr(env, "step", None)) and not isinstance(env, gym.Env)
-
-
-# ---- nested actions ----
-
-
-class NestedActions(gym.ActionWrapper[Any, Any, Any]):
-    """Convert flat rows to the actions of an environment whose action space is a Dict or Tuple."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.action_space = flat_actions(env.action_space)
-        self._structure = structure_of(self.action_space)
-
-    def action(self, action: Any) -> Any:
-        """Return a flat row [W] nested."""
-        assert self._structure is not None, "only nested actions are wrapped"
-        return self._structure.unpack(action)
-
-
-def with_flat_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """Return an environment whose actions are flat rows; games, and those without nested actions, are unchanged."""
-    space: object = getattr(env, "action_space", None)  # a method, of a game
-    return NestedActions(env) if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) and not is_game(env) else env
 
 
 # ---- ids and class paths ----
@@ -310,102 +260,22 @@ def is_registered(env: str) -> bool:
 
 
 def is_class_path(spec: str) -> bool:
-    """Return whether a text is "module.Class" or a game such as "pettingzoo/classic/chess_v6", and no registered id."""
+    """Return whether a text is "module.Class", or the name of an environment of an added kind, and no registered id."""
     is_path = "." in spec and all(part.isidentifier() for part in spec.split("."))
-    return spec not in gym.registry and (is_path or _GAME.fullmatch(spec) is not None)
+    return spec not in gym.registry and (is_path or any(kind.is_name(spec) for kind in added_kinds()))
 
 
 def _load_class(path: str) -> Callable[..., Any]:
-    """Return the class of "module.Class", or the factory of a game, with the parallel API if it has that."""
+    """Return the class of "module.Class", or the factory of an environment of an added kind."""
     module, _, name = path.rpartition(".")
+    kind = next((kind for kind in added_kinds() if kind.is_name(path)), None)
     try:
-        if _GAME.fullmatch(path):
-            with warnings.catch_warnings():  # PettingZoo 1.27 announces a registry that older versions do not have
-                warnings.simplefilter("ignore", DeprecationWarning)
-                game = importlib.import_module(path.replace("/", "."))
-            made: Callable[..., Any] = getattr(game, "parallel_env", None) or game.env
-            return made
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        made: Callable[..., Any] = (
+            getattr(importlib.import_module(module), name) if kind is None else kind.factory_of(path)
+        )
     except (ImportError, AttributeError) as error:
+        what = "a class" if kind is None else kind.what
         raise ConfigError(
-            f"make_envs: {path!r} is neither a registered id nor a class or a game that can be imported: {error}"
+            f"make_envs: {path!r} is neither a registered id nor {what} that can be imported: {error}"
         ) from error
-    return found
-
-
-# ---- given spaces ----
-
-
-def replaced_observation_space(own: Any, given: Space | None) -> Any:
-    """Return the given observation space, or the environment's own if none is given.
-
-    Raises:
-        ConfigError: their arrays have other shapes, so that no observation would fit.
-    """
-    if given is None or not isinstance(own, gym.Space):
-        return own if given is None else given
-    check_space(given, "make_envs.observation_space")
-    check_space(own, "the environment's observation space")
-    shapes = [[(path, spec.shape) for path, spec in tree.named_leaves(array_specs(space))] for space in (given, own)]
-    if shapes[0] != shapes[1]:
-        raise ConfigError(
-            f"make_envs.observation_space {given} has other shapes than the environment's {own}: give one of the same "
-            "shapes, or change the observations by a wrapper or a processor"
-        )
-    return given
-
-
-def replaced_action_space(own: Any, given: Space | None) -> Any:
-    """Return the given action space, or the environment's own if none is given.
-
-    Raises:
-        ConfigError: it contains actions that the environment's own does not.
-    """
-    if given is None or not isinstance(own, gym.Space):
-        return own if given is None else given
-    check_space(given, "make_envs.action_space")
-    if not _is_subspace(given, own):
-        raise ConfigError(
-            f"make_envs.action_space {given} is not within the environment's {own}: give one of the same kind and "
-            "shape whose actions the environment takes, or change the actions by a wrapper or a processor"
-        )
-    return given
-
-
-def _is_subspace(given: Space, own: Space) -> bool:
-    """Return whether a space is a subset of another space of the same kind and shape."""
-    if type(given) is not type(own) or given.shape != own.shape or given.dtype != own.dtype:
-        return False
-    if isinstance(given, gym.spaces.Box) and isinstance(own, gym.spaces.Box):
-        return bool(np.all(given.low >= own.low) and np.all(given.high <= own.high))
-    if isinstance(given, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
-        (low, high), (own_low, own_high) = space_bounds(given), space_bounds(own)
-        return bool(np.all(low >= own_low) and np.all(high <= own_high))
-    return given == own
-
-
-class _EnvWithSpaces(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment with given spaces."""
-
-    def __init__(self, env: gym.Env[Any, Any], observation_space: Space | None, action_space: Space | None) -> None:
-        super().__init__(env)
-        self.observation_space = replaced_observation_space(getattr(env, "observation_space", None), observation_space)
-        self.action_space = replaced_action_space(getattr(env, "action_space", None), action_space)
-
-
-class _GameWithSpaces(GameWrapper):
-    """A game whose agents all have given spaces."""
-
-    def __init__(self, game: Any, observation_space: Space | None, action_space: Space | None) -> None:
-        super().__init__(game)
-        self._observation_space, self._action_space = observation_space, action_space
-        self.unwrapped = getattr(game, "unwrapped", game)
-
-    def observation_space(self, agent: Any) -> Any:
-        """Return the given space, checked against the agent's own."""
-        own = space_of(self._game, "observation_space", agent)
-        return replaced_observation_space(own, self._observation_space)
-
-    def action_space(self, agent: Any) -> Any:
-        """Return the given space, checked against the agent's own."""
-        return replaced_action_space(space_of(self._game, "action_space", agent), self._action_space)
+    return made

@@ -18,22 +18,19 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extensions import table
 from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, EnvSpaces, OngoingCollect
 from trainkit.core.signatures import checked
-from trainkit.envs.agents import GamesBackend
 from trainkit.envs.backends import Backend, Runner, RunsEnvs, StandsAround
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import (
-    VECTOR_REMEDY,
     EnvOptions,
     ValidateEnv,
     Wrapper,
     creation_errors,
     is_class_path,
     is_foreign_vector,
-    replaced_action_space,
-    replaced_observation_space,
+    vector_remedy,
     with_package,
 )
-from trainkit.envs.games import ByAgent, driver_of, is_game
+from trainkit.envs.kinds import added_kinds, replaced_action_space, replaced_observation_space
 from trainkit.envs.process import ProcessRunner
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
@@ -327,7 +324,7 @@ class EnvsConfig:
         spec, is_vector = self.spec, self.processes.backend == "vector"
         is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
         if is_foreign_vector(spec):
-            raise ConfigError(f"make_envs.spec is {type(spec).__name__}: {VECTOR_REMEDY}")
+            raise ConfigError(f"make_envs.spec is {type(spec).__name__}: {vector_remedy()}")
         rule = " needs what makes environments, not one of them: pass its id, its class and env_kwargs=, or a factory"
         checks.require(not is_single, rule)
         if is_vector or isinstance(spec, VectorEnv):
@@ -373,7 +370,7 @@ class EnvsConfig:
         with contextlib.ExitStack() as unfinished:
             if not isinstance(self.spec, VectorEnv):
                 unfinished.enter_context(contextlib.closing(backend))
-            if isinstance(backend, GamesBackend) and rows.soft_horizon is not None:
+            if backend.agents and rows.soft_horizon is not None:
                 raise ConfigError("make_envs.soft_horizon is for environments of one agent: use max_episode_steps")
             around: Backend = backend
             for outer in [*self.processors, *self.failures.around()]:
@@ -385,8 +382,6 @@ class EnvsConfig:
                 lives_key=rows.lives_key,
                 seed=self.seed,
                 name=_name(self.spec),
-                agents=backend.agents if isinstance(backend, GamesBackend) else (),
-                agent_views=backend.views if isinstance(backend, GamesBackend) and not self.processors else {},
                 max_episode_steps=_registered_limit(self.spec) if limit is None else limit,
                 soft_horizon=rows.soft_horizon,
                 config=self,
@@ -414,8 +409,7 @@ class EnvsConfig:
                 )
             else:
                 made = single.factories(_listed(spec, self.n), self.seed, in_evaluation=self.in_evaluation)
-                runner = self.processes.run([functools.partial(_make_driven, make) for make in made])
-                backend = _rows_of(runner, self.rows)
+                backend = _backend_of(self.processes.run(made), self.rows)
             unfinished.pop_all()
         return backend
 
@@ -433,16 +427,13 @@ def _listed(spec: EnvSpec, n: int) -> list[str | Callable[..., Any]]:
     return list(spec)
 
 
-def _make_driven(make: Callable[[], Any]) -> Any:
-    """Make an environment, or a game in the form that runners drive."""
-    env = make()
-    return driver_of(env) if is_game(env) else env
-
-
-def _rows_of(runner: Runner, rows: RowOptions) -> SingleBackend | GamesBackend:
-    """Return the backend that reads the rows of what a runner runs: environments of one agent or games."""
-    if isinstance(runner.spaces[0].observation_space, ByAgent):
-        return GamesBackend(runner, [key for key in (rows.mask_key, rows.lives_key) if key is not None])
+def _backend_of(runner: Runner, rows: RowOptions) -> Backend:
+    """Return the backend that reads the rows of what a runner runs."""
+    kept_infos = [key for key in (rows.mask_key, rows.lives_key) if key is not None]
+    for kind in added_kinds():
+        backend = kind.backend(runner, kept_infos)
+        if backend is not None:
+            return backend
     return SingleBackend(runner)
 
 

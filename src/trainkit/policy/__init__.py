@@ -16,8 +16,6 @@ from trainkit.policy.base import Policy
 from trainkit.policy.baselines import RandomPolicy, ScriptedPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
-from trainkit.policy.game_behavior import GameEpisode
-from trainkit.policy.multi_agent_policy import MultiAgentPolicy
 from trainkit.policy.noise import ColoredNoise, Noise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
@@ -46,12 +44,10 @@ __all__ = [
     "EpsilonGreedy",
     "ExpectedValue",
     "Exploration",
-    "GameEpisode",
     "Greedy",
     "HLGaussValue",
     "ImplicitQuantileValue",
     "MaxBackup",
-    "MultiAgentPolicy",
     "MunchausenBackup",
     "Noise",
     "PPOPolicy",

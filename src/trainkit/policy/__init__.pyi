@@ -3,6 +3,8 @@
 
 from trainkit.core.data import ActOutput
 from trainkit.extensions.export.export import export
+from trainkit.extensions.games.game_behavior import GameEpisode
+from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
 from trainkit.extensions.offline.bc import BCPolicy
 from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
 from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
@@ -20,8 +22,6 @@ from trainkit.policy.base import Policy
 from trainkit.policy.baselines import RandomPolicy, ScriptedPolicy
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
-from trainkit.policy.game_behavior import GameEpisode
-from trainkit.policy.multi_agent_policy import MultiAgentPolicy
 from trainkit.policy.noise import ColoredNoise, Noise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy

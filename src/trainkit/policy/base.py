@@ -37,7 +37,7 @@ from trainkit.core.data import (
 )
 from trainkit.core.errors import Checks, ConfigError, all_made
 from trainkit.core.observations import ObservationReader
-from trainkit.core.protocols import BehaviorPolicy, Component, Dataset, EnvSpaces, Games, Learner, StepClock
+from trainkit.core.protocols import BehaviorPolicy, Component, Dataset, EnvSpaces, GroupedEnvs, Learner, StepClock
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import UNSCALED_REMEDY, flat_actions, leaf_spaces, structure_of
@@ -265,7 +265,7 @@ class Policy(nn.Module):
         """Return the probability of each action, [K, A], in `act` with these arguments; raise if it is unknown."""
         raise ConfigError(f"{type(self).__name__} has no action_probability: only Discrete actions have one each")
 
-    # ---- as the only policy of a run: `MultiAgentPolicy` has several ----
+    # ---- as the only policy of a run: others consist of several ----
 
     @property
     def policies(self) -> Mapping[str, Any]:
@@ -283,10 +283,14 @@ class Policy(nn.Module):
         return {}
 
     def behavior_for(
-        self, games: Games, *, in_evaluation: bool = False, rows_per_step: int = 1
+        self, envs: GroupedEnvs, *, in_evaluation: bool = False, rows_per_step: int = 1
     ) -> BehaviorPolicy | None:
         """Return None: this policy acts in all rows of a collector."""
         return None
+
+    def buffer_for(self, buffer: Any) -> Any:
+        """Return what stores the rows of a run whose only learner learns from this buffer: the buffer itself."""
+        return buffer
 
     def learners(self, buffer: Any, clock: StepClock, names: Sequence[str] | None = None) -> list[Learner]:
         """Return this policy with what it learns from and the clock of its schedules, as trainers loop over them."""

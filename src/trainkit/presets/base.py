@@ -11,7 +11,6 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv, VectorWrapper
 from typing_extensions import TypedDict
 
-from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
 from trainkit.core.config import plain_call
 from trainkit.core.errors import Checks, ConfigError
@@ -20,7 +19,6 @@ from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked
 from trainkit.core.spaces import StructuredHybrid
-from trainkit.core.stats import CollectStats
 from trainkit.core.typed_options import completed, types_of
 from trainkit.engine.engine import EngineName
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
@@ -35,10 +33,8 @@ from trainkit.policy import (
     ColoredNoise,
     ExpectedValue,
     ImplicitQuantileValue,
-    MultiAgentPolicy,
     Noise,
     QuantileValue,
-    RandomPolicy,
     Target,
     Value,
 )
@@ -46,7 +42,6 @@ from trainkit.policy.auxiliary import Auxiliary
 from trainkit.policy.update_result import OnNan
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
-from trainkit.trainer.callbacks.opponent_pool import OpponentPool
 from trainkit.trainer.evaluation import Evaluation
 from trainkit.trainer.options import Callbacks, TrainerOptions
 
@@ -180,7 +175,6 @@ class ActionValueSettings(TypedDict, total=False):
 
 
 MAIN, RANDOM = "main", "random"  # the policies of self-play
-N_COPIES = 20  # that self-play adds to its pool over a run
 
 P = ParamSpec("P")
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -556,8 +550,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         settings = with_changes(table, options)
         config = self._plain_config(domain, settings)
         n_steps = self._schedule_steps(settings, settings["step_per_epoch"])
-        if settings["self_play"]:  # by the clock of the policy, which controls one agent of each game
-            n_steps //= max(len(envs.agents), 1)
+        if settings["self_play"]:  # by the clock of the policy, which controls one row of each group
+            n_steps //= envs.group_size
         settings = self._over_the_run(settings, table, n_steps, options)
         self._check_effects(options, settings)
         self._check_effects_in(envs, options, table)
@@ -565,7 +559,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         policy.on_nan = settings["on_nan"]
         common = self._trainer_options(options, settings)
         if settings["self_play"]:
-            policy = self._self_play(policy, envs, common, add_every=max(n_steps // N_COPIES, 1))
+            policy = self._with_opponents(policy, envs, common, n_steps)
         if evaluates:
             again = self._same_again(env) if settings["test_env"] is None else settings["test_env"]
             common["episode_per_test"] = settings["episode_per_test"]
@@ -583,14 +577,12 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             trainer.note(f"{self}: the general table {domain!r}")
         return trainer
 
-    def _self_play(self, policy: Any, envs: Envs, common: dict[str, Any], *, add_every: int) -> MultiAgentPolicy:
-        """Return a policy with a pool of its copies, and add the pool and the score to the trainer's options."""
-        if not envs.agents:
-            raise ConfigError(f"{self}.self_play is for games of several agents, and {envs.name} has one: leave it out")
-        pool = OpponentPool(MAIN, add_every=add_every, evaluate_against=RANDOM)
-        common["callbacks"] = (*common.get("callbacks", ()), pool)
-        common.setdefault("compute_score_fn", own_return)
-        return MultiAgentPolicy({MAIN: policy, RANDOM: RandomPolicy(envs.action_space)}, pool)
+    def _with_opponents(self, policy: Any, envs: Envs, common: dict[str, Any], n_steps: int) -> Any:
+        """Return a policy of the one that learns and those that it plays against; the trainer's options are changed."""
+        with Checks(repr(self)) as checks:
+            rule = ".self_play is of the extension games, which is not there: install all of trainkit"
+            checks.require("self_play" in table("OPPONENTS"), rule)
+        return table("OPPONENTS")["self_play"].load()(f"{self}.self_play", policy, envs, common, n_steps)
 
     def _make_envs(self, env: EnvSpec, count: str, settings: EnvSettingsT, options: Mapping[str, Any]) -> Envs:
         """Make environments; if their number and options are fixed, pass on only options that were given."""
@@ -733,9 +725,8 @@ def over_the_run(settings: SettingsT, n_steps: int, n_between: int) -> SettingsT
 
 
 def training_collector(policy: Any, envs: Envs, buffer: Any) -> Collector:
-    """Return the collector of a run, whose buffer is the learner's where it plays copies of itself."""
-    is_game = isinstance(policy, MultiAgentPolicy)
-    return Collector(policy, envs, MultiAgentBuffer({MAIN: buffer}) if is_game else buffer)
+    """Return the collector of a run, whose buffer is the learner's."""
+    return Collector(policy, envs, policy.buffer_for(buffer))
 
 
 def with_defaults(callbacks: Callbacks) -> list[Any]:
@@ -743,11 +734,6 @@ def with_defaults(callbacks: Callbacks) -> list[Any]:
     given: list[Any] = [*callbacks] if isinstance(callbacks, Sequence) else [callbacks]
     defaults = [entry.load() for entry in table("DEFAULT_CALLBACKS").values()]
     return given + [kind() for kind in defaults if not any(own is kind or isinstance(own, kind) for own in given)]
-
-
-def own_return(stats: CollectStats) -> float | None:
-    """Return the mean return of the policy that learns by self-play, the score of its evaluations."""
-    return stats.policies[MAIN].returns.mean if MAIN in stats.policies else None
 
 
 def network_options(settings: Settings) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from gymnasium import spaces as gym_spaces
 from typing_extensions import TypedDict
 
 from trainkit.buffer import RolloutBuffer
+from trainkit.core.extensions import exported
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
-from trainkit.envs import Envs, ObserveState
-from trainkit.envs.game_state import STATE_LEAF
-from trainkit.envs.games import is_game
+from trainkit.envs import Envs
+from trainkit.envs.kinds import Gymnasium, kind_of
 from trainkit.envs.make import EnvSpec
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
@@ -325,7 +325,7 @@ class CentralizedCriticPreset(OnpolicyPreset[P]):
 
 
 def _with_state(env: Any) -> Any:
-    return ObserveState(env) if is_game(env) else env
+    return env if isinstance(kind_of(env), Gymnasium) else exported("ObserveState")(env)
 
 
 ippo = OnpolicyPreset(
@@ -342,5 +342,5 @@ mappo = CentralizedCriticPreset(
     onpolicy_settings,
     _COOPERATIVE_TABLES,
     learner=PPOPolicy,
-    parts={"critic_only": (STATE_LEAF,)},
+    parts={"critic_only": ("state",)},  # the leaf of `ObserveState`
 )

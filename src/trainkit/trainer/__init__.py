@@ -29,7 +29,6 @@ from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.paired_comparison import PairedComparison, compare
 from trainkit.trainer.restarting import run_with_restart
-from trainkit.trainer.tournament import Tournament, WinRate, tournament
 
 __all__ = [
     "Callback",
@@ -58,16 +57,13 @@ __all__ = [
     "StopAt",
     "Summary",
     "TimeStats",
-    "Tournament",
     "Trainee",
     "Trainer",
-    "WinRate",
     "compare",
     "evaluate",
     "inspect_checkpoint",
     "run_with_restart",
     "scalars",
-    "tournament",
 ]
 
 __dir__, __getattr__ = attach(__name__, __all__)

@@ -17,6 +17,7 @@ from trainkit.core.stats import (
 )
 from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.diagnosis.rules import DIAGNOSIS_RULES
+from trainkit.extensions.games.tournament import Tournament, WinRate, tournament
 from trainkit.extensions.many_runs.many_runs import run
 from trainkit.extensions.offline.dataset_writer import DatasetWriter
 from trainkit.extensions.offline.estimated_return import OffPolicyEvaluation
@@ -35,7 +36,6 @@ from trainkit.trainer.offpolicy import OffpolicyTrainer
 from trainkit.trainer.onpolicy import OnpolicyTrainer
 from trainkit.trainer.paired_comparison import PairedComparison, compare
 from trainkit.trainer.restarting import run_with_restart
-from trainkit.trainer.tournament import Tournament, WinRate, tournament
 
 __all__ = [
     "BackgroundEvaluation",

@@ -232,7 +232,7 @@ class Evaluation:
         while not played or not self.is_over():
             own_seed = seeding.derive(seed, "round", len(played)) if played else seed
             limit = self.max_episode_steps
-            n_episode = envs.n // envs.n_agents
+            n_episode = envs.n // envs.group_size
             played.append(
                 self.collector.collect(n_episode=n_episode, seed=own_seed, max_episode_steps=limit, **options)
             )
@@ -284,7 +284,7 @@ class Evaluation:
         """Record the episodes, if all are greedy, and of environments with one agent."""
         if not self.is_interrupted:
             envs, is_greedy = self.collector.envs, not self._explore and self._fn is None
-            recorded = is_greedy and envs.n_agents == 1
+            recorded = is_greedy and envs.group_size == 1
             policy = self.collector.policy
             has_state = getattr(policy, "state_size", 0) > 0
             states = (lambda: self.collector.policy_state) if has_state else None

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Unpack
 
 from typing_extensions import TypeVar
 
-from trainkit.buffer import MultiAgentBuffer
 from trainkit.collector import Collector
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.protocols import RolloutStore, StepCollector, Trainee
@@ -44,7 +43,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
 
     _learning_method: ClassVar[str] = "learn"
 
-    _buffer: RolloutStore | MultiAgentBuffer
+    _buffer: RolloutStore
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class OnpolicyTrainer(Trainer[TraineeT]):
         return super().settings() | {name: getattr(self, name) for name in names}
 
     @property
-    def buffer(self) -> RolloutStore | MultiAgentBuffer:
+    def buffer(self) -> RolloutStore:
         """What holds the rollout; another one needs another trainer."""
         return self._buffer
 

@@ -329,6 +329,7 @@ class Processed(AroundBackend):
         self._name = f"processors[{self._position}] ({type(processor).__name__})"
         self._processor = copy.deepcopy(processor)
         self._processor.agents = self.agents
+        self.agent_views = {}  # of rows as they are before
         self._open: NDArray[Any] | None = None  # [N, ...], the last actions of rows that are not complete
         self.observation_space, self.action_space = self._bound(inner.observation_space, inner.action_space)
         self._obs_specs = array_specs(self.observation_space)

@@ -47,7 +47,7 @@ class Restarting(AroundBackend):
         self.source, self.may_lose_episodes = inner.source, True
         self._max, self._delay_s = options.max_restarts, options.restart_delay_s
         self._are_dropped = options.failed_episodes == "drop"
-        self._n_agents = max(1, len(self.agents))
+        self._group_size = max(1, len(self.agents))
         self._errors: dict[int, EnvError] = {}  # of environments that are not replaced yet
         self._lost = Lost({}, self._are_dropped)
         self._in_a_row: dict[int, int] = {}  # restarts, by environment
@@ -61,12 +61,12 @@ class Restarting(AroundBackend):
     def lose(self, error: EnvError) -> Ids:
         if error.env_id is None:
             raise error
-        first = error.env_id - error.env_id % self._n_agents
+        first = error.env_id - error.env_id % self._group_size
         self._errors[first] = error
         self._update_lost()
         if first in self._ended:  # a row with invalid data is no normal end
             self._in_a_row[first] = self._ended.pop(first)
-        return np.arange(first, first + self._n_agents)
+        return np.arange(first, first + self._group_size)
 
     def take_replaced(self) -> list[int]:
         replaced, self._replaced = self._replaced, []
@@ -96,13 +96,13 @@ class Restarting(AroundBackend):
         return super().replace_environments(backend)
 
     def _update_lost(self) -> None:
-        by_row = {row: error for first, error in self._errors.items() for row in range(first, first + self._n_agents)}
+        by_row = {row: error for first, error in self._errors.items() for row in range(first, first + self._group_size)}
         self._lost = Lost(by_row, self._are_dropped)
 
     def _reset_counts(self, env_ids: Iterable[int]) -> None:
         """Reset the counts of environments whose episodes ended normally, so far as the step shows."""
         for env_id in env_ids:
-            first = env_id - env_id % self._n_agents
+            first = env_id - env_id % self._group_size
             if first in self._in_a_row:
                 self._ended[first] = self._in_a_row.pop(first)
 

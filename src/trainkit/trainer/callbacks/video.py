@@ -146,7 +146,7 @@ class RecordVideo(Callback):
 
     def _game_of(self, trainer: "Trainer", episode: Episode) -> int:
         """Return the index of an episode's environment or game."""
-        return episode.env_id // self._envs(trainer).n_agents
+        return episode.env_id // self._envs(trainer).group_size
 
     def _add_frame(self, trainer: "Trainer", episode: Episode) -> None:
         """Add a frame, once in a vector step."""

@@ -12,9 +12,10 @@ from trainkit.collector import Collector
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
-from trainkit.policy import GameEpisode, MultiAgentPolicy
+from trainkit.extensions.games.game_behavior import GameEpisode
+from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
+from trainkit.extensions.games.tournament import lead_of
 from trainkit.trainer.callbacks.base import Callback
-from trainkit.trainer.tournament import lead_of
 
 if TYPE_CHECKING:
     from trainkit.collector import Episode

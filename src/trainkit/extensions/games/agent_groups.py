@@ -10,7 +10,7 @@ from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
-from trainkit.envs.games import Game, by_name, driver_of
+from trainkit.extensions.games.games import Game, by_name, driver_of
 
 _NOT_OF_GROUPS = ("observation_space", "action_space", "agent_iter", "last")  # of the agents' own API
 

@@ -16,7 +16,7 @@ from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.signatures import checked, options_of
 from trainkit.core.stats import html_table
 from trainkit.envs.make import EnvSpec, borrowed_envs, make_envs
-from trainkit.policy import MultiAgentPolicy
+from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
 
 _Z = 1.959964  # of a 95 % interval
 

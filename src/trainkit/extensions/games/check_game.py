@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -13,17 +13,13 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError, EnvError, NoLegalActionError
 from trainkit.core.spaces import random_actions
-from trainkit.envs.agents import GamesBackend
+from trainkit.envs.check_env import CORRECT_BOUNDS, advice_on_processes
 from trainkit.envs.envs import Envs, VectorStep, rows_of
-from trainkit.envs.games import DictGame, ParallelGame, TurnsGame, driver_of
+from trainkit.envs.kinds import Found
 from trainkit.envs.sync import SyncRunner
 from trainkit.envs.validation import Ranges
-
-FoundInGame = tuple[Literal["error", "warning", "note"], str, str]  # (level, what was found, advice), as in a `Finding`
-CORRECT_BOUNDS = "correct the environment, or widen the bounds of the space"
-
-
-_MIN_ASYNC_MS = 0.5  # per step; a message between processes costs about a tenth of that
+from trainkit.extensions.games.games import DictGame, ParallelGame, TurnsGame, driver_of
+from trainkit.extensions.games.games_backend import GamesBackend
 
 
 class _Move(NamedTuple):
@@ -68,14 +64,7 @@ class _WatchedTurns(TurnsGame):
             self.paid[str(agent)] = self.paid.get(str(agent), 0.0) + float(reward)
 
 
-def advice_on_processes(step_ms: float) -> str:
-    """Return whether a process for each environment pays, at this time per step."""
-    if step_ms > _MIN_ASYNC_MS:
-        return 'make_envs(backend="async"): a process each is worth it'
-    return 'make_envs(backend="sync"): other processes would cost more than they save'
-
-
-def check_game(game: Any, *, n_steps: int, seed: int, mask_key: str | None) -> Iterator[FoundInGame]:
+def check_game(game: Any, *, n_steps: int, seed: int, mask_key: str | None) -> Iterator[Found]:
     """Play a game twice with the same seed and actions, and yield what was found; the game stays open."""
     driver: ParallelGame | TurnsGame | DictGame | None = None
     envs: Envs | None = None
@@ -84,7 +73,7 @@ def check_game(game: Any, *, n_steps: int, seed: int, mask_key: str | None) -> I
         if isinstance(driver, TurnsGame):
             driver = _WatchedTurns(game)
         backend = GamesBackend(_OpenRunner([lambda: driver]), [] if mask_key is None else [mask_key])
-        envs = Envs(backend, mask_key=mask_key, seed=seed, agents=backend.agents)
+        envs = Envs(backend, mask_key=mask_key, seed=seed)
         yield from _findings_of_actions(envs.action_space)
         first = _play(envs, n_steps, seed)
         if isinstance(driver, _WatchedTurns):
@@ -143,12 +132,12 @@ def _move_of(outcome: VectorStep) -> _Move:
     return _Move(outcome.env_ids.tolist(), next_obs, outcome.reward.tolist(), flags.tolist())
 
 
-def _findings_of_actions(space: gym.Space[Any]) -> Iterator[FoundInGame]:
+def _findings_of_actions(space: gym.Space[Any]) -> Iterator[Found]:
     if isinstance(space, gym.spaces.Box) and not space.is_bounded():
         yield "warning", f"its actions {space} have no bounds", "bound them: SAC squashes into bounds"
 
 
-def _lost_rewards(paid: dict[str, float], played: _PlayedGame, agents: tuple[str, ...]) -> Iterator[FoundInGame]:
+def _lost_rewards(paid: dict[str, float], played: _PlayedGame, agents: tuple[str, ...]) -> Iterator[Found]:
     """Compare the rewards of each move with what `last` gave in all."""
     if not played.is_over:
         return
@@ -166,7 +155,7 @@ def _lost_rewards(paid: dict[str, float], played: _PlayedGame, agents: tuple[str
             return
 
 
-def _findings_of_play(envs: Envs, first: _PlayedGame, second: _PlayedGame, n_steps: int) -> Iterator[FoundInGame]:
+def _findings_of_play(envs: Envs, first: _PlayedGame, second: _PlayedGame, n_steps: int) -> Iterator[Found]:
     if not _are_equal(first.first_obs, second.first_obs):
         yield "warning", "two resets with the same seed differ", "draw from a generator that reset(seed=) seeds"
     elif not _are_same_moves(first.moves, second.moves):
@@ -185,7 +174,7 @@ def _findings_of_play(envs: Envs, first: _PlayedGame, second: _PlayedGame, n_ste
     )
 
 
-def _findings_of_bounds(envs: Envs, played: _PlayedGame) -> Iterator[FoundInGame]:
+def _findings_of_bounds(envs: Envs, played: _PlayedGame) -> Iterator[Found]:
     """Yield the first observation outside its Box's bounds."""
     ranges = Ranges(envs.observation_space, gym.spaces.Box)
     names = [path for path, _ in tree.named_leaves(envs.obs)]

@@ -9,11 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from trainkit.buffer.storage import checked_slots
 from trainkit.core import seeding
-from trainkit.core.data import PLAYED_BY, RowPart, RowSpec, Transition
+from trainkit.core.data import RowSpec, Transition
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.protocols import RowStore, Seedable
 from trainkit.core.signatures import checked
 from trainkit.core.stats import html_table
+from trainkit.extensions.games.row_parts import PLAYED_BY, DividedRowSpec, RowPart
 
 _N_POLICIES = 2**15  # numbers of policies in slots
 
@@ -73,7 +74,7 @@ class MultiAgentBuffer:
             )
         self._buffers = dict(buffers)
         self._all_rows = all_rows
-        self._spec: RowSpec | None = None
+        self._spec: DividedRowSpec | None = None
         self._parts: dict[int, _Part] = {}  # by the number of the policy
 
     def __len__(self) -> int:
@@ -127,7 +128,7 @@ class MultiAgentBuffer:
         Raises:
             ConfigError: the rows are not of a `MultiAgentPolicy`, or it has no policy of a buffer's name.
         """
-        if spec.part_of is None:
+        if not isinstance(spec, DividedRowSpec):
             raise ConfigError(
                 "MultiAgentBuffer stores the rows of a MultiAgentPolicy: give the collector one, or a ReplayBuffer"
             )
@@ -151,8 +152,7 @@ class MultiAgentBuffer:
         self._parts = {number: part for number, part in self._parts.items() if part.buffer is not removed}
         return removed
 
-    def _bind(self, name: str, spec: RowSpec) -> None:
-        assert spec.part_of is not None, "checked by `bind`"
+    def _bind(self, name: str, spec: DividedRowSpec) -> None:
         part = spec.part_of(name, all_rows=self._all_rows)
         self._buffers[name].bind(part.spec)
         self._parts[part.number] = _Part(self._buffers[name], part, spec.n_envs)

@@ -1,7 +1,7 @@
 """The behavior policy of a `MultiAgentPolicy`: which policy controls each agent of games, and one `act` for all."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,16 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.core import seeding, tree
-from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, RowPart, RowSpec, Transition, any_true
+from trainkit.core.data import ActOutput, ArraySpec, Obs, RowSpec, Transition, any_true
 from trainkit.core.errors import CheckpointError, ConfigError
-from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
-from trainkit.core.protocols import ActingPolicy, Games
+from trainkit.core.protocols import ActingPolicy, GroupedEnvs
 from trainkit.core.spaces import array_specs
+from trainkit.extensions.games.joint_spaces import AgentView
+from trainkit.extensions.games.row_parts import PLAYED_BY, DividedRowSpec, RowPart
 from trainkit.policy.persistence import acting_state
 
 if TYPE_CHECKING:
-    from trainkit.policy.multi_agent_policy import MultiAgentPolicy
+    from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
 
 _NUMBER = ArraySpec(shape=(), dtype=np.dtype(np.int16))
 _N_EXAMPLES = 10  # episodes of each game to which a mapping is applied in advance
@@ -88,7 +89,7 @@ class GameBehavior:
     acts_here = True
     max_lag = 0
 
-    def __init__(self, policy: "MultiAgentPolicy", games: Games, *, in_evaluation: bool) -> None:
+    def __init__(self, policy: "MultiAgentPolicy", games: GroupedEnvs, *, in_evaluation: bool) -> None:
         if not games.agents:
             raise ConfigError(
                 f"MultiAgentPolicy plays games of several agents, and {games.name} has one: give the collector one of "
@@ -266,7 +267,7 @@ class GameBehavior:
         n_agents = len(self._games.agents)
         return {self._games.agents[row % n_agents] for row in self._rows_of.get(name, range(n_agents))}
 
-    def row_spec(self, spec: RowSpec) -> RowSpec:
+    def row_spec(self, spec: RowSpec) -> DividedRowSpec:
         """Return the spec of all rows, with the parts that single policies control."""
 
         def part_of(name: str, *, all_rows: bool = False) -> RowPart:
@@ -290,7 +291,7 @@ class GameBehavior:
                 clock=self._policy.clocks[name],
             )
 
-        return replace(spec, part_of=part_of)
+        return DividedRowSpec(n_envs=spec.n_envs, obs=spec.obs, action=spec.action, extras=spec.extras, part_of=part_of)
 
     # ---- saving and resuming ----
 

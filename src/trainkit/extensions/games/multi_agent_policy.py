@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from trainkit.core import seeding, tree
 from trainkit.core.checkpoint import save_checkpoint
 from trainkit.core.config import Plain
-from trainkit.core.data import PLAYED_BY, ActOutput, ArraySpec, Obs, Transition
+from trainkit.core.data import ActOutput, ArraySpec, Obs, Transition
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, SpaceMismatchError
-from trainkit.core.joint_spaces import AgentView
 from trainkit.core.names import did_you_mean
 from trainkit.core.observations import ObservationReader
-from trainkit.core.protocols import ActingPolicy, Component, Games, Learner, MultiAgentStore, Seedable, StepClock
+from trainkit.core.protocols import ActingPolicy, Component, GroupedEnvs, Learner, RowStore, Seedable, StepClock
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import structure_of
-from trainkit.policy.game_behavior import GameBehavior, GameEpisode, PolicyClock, state_of_copy
+from trainkit.extensions.games.game_behavior import GameBehavior, GameEpisode, PolicyClock, state_of_copy
+from trainkit.extensions.games.joint_spaces import AgentView
+from trainkit.extensions.games.multi_agent_buffer import MultiAgentBuffer
+from trainkit.extensions.games.row_parts import PLAYED_BY
 from trainkit.policy.persistence import about_policy, acting_state, current_config
 
 PolicyMapping = Callable[[str, GameEpisode], str]
@@ -238,7 +240,7 @@ class MultiAgentPolicy:
                     "policies of one game must store equal columns"
                 )
 
-    def view_of(self, name: str, games: Games, agents: Iterable[str]) -> AgentView | None:
+    def view_of(self, name: str, games: GroupedEnvs, agents: Iterable[str]) -> AgentView | None:
         """Check a policy's spaces, and return its view of these agents; None where it sees rows as they are.
 
         A policy sees its agents' own spaces where they have the same kind, unless it is made for the joint ones.
@@ -249,7 +251,7 @@ class MultiAgentPolicy:
         self._views[name] = self.view_by(self[name], games, agents)
         return self._views[name]
 
-    def view_by(self, policy: ActingPolicy, games: Games, agents: Iterable[str]) -> AgentView | None:
+    def view_by(self, policy: ActingPolicy, games: GroupedEnvs, agents: Iterable[str]) -> AgentView | None:
         """Check the spaces of any policy, and return its view of these agents; see `view_of`."""
         kinds = {one.part: one for agent, one in games.agent_views.items() if agent in agents}
         is_own = getattr(policy, "observation_space", None) != games.observation_space
@@ -267,7 +269,7 @@ class MultiAgentPolicy:
         """Return the number of a policy in the column `played_by`; no other policy ever has it."""
         return self._numbers[name]
 
-    def behavior_for(self, games: Games, *, in_evaluation: bool = False, rows_per_step: int = 1) -> GameBehavior:
+    def behavior_for(self, envs: GroupedEnvs, *, in_evaluation: bool = False, rows_per_step: int = 1) -> GameBehavior:
         """Return the behavior policy of a collector with these environments.
 
         Args:
@@ -278,7 +280,7 @@ class MultiAgentPolicy:
         Raises:
             ConfigError: they have one agent each, or the mapping gives no name of a policy.
         """
-        behavior = GameBehavior(self, games, in_evaluation=in_evaluation)
+        behavior = GameBehavior(self, envs, in_evaluation=in_evaluation)
         if not in_evaluation:
             self._rows_per_step = rows_per_step
         return behavior
@@ -416,7 +418,20 @@ class MultiAgentPolicy:
         """The policies that can learn, trained or not, by name."""
         return {name: policy for name, policy in self._policies.items() if _learns(policy)}
 
-    def learners(self, buffer: MultiAgentStore, clock: StepClock, names: Sequence[str] | None = None) -> list[Learner]:
+    def buffer_for(self, buffer: RowStore) -> MultiAgentBuffer:
+        """Return what stores the rows of a run whose only learner learns from this buffer.
+
+        Raises:
+            ConfigError: it has no learner, or several.
+        """
+        if len(self.policies_to_train) != 1:
+            raise ConfigError(
+                f"MultiAgentPolicy.buffer_for is for one that trains, and {list(self.policies_to_train)} do: give "
+                "Collector a MultiAgentBuffer({name: buffer})"
+            )
+        return MultiAgentBuffer({self.policies_to_train[0]: buffer})
+
+    def learners(self, buffer: MultiAgentBuffer, clock: StepClock, names: Sequence[str] | None = None) -> list[Learner]:
         """Return the policies that are trained, each with its buffer and its own clock.
 
         Args:

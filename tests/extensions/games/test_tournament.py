@@ -7,7 +7,7 @@ import pytest
 
 import trainkit as tk
 from tests.helpers.matrix_games import MatrixGame
-from trainkit.trainer.tournament import WinRate, elo_ratings, lead_of
+from trainkit.extensions.games.tournament import WinRate, elo_ratings, lead_of
 
 
 def always(action: int) -> tk.Policy:

@@ -253,46 +253,6 @@ def test_open_rows_continue_where_they_were_saved(n_step: int) -> None:
     assert stats[0].agents == stats[1].agents
 
 
-class Breaking(TicTacToe):
-    """Tic-tac-toe that breaks at the fourth move of its second game, and returns a wrong board in its fourth."""
-
-    made: list["Breaking"] = []  # noqa: RUF012  # the games of one test
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made.append(self)
-
-    def step(self, action: Any) -> None:
-        if len(self.made) == 1 and len(self.log) == 2 and len(self.moves) == 3:
-            raise OSError("the board fell")
-        super().step(action)
-
-    def observe(self, agent: str) -> Any:
-        seen = super().observe(agent)
-        if len(self.made) == 2 and len(self.log) == 2 and len(self.moves) == 3:
-            seen["board"] = np.zeros(8, np.int8)
-        return seen
-
-
-def test_a_game_that_fails_is_replaced_and_its_rows_are_dropped() -> None:
-    Breaking.made = []
-    buffer = ReplayBuffer(1_000, seed=0)
-    envs = make_envs([Breaking, TicTacToe], on_error="restart", restart_delay_s=0.0)
-    collector = Collector(random_player(envs), envs, buffer)
-    stats = collector.collect(n_step=100)
-    assert (stats.n_env_restarts, stats.n_faulty_episodes) == (2, 2)
-    assert len(Breaking.made) == 3
-    whole = [len(true_rows(*one)[player]) for game in Breaking.made for one in game.log[:1] for player in (0, 1)]
-    batch = buffer.sample(None, horizon=Horizon(), columns=("env_id", "terminated"))
-    own = batch.extras["env_id"] < 2
-    assert own.sum() >= sum(whole[:4])  # the games that were over
-    assert batch.extras["terminated"][own].sum() >= 4
-    Breaking.made = []
-    envs = make_envs([TicTacToe, Breaking])
-    with pytest.raises(EnvError, match=r"env [23] raised OSError in step: the board fell, at .* in game 1"):
-        Collector(random_player(envs), envs).collect(n_step=100)
-
-
 def test_a_game_that_never_lets_an_ended_agent_go_is_named() -> None:
     class Haunted(TicTacToe):
         def take_out_dead(self, action: Any) -> bool:

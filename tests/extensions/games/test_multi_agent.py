@@ -1,8 +1,7 @@
 """Runs of several policies: they equal single runs, frozen ones stay, and resumed runs continue with the same bits."""
 
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -327,21 +326,6 @@ def test_a_trained_policy_that_joins_a_run_reports_its_later_updates_alone() -> 
     assert stats.update["main/target_updates"] == round(followed * n_own)
 
 
-def test_an_evaluation_in_the_background_plays_the_games_of_one_in_this_process() -> None:
-    def evaluated(*, background: bool) -> Any:
-        test = tk.make_envs(partial(Corridors, BOTH), N_GAMES, seed=9)
-        trainer = two_policies(max_epoch=1)
-        kind = tk.BackgroundEvaluation if background else tk.Evaluation
-        evaluation = kind(tk.Collector(trainer.policy, test), duration=6, seed=2)
-        policy, envs = trainer.policy, games()
-        buffer = tk.MultiAgentBuffer({"main": replay(), "rival": tk.ReplayBuffer(90)})
-        with off_policy(policy, envs, buffer, evaluation=evaluation, max_epoch=1) as run:
-            return run.run().last_test.episode_returns
-
-    assert len(evaluated(background=False)) == 6
-    assert evaluated(background=True) == evaluated(background=False)
-
-
 def test_an_evaluation_against_random_actions_repeats_and_does_not_change_training() -> None:
     def trained(evaluates: bool) -> Any:
         envs = games()
@@ -533,42 +517,3 @@ def test_a_policy_sees_its_agents_own_spaces() -> None:
     wrong = tk.MultiAgentPolicy({"main": dqn(views["left"])}, {"left": "main", "right": "main"})
     with pytest.raises(tk.SpaceMismatchError, match=r"DQNPolicy.observation_space is Box\(.*, \(2,\), float32\)"):
         tk.Collector(wrong, tk.make_envs(lambda: Unequal(BOTH), 1))
-
-
-class Watch(tk.Callback):
-    """Note the agent and the policy of every episode that starts."""
-
-    def __init__(self) -> None:
-        self.pairs: set[tuple[str, str]] = set()
-
-    def on_episode_start(self, trainer: Any, episode: Any) -> None:
-        self.pairs.add((episode.agent, episode.policy))
-
-
-class Players(tk.envs.Processor):
-    """Note which policies control the rows that observe."""
-
-    seen: ClassVar[set[tuple[int, str]]] = set()
-
-    def begin(self, obs: Any, env_ids: Any) -> Any:
-        self.seen.update(zip((env_ids % 2).tolist(), self.players(env_ids), strict=True))
-        return obs
-
-
-def test_callbacks_and_processors_see_who_plays_and_agents_see_who_they_are() -> None:
-    Players.seen.clear()
-    envs = tk.make_envs(lambda: Corridors(BOTH), 2, seed=5, processors=[Players(), tk.envs.AgentId()])
-    right = tk.policy.ScriptedPolicy(lambda obs: obs["agent"].argmax(axis=1))
-    policy = tk.MultiAgentPolicy({"main": dqn(envs), "rest": right}, _main_left)
-    watch = Watch()
-    trainer = off_policy(policy, envs, tk.MultiAgentBuffer({"main": replay()}), callbacks=[watch])
-    trainer.run()
-    assert watch.pairs == {("left", "main"), ("right", "rest")}
-    assert Players.seen == {(0, "main"), (1, "rest")}
-    np.testing.assert_array_equal(trainer.buffer["main"][:].obs["agent"], np.tile([1.0, 0.0], (90, 1)))
-    with pytest.raises(tk.ConfigError, match="AgentId needs games of several agents"):
-        tk.make_envs("CartPole-v1", processors=[tk.envs.AgentId()])
-
-
-def _main_left(agent: str, episode: Any) -> str:
-    return "main" if agent == "left" else "rest"

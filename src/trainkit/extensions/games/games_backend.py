@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from trainkit.core import tree
 from trainkit.core.data import Obs, any_true
 from trainkit.core.errors import BadEnvDataError, ConfigError
-from trainkit.core.joint_spaces import AgentView, JointSpaces
 from trainkit.core.names import did_you_mean
 from trainkit.core.spaces import Spaces, check_spaces, flat_actions, structure_of
 from trainkit.envs.backends import (
@@ -31,9 +30,11 @@ from trainkit.envs.backends import (
     Seeds,
     Take,
     Work,
+    whole_groups,
 )
-from trainkit.envs.games import ByAgent, GameAnswer, by_name
 from trainkit.envs.validation import RowReader
+from trainkit.extensions.games.games import ByAgent, GameAnswer, by_name
+from trainkit.extensions.games.joint_spaces import AgentView, JointSpaces
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,10 @@ class GamesBackend(HasEnvironments):
     """
 
     takes_options = seeds_episodes = True
+    no_action_remedy = (
+        "All agents that are observed act in each step: where they take turns, give make_envs the game with "
+        "PettingZoo's turn-based API, not one that turn_based_aec_to_parallel has converted"
+    )
 
     runner: Runner
 
@@ -73,6 +78,9 @@ class GamesBackend(HasEnvironments):
             common = first if self._joint is None else self._joint
             check_spaces(common.observation_space, common.action_space)
             self.observation_space, self.action_space = common.observation_space, flat_actions(common.action_space)
+            whole = Spaces(observation_space=self.observation_space, action_space=self.action_space)
+            alike = dict.fromkeys(self.agents, AgentView(whole, None, None))  # each sees whole rows
+            self.agent_views: Mapping[str, AgentView] = alike if self._joint is None else self._joint.views
             self._structure = structure_of(self.action_space)
             self._reader = RowReader(self.observation_space)
             self._own_readers = {name: RowReader(one.observation_space) for name, one in own.items() if is_joint}
@@ -398,7 +406,7 @@ class GamesBackend(HasEnvironments):
                 failures[env_id - env_id % len(self.agents)] = failure.without_frames()
         env_ids = np.array([env_id for env_id, _, _ in entries], np.intp)
         begun = Begun(env_ids, obs, ListInfos([info for _, _, info in entries]), failures)
-        return begun.without(whole_games(np.array(sorted(failures)), len(self.agents))) if failures else begun
+        return begun.without(whole_groups(np.array(sorted(failures)), len(self.agents))) if failures else begun
 
     def _by_game(self, env_ids: Ids) -> Iterator[tuple[int, slice]]:
         """Yield (game, slice of its rows) for rows in ascending order."""
@@ -412,14 +420,6 @@ class GamesBackend(HasEnvironments):
         return slice(game * len(self.agents), (game + 1) * len(self.agents))
 
     # ---- spaces ----
-
-    @property
-    def views(self) -> Mapping[str, AgentView]:
-        """How each agent sees the rows: whole, or its own part where agents have different spaces."""
-        if self._joint is not None:
-            return self._joint.views
-        own = Spaces(observation_space=self.observation_space, action_space=self.action_space)
-        return dict.fromkeys(self.agents, AgentView(own, None, None))
 
     def _spaces_by_agent(self) -> tuple[tuple[str, ...], bool, dict[str, Spaces]]:
         """Return the agents' names, whether the API is the parallel one, and the spaces of each agent.
@@ -495,11 +495,3 @@ class _RowsRead:
         """Forget the rows of a game that failed."""
         for column in (self.env_ids, self.reward, self.flags, self.over, self.infos):
             del column[n_rows:]
-
-
-def whole_games(env_ids: Ids, n_agents: int) -> Ids:
-    """Return the rows of all agents of the games to which these rows belong."""
-    if n_agents == 1:
-        return env_ids
-    games: Ids = np.unique(env_ids // n_agents)
-    return (games[:, None] * n_agents + np.arange(n_agents)).ravel()

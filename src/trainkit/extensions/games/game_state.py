@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from trainkit.core.errors import ConfigError
 from trainkit.core.signatures import checked
-from trainkit.envs.games import GameWrapper, space_of
+from trainkit.extensions.games.games import GameWrapper, space_of
 
 STATE_LEAF = "state"
 _OBS = "obs"  # the name of an observation that is no dict

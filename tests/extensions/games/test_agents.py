@@ -17,8 +17,8 @@ from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.seeding import episode_seed
 from trainkit.core.stats import CollectStats, EpochStats, Summary, TimeStats, scalars
-from trainkit.envs import Envs, PreviousStep, make_envs
-from trainkit.envs.agents import whole_games
+from trainkit.envs import Envs, make_envs
+from trainkit.envs.backends import whole_groups
 from trainkit.policy import RandomPolicy
 
 
@@ -173,29 +173,6 @@ def test_a_reset_in_the_middle_restarts_every_game() -> None:
     assert len({tuple(tag[:4]) for tag in tags.tolist()}) == len(tags)
 
 
-def test_stacks_masks_and_processors_work_on_rows() -> None:
-    ledger = Ledger()
-    envs, _ = made(stack=2, mask_key="legal", processors=[PreviousStep()])
-    Collector(MaskedPlayer(), envs, ledger).collect(n_step=300)
-    rows = ledger.rows()
-    tags, seen = rows.obs["obs"].astype(int), rows.obs["prev_action"]
-    np.testing.assert_array_equal(rows.obs[ACTION_MASK][:, 1], tags[:, -1, 1] == 0)
-    for frames, actions in zip(tags.tolist(), seen.tolist(), strict=True):
-        stints = plan_of(frames[1][0], frames[1][2])[AGENTS[frames[1][1]]]
-        start = next(first for first, end, _ in stints if first <= frames[1][3] < end)
-        assert frames[0][:3] == frames[1][:3]
-        assert frames[0][3] == max(frames[1][3] - 1, start)
-        assert actions == [3 if frame[3] == start else frame[4] for frame in frames]
-
-
-class MaskedPlayer(Player):
-    def act(self, obs: Any, **options: Any) -> Any:
-        output = super().act(obs["obs"], **options)
-        legal = obs[ACTION_MASK] != 0
-        action = np.where(legal[np.arange(len(legal)), output.action], output.action, 0)
-        return output._replace(action=action)
-
-
 # ---- seeds, options, calls ----
 
 
@@ -244,10 +221,17 @@ class SeededGame(TaggedGame):
         return super().reset(seed, options)
 
 
-@pytest.mark.parametrize("n_step", [1, 5, 40, 110, 150])
+MOMENTS = pytest.mark.parametrize("n_step", [1, 5, 40, 110, 150])
+
+
+@MOMENTS
 def test_running_games_continue_where_they_were_saved(n_step: int) -> None:
+    check_that_running_games_continue(n_step)
+
+
+def check_that_running_games_continue(n_step: int, **options: Any) -> None:
     def made_anew(seed: int | None) -> tuple[Collector, Ledger]:
-        envs = make_envs([partial(SeededGame, game) for game in range(3)], seed=seed, processors=[PreviousStep()])
+        envs = make_envs([partial(SeededGame, game) for game in range(3)], seed=seed, **options)
         return Collector(TreePlayer(), envs, ledger := Ledger()), ledger
 
     straight, all_rows = made_anew(7)
@@ -267,7 +251,7 @@ def test_running_games_continue_where_they_were_saved(n_step: int) -> None:
 
 class TreePlayer(Player):
     def act(self, obs: Any, **options: Any) -> Any:
-        return super().act(obs["obs"], **options)._replace(state=None)
+        return super().act(obs["obs"] if isinstance(obs, dict) else obs, **options)._replace(state=None)
 
 
 # ---- statistics ----
@@ -467,7 +451,7 @@ def test_observations_stay_as_they_were() -> None:
         outcome = envs.step(np.zeros(len(ids), np.int64), ids)
         outcomes.append((outcome.next_obs, tree.map_tree(np.copy, outcome.next_obs)))
         if outcome.over.any():
-            envs.begin(whole_games(ids[outcome.over], envs.n_agents))
+            envs.begin(whole_groups(ids[outcome.over], envs.n_agents))
     for now, then in outcomes:
         np.testing.assert_array_equal(now, then)
 
@@ -534,8 +518,11 @@ class Paying(TaggedGame):
         return (obs, {**gains, **late}, *others)  # type: ignore[return-value]  # five
 
 
-@pytest.mark.parametrize("processors", [[], [PreviousStep()]])
-def test_late_rewards_count_in_returns_and_in_no_row(processors: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_late_rewards_count_in_returns_and_in_no_row(caplog: pytest.LogCaptureFixture) -> None:
+    check_that_late_rewards_count_in_returns_alone([], caplog)
+
+
+def check_that_late_rewards_count_in_returns_alone(processors: Any, caplog: pytest.LogCaptureFixture) -> None:
     n_games, ledger = len(PLANS), Ledger()
     envs = make_envs([partial(Paying, 0)], processors=processors)
     collector = Collector(Still(), envs, ledger, reward_metric=lambda returns: np.nansum(returns, axis=1))

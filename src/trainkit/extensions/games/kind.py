@@ -1,0 +1,83 @@
+"""Games of several agents as a kind of environments."""
+
+import importlib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from trainkit.core.errors import ConfigError
+from trainkit.envs.backends import Runner
+from trainkit.envs.kinds import Found, Space, replaced_action_space, replaced_observation_space
+from trainkit.extensions.games.check_game import check_game
+from trainkit.extensions.games.games import ByAgent, GameWrapper, driver_of, is_game, space_of
+from trainkit.extensions.games.games_backend import GamesBackend
+
+_NAME = re.compile(r"(\w+/)+\w+_v\d+")  # a module of PettingZoo's or mpe2's, with slashes
+
+
+class GameKind:
+    """Games of several agents, with one of the three APIs of `games.py`; named as "pettingzoo/classic/chess_v6"."""
+
+    what = "a game of several agents with PettingZoo's or RLlib's API"
+
+    def is_name(self, spec: str) -> bool:
+        """Return whether a text names the module of a game."""
+        return _NAME.fullmatch(spec) is not None
+
+    def factory_of(self, name: str) -> Callable[..., Any]:
+        """Return the factory of a game, with the parallel API if it has that."""
+        with warnings.catch_warnings():  # PettingZoo 1.27 announces a registry that older versions do not have
+            warnings.simplefilter("ignore", DeprecationWarning)
+            game = importlib.import_module(name.replace("/", "."))
+        made: Callable[..., Any] = getattr(game, "parallel_env", None) or game.env
+        return made
+
+    def has(self, env: object) -> bool:
+        """Return whether this is a game."""
+        return is_game(env)
+
+    def with_limit(self, env: Any, max_episode_steps: int) -> Any:
+        """Raise a ConfigError: which agents a limit ends, the game itself decides."""
+        raise ConfigError(f"make_envs.max_episode_steps is not for a game of several agents: limit {env!r}")
+
+    def with_spaces(self, env: Any, observation_space: Space | None, action_space: Space | None) -> Any:
+        """Return a game whose agents all have these spaces."""
+        return _GameWithSpaces(env, observation_space, action_space)
+
+    def check_spaces(self, env: Any, name: str) -> None:
+        """Accept any; `driven` checks the spaces of each agent."""
+
+    def driven(self, env: Any) -> Any:
+        """Return a game in the form that runners drive."""
+        return driver_of(env)
+
+    def backend(self, runner: Runner, kept_infos: Sequence[str]) -> GamesBackend | None:
+        """Return the backend of games."""
+        is_of_games = isinstance(runner.spaces[0].observation_space, ByAgent)
+        return GamesBackend(runner, kept_infos) if is_of_games else None
+
+    def check(self, env: Any, *, n_steps: int, seed: int, mask_key: str | None) -> Iterator[Found]:
+        """Play a game twice with the same seed and actions, and yield what was found."""
+        return check_game(env, n_steps=n_steps, seed=seed, mask_key=mask_key)
+
+
+GAMES = GameKind()
+
+
+class _GameWithSpaces(GameWrapper):
+    """A game whose agents all have given spaces."""
+
+    def __init__(self, game: Any, observation_space: Space | None, action_space: Space | None) -> None:
+        super().__init__(game)
+        self._observation_space, self._action_space = observation_space, action_space
+        self.unwrapped = getattr(game, "unwrapped", game)
+
+    def observation_space(self, agent: Any) -> Any:
+        """Return the given space, checked against the agent's own."""
+        own = space_of(self._game, "observation_space", agent)
+        return replaced_observation_space(own, self._observation_space)
+
+    def action_space(self, agent: Any) -> Any:
+        """Return the given space, checked against the agent's own."""
+        return replaced_action_space(space_of(self._game, "action_space", agent), self._action_space)
