@@ -71,13 +71,12 @@ def test_processes_step_while_the_work_is_done(processes: str, tmp_path: Path) -
         collector.close()
 
 
-@pytest.mark.parametrize("kind", ["sync", "vector", "wrapped", "processed"])
+@pytest.mark.parametrize("kind", ["sync", "vector", "wrapped"])
 def test_where_steps_cannot_be_overlapped_the_work_comes_first(kind: str) -> None:
     made: dict[str, Any] = {
         "sync": lambda: tk.make_envs(Waits, 2),
         "vector": lambda: tk.make_envs(gymnasium_s(SyncVectorEnv, None)),
         "wrapped": lambda: tk.make_envs(TransformReward(gymnasium_s(AsyncVectorEnv, None), lambda reward: 2 * reward)),
-        "processed": lambda: tk.make_envs(Waits, 2, processors=[tk.envs.TimeFeature(10)]),
     }
     collector = collector_of(made[kind]())
     done: list[int] = []

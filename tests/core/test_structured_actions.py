@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import trainkit as tk
-from trainkit.core import tree
 from trainkit.core.spaces import (
     ActionStructure,
     JointActions,
@@ -387,44 +386,12 @@ def test_a_run_with_nested_actions_resumes_to_the_same_bits(env: Any, kind: Any,
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("env", "kind"),
-    [
-        (Signals, tk.DQNPolicy),
-        pytest.param(Dials, tk.SACPolicy, marks=pytest.mark.slow),
-        (Turrets, tk.PPOPolicy),
-        pytest.param(Signals, tk.PPOPolicy, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.no_cover  # most of it is torch's exporter
-def test_an_exported_graph_gives_the_flat_rows(env: Any, kind: Any, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
-    pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
-    policy = kind.for_envs(env(), hidden=(8,), seed=1)
-    tk.export(policy, tmp_path / "policy.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
-    obs = np.eye(3, dtype=np.float32)
-    (rows,) = session.run(["action"], {session.get_inputs()[0].name: obs})
-    structure = structure_of(policy.action_space)
-    assert structure is not None
-    reported, own = structure.unpack(rows), policy.predict(obs)
-    for one, other in zip(tree.leaves(reported), tree.leaves(own), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
 def test_a_mask_needs_actions_that_are_one_number() -> None:
     class Masked(Signals):
         observation_space = spaces.Dict(obs=spaces.Box(0, 1, (3,)), action_mask=spaces.MultiBinary(48))  # type: ignore[assignment]  # another
 
     with pytest.raises(tk.ConfigError, match="an action mask needs a Discrete action space, got flat Dict"):
         tk.make_envs(Masked)
-
-
-def test_a_q_learner_turns_nested_boxes_through_a_processor() -> None:
-    envs = tk.make_envs(Dials, 2, seed=1, processors=[tk.envs.DiscretizeActions(3)])
-    assert envs.action_space == spaces.Discrete(27)
-    policy = tk.DQNPolicy.for_envs(envs, hidden=(4,), seed=1)
-    tk.Collector(policy, envs, tk.ReplayBuffer(50)).collect(n_step=20)
 
 
 def test_conservative_q_learning_and_stored_probabilities_work_on_joint_actions() -> None:
@@ -548,11 +515,6 @@ def test_policy_units_count_choices_from_0_and_scale_the_numbers_of_a_box() -> N
 def test_q_learners_and_sac_reject_rows_of_both_kinds_and_name_what_learns_them(kind: Any) -> None:
     with pytest.raises(tk.SpaceMismatchError, match=f"{kind.__name__} needs .*: use PPOPolicy or A2CPolicy"):
         kind.for_envs(Turrets())
-
-
-def test_previous_actions_reject_rows_of_both_kinds() -> None:
-    with pytest.raises(tk.ConfigError, match=r"PreviousStep has no value .* use PreviousStep\(action=False\)"):
-        tk.make_envs(Turrets, processors=[tk.envs.PreviousStep()])
 
 
 class Fixed(tk.RandomPolicy):

@@ -13,10 +13,13 @@ from numpy.testing import assert_array_equal
 
 import trainkit as tk
 from examples.two_agents import TwoPoles
+from tests.helpers.of_extensions import there
 from tests.trainer.toys import Walk
 from trainkit.core import files, tree
 from trainkit.envs import recovery
 from trainkit.envs.recovery import PlayedActions, differences, fingerprint, in_words
+
+PROCESSORS = there("envs.PreviousStep")
 
 
 class Moody(Walk):
@@ -74,12 +77,13 @@ def next_steps(collector: tk.Collector, n_step: int) -> Any:
 
 KINDS: dict[str, dict[str, Any]] = {
     "agents": {"spec": TwoPoles, "n": 2},
-    "processed": {"n": 2, "processors": [tk.envs.PreviousStep()]},
     "one": {"n": 1},
     "several": {"n": 3},
     "in processes": {"n": 2, "backend": "async"},
     "stacked": {"n": 2, "stack": 3},
 }
+if PROCESSORS:
+    KINDS["processed"] = {"n": 2, "processors": [PROCESSORS[0]()]}
 
 
 @pytest.mark.one_of_each
@@ -266,7 +270,12 @@ def warnings_of(record: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"backend": "async"}, {"processors": [tk.envs.PreviousStep()]}], ids=["sync", "async", "processed"]
+    "options",
+    [
+        pytest.param({}, id="sync"),
+        pytest.param({"backend": "async"}, id="async"),
+        *(pytest.param({"processors": [kind()]}, id="processed") for kind in PROCESSORS),
+    ],
 )
 @pytest.mark.parametrize(("env", "name"), [(Counts, "n_walks"), (Draws, "coins")])
 def test_state_that_outlives_episodes_is_warned_of_on_resume(

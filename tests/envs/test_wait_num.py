@@ -16,7 +16,7 @@ from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector
 from trainkit.core.data import Horizon
 from trainkit.core.errors import ConfigError, EnvError
-from trainkit.envs import Envs, PreviousStep, make_envs
+from trainkit.envs import Envs, make_envs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
@@ -115,25 +115,23 @@ def test_sampled_windows_are_what_the_environments_logged() -> None:
 
 def test_a_step_returns_who_has_answered_and_keeps_what_the_others_acted_on() -> None:
     closed = gates()
-    envs = gated_envs(closed, seed=3, processors=[PreviousStep(reward=False)])
-    first = envs.reset()["obs"].copy()
+    envs = gated_envs(closed, seed=3)
+    first = envs.reset().copy()
     closed[0].value = 0
     closed[2].value = 0
     outcome = envs.step(np.array([0, 1, 2]), envs.ready)
     assert outcome.env_ids.tolist() == envs.ready.tolist() == [1]
     assert envs.in_flight.tolist() == [0, 2]
-    np.testing.assert_array_equal(envs.obs["obs"][[0, 2]], first[[0, 2]])
+    np.testing.assert_array_equal(envs.obs[[0, 2]], first[[0, 2]])
     closed[2].value = 1
     outcome = envs.step(np.zeros(0, np.int64), envs.all_ids[:0])  # waits
     assert outcome.env_ids.tolist() == [2]
-    assert outcome.next_obs["prev_action"].tolist() == [2]
     assert envs.ready.tolist() == [1, 2]
     closed[0].value = 1
     assert envs.call("env") == [0, 1, 2]  # waits for its step, whose answer is kept
     time.sleep(0.05)
     outcome = envs.step(np.array([0]), np.array([2]))
     assert outcome.env_ids.tolist()[0] == 0
-    assert outcome.next_obs["prev_action"].tolist()[0] == 0
     envs.close()
 
 
