@@ -20,7 +20,7 @@ from trainkit.core.extensions import table
 # Extensions list theirs in their `__init__`.
 TOP = """
     make_envs Envs check_env Collector
-    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer MultiAgentBuffer MultiAgentPolicy
+    ReplayBuffer PrioritizedReplayBuffer RolloutBuffer
     Horizon Transition TransitionBatch
     Policy RandomPolicy DQNPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
@@ -33,20 +33,20 @@ TOP = """
 """.split()
 NAMESPACES = {
     "buffer": """
-        Buffer Dataset Horizon MinTree LockstepReplayBuffer MultiAgentBuffer PrioritizedReplayBuffer
+        Buffer Dataset Horizon MinTree PrioritizedReplayBuffer
         ReplayBuffer ReturnScale Rollout RolloutBuffer RoundBuffer SumTree Transition
         TransitionBatch buffer_from_config
     """,
     "callbacks": """
         Callback Checkpoint Curriculum Histograms History LogEpisodes LogInfo
-        OpponentPool RecordVideo SaveBest SaveEvery StopAt TrackMemory on
+        RecordVideo SaveBest SaveEvery StopAt TrackMemory on
     """,
     "collector": "Collector Episode EpisodeEvents",
     "datasets": "",
     "engine": "Adam Clip Engine EngineName GradientStep Loss Max Min Precision TensorBatch TorchOptimizer",
     "envs": """
-        ActionStructure EnvContext EnvSpaces Envs Finding ObserveState
-        check_env flat_actions group_agents make_envs
+        ActionStructure EnvContext EnvSpaces Envs Finding
+        check_env flat_actions make_envs
     """,
     "errors": """
         TrainkitError ConfigError SpaceMismatchError MissingExtraError EnvError BadEnvDataError NoLegalActionError
@@ -65,7 +65,7 @@ NAMESPACES = {
     "policy": """
         A2CPolicy ActOutput Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
         DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
-        ImplicitQuantileValue MaxBackup MultiAgentPolicy MunchausenBackup VDNBackup Noise GameEpisode ScriptedPolicy
+        ImplicitQuantileValue MaxBackup MunchausenBackup VDNBackup Noise ScriptedPolicy
         PPOPolicy Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
         UpdateResult Value discounted_returns gae load_policy
     """,
@@ -77,7 +77,7 @@ NAMESPACES = {
         Histograms History LogInfo OfflineTrainer OffpolicyTrainee OffpolicyTrainer
         OnpolicyTrainee OnpolicyTrainer
         PlayerStats RecordVideo RunInfo RunWarning SaveBest SaveEvery StopAt Summary TimeStats Trainee
-        Trainer PairedComparison Tournament WinRate tournament
+        Trainer PairedComparison
         compare evaluate inspect_checkpoint run_with_restart scalars RunResult
     """,
     "zoo": "ZooEntry ZooResult entry list load train",
@@ -106,8 +106,12 @@ def test_the_names_in_a_namespace_are_these(namespace: str) -> None:
     assert sorted(getattr(trainkit, namespace).__all__) == sorted(names_in(namespace))
 
 
-def test_extensions_add_names_to_namespaces_only() -> None:
+def test_extensions_add_names_to_namespaces_only_and_none_that_is_listed_here() -> None:
     assert {namespace for namespace, _ in OF_EXTENSIONS} <= {"", "presets", *NAMESPACES}
+    listed = {("", name) for name in TOP} | {
+        (space, name) for space in NAMESPACES for name in NAMESPACES[space].split()
+    }
+    assert listed & {*OF_EXTENSIONS} == set()
 
 
 @every_namespace

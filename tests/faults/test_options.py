@@ -14,57 +14,20 @@ from typing_extensions import is_protocol
 
 import trainkit as tk
 from tests.faults.makers import Call, calls
+from tests.helpers.of_extensions import files_of_extensions
 from trainkit.core.signatures import options_of
 
 # What takes no options from users: errors, protocols, bases, and records that only trainkit fills in.
-RECORDS = {
-    "ActOutput",
-    "EnvContext",
-    "Finding",
-    "CollectStats",
-    "Envs",
-    "Episode",
-    "EpochResult",
-    "EpochStats",
-    "Estimate",
-    "FittedQ",
-    "Loss",
-    "Max",
-    "Min",
-    "Prediction",
-}
-RECORDS |= {
-    "Rollout",
-    "RunFolder",
-    "RunInfo",
-    "RunResult",
-    "RunWarning",
-    "SequenceBatch",
-    "Summary",
-    "TensorBatch",
-    "TensorEnvs",
-    "TensorRollout",
-    "TensorRolloutBuffer",
-    "TimeStats",
-    "Transition",
-    "TransitionBatch",
-    "UpdateResult",
-}
-RECORDS |= {
-    "FittedQ",
-    "GameEpisode",
-    "PairedComparison",
-    "PlayerStats",
-    "Tournament",
-    "WinRate",
-    "StreamedDataset",
-    "ZooEntry",
-    "ZooResult",
-}
-BASES = {"Callback", "Engine", "Memory", "Processor", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
-NEEDS_AN_EXTRA = {"TuneReport", "from_minari", "to_minari", "MlflowLogger", "WandbLogger"}
+RECORDS = set(
+    """
+    ActOutput EnvContext Finding CollectStats Envs Episode EpochResult EpochStats Loss Max Min Prediction
+    Rollout RunFolder RunInfo RunResult RunWarning Summary TensorBatch TensorRollout TimeStats Transition
+    TransitionBatch UpdateResult PairedComparison PlayerStats ZooEntry ZooResult
+""".split()
+)
+BASES = {"Callback", "Engine", "Trainer", "EpisodeEvents", "GradientStep", "find_runs"}
+NEEDS_AN_EXTRA = {"MlflowLogger", "WandbLogger"}
 ZOO = {"load", "train"}  # need weights and whole runs: tests/zoo calls them
-PROCESSES = {"run"}  # starts them: tests/extensions/many_runs calls it
 
 WRONG = [-1, object(), None, math.nan, math.inf, 1.5, True, "x", [], {}, [1, 2], (1.0, "a"), 0]
 FINE = {("scalars", "stats"), ("scalars", "prefix")}  # shows whatever there is
@@ -85,7 +48,8 @@ def test_every_public_call_is_in_the_table(table: dict[str, Call]) -> None:
     public = {name for name, member in named.items() if inspect.isroutine(member) or inspect.isclass(member)}
     public -= {name for name in public if name.endswith("Error") or is_protocol(named[name])}
     listed = {name.partition(".")[0] for name in table} - {"presets"}
-    assert public - RECORDS - BASES - NEEDS_AN_EXTRA - ZOO - PROCESSES == listed
+    of_extensions = {name for own in files_of_extensions("calls").values() for name in getattr(own, "NOT_CALLED", ())}
+    assert public - RECORDS - BASES - NEEDS_AN_EXTRA - ZOO - of_extensions == listed
 
 
 def test_every_call_of_the_table_works(table: dict[str, Call]) -> None:

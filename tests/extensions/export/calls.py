@@ -1,0 +1,12 @@
+"""Calls of export that work, for the table of all public calls."""
+
+from pathlib import Path
+
+import trainkit as tk
+from tests.faults.makers import Call, learner
+
+
+def calls(folder: Path) -> dict[str, Call]:
+    return {
+        "export": Call(tk.export, {"policy": learner(), "path": folder / "policy.pt2"}),
+    }

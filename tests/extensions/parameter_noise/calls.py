@@ -1,0 +1,12 @@
+"""Calls of parameter noise that work, for the table of all public calls."""
+
+from pathlib import Path
+
+import trainkit as tk
+from tests.faults.makers import Call
+
+
+def calls(folder: Path) -> dict[str, Call]:
+    return {
+        "ParameterNoise": Call(tk.ParameterNoise, {"epsilon": 0.1}),
+    }
