@@ -12,14 +12,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
-from examples.two_agents import TwoPoles
-from tests.helpers.of_extensions import there
 from tests.trainer.toys import Walk
 from trainkit.core import files, tree
 from trainkit.envs import recovery
 from trainkit.envs.recovery import PlayedActions, differences, fingerprint, in_words
-
-PROCESSORS = there("envs.PreviousStep")
 
 
 class Moody(Walk):
@@ -76,25 +72,20 @@ def next_steps(collector: tk.Collector, n_step: int) -> Any:
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "agents": {"spec": TwoPoles, "n": 2},
     "one": {"n": 1},
     "several": {"n": 3},
     "in processes": {"n": 2, "backend": "async"},
     "stacked": {"n": 2, "stack": 3},
 }
-if PROCESSORS:
-    KINDS["processed"] = {"n": 2, "processors": [PROCESSORS[0]()]}
 
 
-@pytest.mark.one_of_each
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_step", [1, 7, 31])
-def test_running_episodes_are_restored_and_continue_the_same(kind: str, n_step: int, tmp_path: Any) -> None:
-    with_envs = [tk.make_envs(**{"spec": Walk, "seed": seed} | KINDS[kind]) for seed in (5, 99)]
+def check_that_episodes_continue(n_step: int, path: Any, **options: Any) -> None:
+    """Restore episodes in other environments after some steps, and compare how they go on."""
+    with_envs = [tk.make_envs(**{"spec": Walk, "seed": seed} | options) for seed in (5, 99)]
     first, second = map(collector_of, with_envs)
     try:
         first.collect(n_step=n_step)
-        second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+        second.load_state_dict(through_a_file(first.state_dict(), path))
         second.policy.load_streams_state(first.policy.streams_state())
         for one, other in zip(tree.leaves(first.envs.obs), tree.leaves(second.envs.obs), strict=True):
             assert_array_equal(one, other, strict=True)
@@ -103,6 +94,13 @@ def test_running_episodes_are_restored_and_continue_the_same(kind: str, n_step: 
     finally:
         for envs in with_envs:
             envs.close()
+
+
+@pytest.mark.one_of_each
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_step", [1, 7, 31])
+def test_running_episodes_are_restored_and_continue_the_same(kind: str, n_step: int, tmp_path: Any) -> None:
+    check_that_episodes_continue(n_step, tmp_path, **KINDS[kind])
 
 
 def test_restored_episodes_can_be_saved_again(tmp_path: Any) -> None:
@@ -269,23 +267,16 @@ def warnings_of(record: Any) -> list[str]:
     return [record.message for record in record.records if record.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({}, id="sync"),
-        pytest.param({"backend": "async"}, id="async"),
-        *(pytest.param({"processors": [kind()]}, id="processed") for kind in PROCESSORS),
-    ],
-)
-@pytest.mark.parametrize(("env", "name"), [(Counts, "n_walks"), (Draws, "coins")])
-def test_state_that_outlives_episodes_is_warned_of_on_resume(
-    env: Any, name: str, options: Any, tmp_path: Any, caplog: Any
-) -> None:
+OUTLIVES = [(Counts, "n_walks"), (Draws, "coins")]
+
+
+def check_that_lost_state_is_warned_of(env: Any, name: str, path: Any, caplog: Any, **options: Any) -> None:
+    """Resume environments that keep something from one episode to the next, and look at the warning."""
     both = [tk.make_envs(lambda: gym.wrappers.TimeLimit(env(), 20), 2, seed=5, **options) for _ in range(2)]
     first, second = map(collector_of, both)
     try:
         first.collect(n_step=60)
-        second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
+        second.load_state_dict(through_a_file(first.state_dict(), path))
         (warning,) = warnings_of(caplog)
         assert "the run may not continue with the same bits" in warning
         assert f"differ from those saved: {name} of env 0, 1." in warning
@@ -295,26 +286,19 @@ def test_state_that_outlives_episodes_is_warned_of_on_resume(
             envs.close()
 
 
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize(("env", "name"), OUTLIVES)
+def test_state_that_outlives_episodes_is_warned_of_on_resume(
+    env: Any, name: str, backend: str, tmp_path: Any, caplog: Any
+) -> None:
+    check_that_lost_state_is_warned_of(env, name, tmp_path, caplog, backend=backend)
+
+
 def test_a_first_episode_has_nothing_to_lose(tmp_path: Any, caplog: Any) -> None:
     first, second = (collector_of(tk.make_envs(Counts, 2, seed=5)) for _ in range(2))
     first.collect(n_step=4)
     second.load_state_dict(through_a_file(first.state_dict(), tmp_path))
     assert warnings_of(caplog) == []
-
-
-def test_a_game_that_keeps_something_is_named(caplog: Any) -> None:
-    class Counting(TwoPoles):  # type: ignore[misc]
-        n_games = 0
-
-        def reset(self, *args: Any, **options: Any) -> Any:
-            self.n_games += 1
-            return super().reset(*args, **options)
-
-    first, second = (collector_of(tk.make_envs(Counting, 2, seed=5)) for _ in range(2))
-    first.collect(n_step=400)
-    second.load_state_dict(first.state_dict())
-    (warning,) = warnings_of(caplog)
-    assert "n_games of game 0, 1." in warning
 
 
 def test_a_checkpoint_without_fingerprints_loads_in_silence(caplog: Any) -> None:

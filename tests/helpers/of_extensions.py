@@ -3,9 +3,8 @@
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from trainkit.core.extensions import present, table
+from trainkit.core.extensions import present
 
 FOLDER = Path(__file__).parents[1] / "extensions"
 
@@ -14,8 +13,3 @@ def files_of_extensions(name: str) -> dict[str, ModuleType]:
     """Import `tests/extensions/EXTENSION/NAME.py` of each extension that is there and has one; by extension."""
     having = [extension for extension in present() if (FOLDER / extension / f"{name}.py").exists()]
     return {extension: import_module(f"tests.extensions.{extension}.{name}") for extension in having}
-
-
-def there(path: str) -> list[Any]:
-    """Return a public object of an extension, "envs.PreviousStep", in a list, which is empty where there is none."""
-    return [entry.load() for name, entry in table("NAMES").items() if name == path]

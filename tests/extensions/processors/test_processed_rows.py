@@ -1,4 +1,4 @@
-"""Processors of environments that are collected from, waited for or made again, and of nested actions."""
+"""Processors of environments that are waited for, made again or restored, and of nested actions."""
 
 import time
 from typing import Any
@@ -11,6 +11,7 @@ import trainkit as tk
 from tests.collector.test_overlap import Waits, collector_of
 from tests.core.test_structured_actions import Dials, Turrets
 from tests.envs.test_rebuild import Counter
+from tests.envs.test_recovery import OUTLIVES, check_that_episodes_continue, check_that_lost_state_is_warned_of
 from tests.envs.test_wait_num import gated_envs, gates
 from tests.helpers.doubles import Still
 from trainkit.collector import Collector, EpisodeEvents
@@ -124,3 +125,15 @@ def test_a_q_learner_turns_nested_boxes_through_a_processor() -> None:
 def test_previous_actions_reject_rows_of_both_kinds() -> None:
     with pytest.raises(tk.ConfigError, match=r"PreviousStep has no value .* use PreviousStep\(action=False\)"):
         tk.make_envs(Turrets, processors=[tk.envs.PreviousStep()])
+
+
+@pytest.mark.parametrize("n_step", [1, 7, 31])
+def test_running_episodes_are_restored_with_what_processors_keep(n_step: int, tmp_path: Any) -> None:
+    check_that_episodes_continue(n_step, tmp_path, n=2, processors=[PreviousStep()])
+
+
+@pytest.mark.parametrize(("env", "name"), OUTLIVES)
+def test_state_that_outlives_episodes_is_warned_of_behind_processors(
+    env: Any, name: str, tmp_path: Any, caplog: Any
+) -> None:
+    check_that_lost_state_is_warned_of(env, name, tmp_path, caplog, processors=[PreviousStep()])

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainkit as tk
 
-PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
 MAIN, OTHERS = PAGE.split("## What other parts add")
 
 
