@@ -16,6 +16,7 @@ from trainkit.collector.collect_request import CollectOptions, EpisodeQuota, Quo
 from trainkit.collector.columns import ExtraColumns
 from trainkit.collector.episodes import Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
+from trainkit.collector.grouped_episodes import GroupedEpisodes
 from trainkit.collector.kept_rows import CollectedRows, OpenRows
 from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import seeding, tree, user_code
@@ -100,8 +101,8 @@ class Collector:
             step's info under that key, or the default, whose dtype and shape the column has, where there is none.
             Callbacks may change them by `buffer.rewrite(slots, name=values)`; `Policy.columns` requests them for
             updates.
-        count_steps_by: what the clock and `n_step` count where agents share games: "agent_steps", rows, or "env_steps",
-            steps of games.
+        count_steps_by: what the clock and `n_step` count of rows in groups, such as a game's agents: "agent_steps",
+            rows, or "env_steps", steps of groups.
 
     Attributes:
         between_steps: called before every vector step when set; after an exception of it everything is whole, and
@@ -204,10 +205,13 @@ class Collector:
         return html_table(type(self).__name__, rows.items())
 
     def _new_episodes(self, metric: RewardMetric | None) -> Episodes:
-        return Episodes(self._envs.n, metric, self._envs.agents, self._envs.soft_horizon, self._behavior.last_players)
+        envs = self._envs
+        if envs.agents:
+            return GroupedEpisodes(envs.n, metric, envs.agents, self._behavior.last_players)
+        return Episodes(envs.n, metric, envs.soft_horizon)
 
     def player(self, env_id: int) -> str:
-        """Return the name of the policy that controls a row of a game; "" of an only policy."""
+        """Return the name of the policy that controls a row; "" of an only policy."""
         return self._behavior.players(np.array([env_id]))[0]
 
     @property
@@ -271,7 +275,7 @@ class Collector:
 
     @property
     def agent_steps(self) -> dict[str, int]:
-        """{agent: number of steps ever in which it acted}; empty where environments have one agent."""
+        """{name of a row of a group: number of steps ever in which it acted}; empty where each row is alone."""
         return self._episodes.steps_of_agents()
 
     @property
@@ -711,7 +715,7 @@ class Collector:
         self._env_step += n_counted
         self._quota.count_steps(n_counted)
         self._state = output.state
-        # A lost life and an agent that leaves end the learner's episode alone; games that are over begin later.
+        # A lost life and a row that leaves its group end the learner's episode alone; groups that are over begin later.
         self._starts = self._starts.copy()  # the policy may keep the array it was given
         if acted is not env_ids:
             self._starts[acted] = False
@@ -741,12 +745,12 @@ class Collector:
         cut = self._episodes.will_reach(limit, env_ids) & ~outcome.over
         if not any_true(cut):
             return outcome
-        games = np.unique(env_ids[cut] // self._envs.group_size)
-        self._tally.n_cut_episodes += len(games)
+        groups = np.unique(env_ids[cut] // self._envs.group_size)
+        self._tally.n_cut_episodes += len(groups)
         can_continue = self._envs.takes_options  # else environments reset themselves, at their own episodes' ends only
         if not can_continue and isinstance(self._quota, EpisodeQuota):
             self._quota.end_with_current(env_ids[cut])
-        self._episodes.report_cut(limit, games[0], self._envs.name, can_continue=can_continue)
+        self._episodes.report_cut(limit, groups[0], self._envs.name, can_continue=can_continue)
         flags = {name: getattr(outcome, name) | cut for name in ("truncated", "ended", "over")}
         return outcome._replace(**flags)
 

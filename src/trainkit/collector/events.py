@@ -25,7 +25,7 @@ class Episode:
     Attributes:
         env_id: of its environment.
         in_evaluation: whether it is played to evaluate.
-        agent: the name of the agent whose part of a game it is; "" where an environment has one.
+        agent: the name of its row of a group; "" where each row is alone.
         length: steps so far.
         total_reward: undiscounted return so far.
         user_data: empty at first; callbacks may store anything in it.
@@ -49,7 +49,7 @@ class Episode:
 
     @property
     def policy(self) -> str:
-        """The name of the policy that controls the agent, from the episode's start on; "" of an only policy."""
+        """The name of the policy that controls the row, from the episode's start on; "" of an only policy."""
         return "" if self._player is None else self._player(self.env_id)
 
     @property
@@ -71,7 +71,7 @@ class Episode:
 
     @property
     def terminated(self) -> bool:
-        """Whether the last step terminated it, for the learner: a lost life may, while the game continues."""
+        """Whether the last step terminated it, for the learner: a lost life may, while the environment's continues."""
         return bool(self._of_last("terminated"))
 
     @property
@@ -127,7 +127,7 @@ class EpisodeEvents:
             one; those that an exception leaves there are delivered when it is called again.
         subscribed: the events that have subscribers.
         in_evaluation: whether the episodes are played to evaluate.
-        agents: the names of the rows of a game, in order; empty where an environment has one.
+        agents: the names of the rows of a group, in order; empty where each is alone.
         player: returns the name of the policy that controls a row.
     """
 
@@ -170,7 +170,7 @@ class EpisodeEvents:
         slots: NDArray[np.int64] | None,
         late_rewards: Mapping[int, float] = _NO_REWARDS,
     ) -> None:
-        """Record a step of K environments, and the rewards of agents that did not act."""
+        """Record a step of K environments, and the rewards of rows that did not act."""
         last, env_ids = (step, infos), step.env_ids.tolist()
         slot_of_row = repeat(None) if slots is None else slots.tolist()
         for row, (env_id, reward, slot) in enumerate(zip(env_ids, step.reward.tolist(), slot_of_row, strict=False)):

@@ -28,7 +28,7 @@ class Film:
         title: in its metadata.
 
     Attributes:
-        env_ids: rows of its environment or game whose episodes it shows.
+        env_ids: rows of its environment whose episodes it shows.
         step: the clock of its collector at its last frame.
     """
 
@@ -77,7 +77,7 @@ class Filmed(gym.Wrapper[Any, Any, Any, Any]):
     """Record episodes up to where they end or are cut; the environment must render arrays.
 
     Args:
-        env: of one agent.
+        env: of Gymnasium.
         path: a file that ends in .mp4, for all episodes one after the other, or a folder, for `episode-000.mp4` and so
             on.
     """
@@ -85,7 +85,7 @@ class Filmed(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], path: Path) -> None:
         if not isinstance(env, gym.Env):
             raise ConfigError(
-                f"video films environments of one agent, and {type(env).__name__} is a game of several: record it in a "
+                f"video films environments of Gymnasium, and {type(env).__name__} is of another kind: record it in a "
                 "run by callbacks.RecordVideo"
             )
         super().__init__(env)

@@ -98,8 +98,8 @@ class Options(EvaluationOptions, LimitOptions, OutputOptions, total=False):
 
     Args:
         train_fn: called with (epoch, env_step) before every collect.
-        reward_metric: maps the returns of finished episodes to those in statistics and scores; where agents share a
-            game, they are [episodes, agents], nan of an agent that took no part; default: their mean.
+        reward_metric: maps the returns of finished episodes to those in statistics and scores; of rows in
+            groups they are [episodes, rows of a group], nan of one that took no part; default: their mean.
         callbacks: one or several, objects or classes that are instantiated without arguments; see `Callback`. Functions
             become one by `on(epoch_end=f)`.
         callback_errors: "raise" lets an exception of a callback through; "log" logs it with the callback's name, event,

@@ -23,9 +23,9 @@ class RecordVideo(Callback):
     """Videos of the first episodes of evaluations, or of epochs of training: `folder/step-000005000-episode-0.mp4`.
 
     The environments must draw: `make_envs(..., env_kwargs={"render_mode": "rgb_array"})`. Rendering takes time and
-    changes nothing else. Of a game of several agents there is one video, with a frame for each step that completes a
-    row, and the agents' names in its title. Videos are written whole or not at all: an episode that a reset, a failure
-    or the end of the run breaks off has none.
+    changes nothing else. Of a group of rows, a game's agents, there is one video, with a frame for each step that
+    completes a row, and their names in its title. Videos are written whole or not at all: an episode that a reset, a
+    failure or the end of the run breaks off has none.
 
     Args:
         folder: for the videos. It belongs to one run: a fresh one is rejected where it has videos already.
@@ -67,7 +67,7 @@ class RecordVideo(Callback):
         self._n_evaluations = 0
         self._epoch = 0  # of training, whose episodes are counted
         self._n_started = n_episode  # episodes recorded in this evaluation or epoch; none is left between evaluations
-        self._films: dict[int, Film] = {}  # by environment or game
+        self._films: dict[int, Film] = {}  # by group
 
     def check(self, trainer: "Trainer") -> None:
         """Raise a `ConfigError` for a run without such episodes, or whose environments cannot render."""
@@ -88,38 +88,38 @@ class RecordVideo(Callback):
         self._n_evaluations += 1
 
     def on_episode_start(self, trainer: "Trainer", episode: Episode) -> None:
-        game = self._game_of(trainer, episode)
-        if game in self._films:
-            if episode.env_id not in self._films[game].env_ids:  # another agent of the same game
-                self._films[game].env_ids.add(episode.env_id)
+        group = self._group_of(trainer, episode)
+        if group in self._films:
+            if episode.env_id not in self._films[group].env_ids:  # another row of the same group
+                self._films[group].env_ids.add(episode.env_id)
                 return
-            self._films.pop(game).drop()  # a reset broke it off
+            self._films.pop(group).drop()  # a reset broke it off
         if self._of == "training" and trainer.epoch != self._epoch:
             self._epoch = trainer.epoch
             self._count_from_0(is_chosen=(self._epoch - 1) % self._every == 0)
-        agents = self._envs(trainer).agents
-        is_first = not agents or episode.agent == agents[0]  # of a game's agents, which all start together
+        envs = self._envs(trainer)
+        is_first = episode.env_id % envs.group_size == 0  # of the rows of a group, which all start together
         if self._n_started >= self._n_episode or not is_first:
             return
         self.claim.hold()
         path = self.folder / f"step-{trainer.clock:09d}-episode-{self._n_started}.mp4"
         self._n_started += 1
-        title = f"game {game}: {', '.join(agents)}" if agents else ""
-        self._films[game] = Film(path, self._fps or 30, title=title)
-        self._films[game].env_ids.add(episode.env_id)
+        title = f"game {group}: {', '.join(envs.agents)}" if envs.agents else ""
+        self._films[group] = Film(path, self._fps or 30, title=title)
+        self._films[group].env_ids.add(episode.env_id)
         self._add_frame(trainer, episode)
 
     def on_episode_step(self, trainer: "Trainer", episode: Episode) -> None:
-        if self._game_of(trainer, episode) in self._films:
+        if self._group_of(trainer, episode) in self._films:
             self._add_frame(trainer, episode)
 
     def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
-        film = self._films.pop(self._game_of(trainer, episode), None)
+        film = self._films.pop(self._group_of(trainer, episode), None)
         if film is not None:
             film.finish()
 
     def on_episode_failed(self, trainer: "Trainer", episode: Episode, error: Exception) -> None:
-        film = self._films.pop(self._game_of(trainer, episode), None)
+        film = self._films.pop(self._group_of(trainer, episode), None)
         if film is not None:
             film.drop()
 
@@ -144,13 +144,13 @@ class RecordVideo(Callback):
         """Count the episodes of another evaluation or epoch, which is recorded if it is chosen."""
         self._n_started = 0 if is_chosen else self._n_episode
 
-    def _game_of(self, trainer: "Trainer", episode: Episode) -> int:
-        """Return the index of an episode's environment or game."""
+    def _group_of(self, trainer: "Trainer", episode: Episode) -> int:
+        """Return the index of an episode's group of rows, of its environment where each is alone."""
         return episode.env_id // self._envs(trainer).group_size
 
     def _add_frame(self, trainer: "Trainer", episode: Episode) -> None:
         """Add a frame, once in a vector step."""
-        film, step = self._films[self._game_of(trainer, episode)], self._collector(trainer).env_step
+        film, step = self._films[self._group_of(trainer, episode)], self._collector(trainer).env_step
         if film.step != step:
             film.step = step
             (frame,) = self._envs(trainer).render(np.array([episode.env_id]))
