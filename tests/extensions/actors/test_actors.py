@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import random
 import signal
 import subprocess
 import sys
@@ -116,64 +115,12 @@ def test_actors_have_groups_of_nearly_equal_size_and_answer_for_their_environmen
     envs.close()
 
 
-def test_an_environment_that_raises_is_replaced_alone(here: list[Here]) -> None:
-    envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend=tk.envs.Actors(2), on_error="restart")
-    collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
-    stats = collector.collect(n_step=200)
-    assert stats.n_env_restarts > 3
-    assert len(here) == 2
-    check_rows(collector)
+def test_an_environment_that_raises_is_named_with_its_actor(here: list[Here]) -> None:
     envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend=tk.envs.Actors(2))
     with pytest.raises(tk.errors.EnvError, match=r"env \d raised ValueError in step: step 5") as caught:
         tk.Collector(tk.RandomPolicy(envs.action_space), envs).collect(n_step=200)
     assert "in the actor of env" in "".join(getattr(caught.value.__cause__, "__notes__", []))
-
-
-@pytest.mark.parametrize("failed_episodes", ["drop", "cut"])
-def test_an_actor_that_dies_is_restarted_with_all_of_its_environments(here: list[Here], failed_episodes: str) -> None:
-    options: dict[str, Any] = {"on_error": "restart", "failed_episodes": failed_episodes, "restart_delay_s": 0.0}
-    envs = tk.make_envs(Counting, 5, seed=1, backend=tk.envs.Actors(2), **options)
-    collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
-    n_restarts = 0
-    for _ in range(6):
-        collector.collect(n_step=30)
-        here[-1].is_dead = True
-        n_restarts += collector.collect(n_step=30).n_env_restarts
-    assert (len(here), n_restarts) == (8, n_restarts)
-    assert n_restarts >= 12
-    check_rows(collector)
-    here[0].is_dead = True
-    assert envs.call("pid", env_ids=np.array([4])) == [os.getpid()], "of the actor that lives"
-
-
-class Licensed(Counting):
-    """Fail in the fifth step; of those made after the first four, some get no license."""
-
-    n_made = 0
-
-    def __init__(self) -> None:
-        super().__init__(fails=True)
-        type(self).n_made += 1
-        if self.n_made in (5, 7, 8):
-            raise OSError("no license is free")
-
-
-@pytest.mark.parametrize("dies", [False, True])
-def test_a_constructor_that_raises_in_a_restart_is_called_again(
-    here: list[Here], dies: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Licensed, "n_made", 0)
-    options: dict[str, Any] = {"on_error": "restart", "restart_delay_s": 0.0, "step_timeout_s": 5.0}
-    envs = tk.make_envs(Licensed, 4, seed=1, backend=tk.envs.Actors(2), **options)
-    collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
-    collector.collect(n_step=8)
-    here[-1].is_dead = dies
-    stats = collector.collect(n_step=200)
-    assert Licensed.n_made > 8
-    assert stats.n_env_restarts > 3
-    assert len(here) == (6 if dies else 2)
-    assert 50 < max(here[0].limits_s[1:]) < np.inf  # a constructor has a minute, whatever a step has
-    check_rows(collector)
+    assert len(here) == 2
 
 
 def check_rows(collector: tk.Collector) -> None:
@@ -278,46 +225,14 @@ def test_processes_that_do_not_end_are_killed_at_one_deadline() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_twenty_actors_that_are_killed_are_survived_without_a_row_lost_or_doubled() -> None:
-    options: dict[str, Any] = {"on_error": "restart", "failed_episodes": "cut", "restart_delay_s": 0.0}
-    envs = tk.make_envs(Counting, 4, seed=1, backend=tk.envs.Actors(2), **options)
-    collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(100_000))
-    drawn, pids, n_stored = random.Random(1), set(), 0
-    for _ in range(20):
-        found = [int(pid) for pid in envs.call("pid")]
-        pids |= {*found}
-        victim = drawn.choice(found)
-        stats = collector.collect(n_step=drawn.randrange(4, 200))
-        n_stored += stats.n_step
-        os.kill(victim, signal.SIGKILL)
-        stats = collector.collect(n_step=60)
-        n_stored += stats.n_step
-        assert stats.n_env_restarts == 2
-    assert len(collector.buffer) == n_stored  # type: ignore[arg-type]
-    check_rows(collector)
-    pids |= {int(pid) for pid in envs.call("pid")}
-    assert len(pids) == 22
-    envs.close()
-    assert not [pid for pid in pids if is_alive(pid)]
-
-
-@pytest.mark.slow
 @pytest.mark.global_rng  # Ray draws from that of random
 @pytest.mark.timeout(600)
-def test_actors_of_ray_have_the_same_bits_and_are_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actors_of_ray_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     monkeypatch.setenv("RAY_worker_niceness", "0")  # so that a busy machine does not starve them
     ray.init(num_cpus=3, include_dashboard=False, configure_logging=False, log_to_driver=False)
     try:
         assert trained(backend=tk.envs.Actors(2, where="ray")) == trained()
-        envs = tk.make_envs(Counting, 4, seed=1, backend=tk.envs.Actors(2, where="ray"), on_error="restart")
-        collector = tk.Collector(tk.RandomPolicy(envs.action_space), envs, tk.ReplayBuffer(1_000))
-        collector.collect(n_step=60)
-        os.kill(envs.call("pid")[0], signal.SIGKILL)
-        assert collector.collect(n_step=60).n_env_restarts == 2
-        check_rows(collector)
-        envs.close()
     finally:
         ray.shutdown()
 

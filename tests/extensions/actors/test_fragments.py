@@ -1,9 +1,6 @@
 """Fragments: the bits do not depend on their length, versions are true, no row is lost, a resumed run is exact."""
 
 import hashlib
-import os
-import random
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.extensions.actors.test_actors import Counting, Here, check_rows, is_alive
+from tests.extensions.actors.test_actors import Counting, Here, check_rows
 from tests.helpers.doubles import Still
 from tests.trainer.toys import everything
 from trainkit.extensions.actors.actor_runner import ActorRunner
@@ -132,24 +129,6 @@ def test_a_run_that_is_saved_within_a_fragment_continues_with_the_same_bits(
     assert bits(again) == expected
 
 
-@pytest.mark.parametrize("failed_episodes", ["drop", "cut"])
-def test_failing_environments_and_dying_actors_lose_and_double_no_row(here: list[Here], failed_episodes: str) -> None:
-    options: dict[str, Any] = {"on_error": "restart", "failed_episodes": failed_episodes, "restart_delay_s": 0.0}
-    envs = tk.make_envs(lambda: Counting(True), 5, seed=1, backend=tk.envs.Actors(2, fragment=4), **options)
-    collector = tk.Collector(tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1), envs, tk.ReplayBuffer(2_000))
-    n_restarts = n_stored = 0
-    for index in range(12):
-        for is_killed in (False, True):
-            here[-1].is_dead = is_killed and index % 2 == 1
-            stats = collector.collect(n_step=5 * 9)
-            n_restarts, n_stored = n_restarts + stats.n_env_restarts, n_stored + stats.n_step
-    assert len(here) == 2 + 6
-    assert n_restarts > 6 * 2 + 3
-    check_rows(collector)
-    if failed_episodes == "cut":
-        assert len(collector.buffer) == n_stored  # type: ignore[arg-type]
-
-
 class Picky:
     """Explores not at all, and raises in one state."""
 
@@ -240,8 +219,6 @@ def rejected(**options: Any) -> str:
 
 
 def test_what_cannot_work_is_rejected(here: list[Here]) -> None:
-    processors = {"processors": [tk.envs.TimeFeature(10)], "fragment": 2}
-    assert ".envs have processors, which transform what the policy here sees" in rejected(envs=processors)
     stateful = {"exploration": tk.EZGreedy(0.1), "envs": {"fragment": 2}}
     assert "has a state from step to step, or its exploration has, which copies in actors do not share" in rejected(
         **stateful
@@ -294,32 +271,3 @@ def test_ray_has_the_bits_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         ray.shutdown()
     assert by_ray == digest(make_run(envs=options, step_per_collect=16))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_twenty_actors_that_are_killed_while_they_play_lose_and_double_no_row() -> None:
-    options: dict[str, Any] = {"on_error": "restart", "failed_episodes": "cut", "restart_delay_s": 0.0}
-    envs = tk.make_envs(Counting, 4, seed=1, backend=tk.envs.Actors(2, fragment=5), **options)
-    collector = tk.Collector(tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1), envs, tk.ReplayBuffer(100_000))
-    drawn, pids, n_stored, killed = random.Random(1), set(), 0, []
-
-    def kill() -> None:
-        if killed and len(killed) < 2 and runner_of(collector).actors[0].n_ahead == 2:  # in the middle of a fragment
-            os.kill(killed[0], signal.SIGKILL)
-            killed.append(-1)
-
-    collector.between_steps = kill
-    for _ in range(20):
-        found = [int(pid) for pid in envs.call("pid")]
-        pids |= {*found}
-        killed[:] = [drawn.choice(found)]
-        stats = collector.collect(n_step=4 * drawn.randrange(20, 50))
-        n_stored += stats.n_step
-        assert (len(killed), stats.n_env_restarts) == (2, 2)
-    assert len(collector.buffer) == n_stored  # type: ignore[arg-type]
-    check_rows(collector)
-    pids |= {int(pid) for pid in envs.call("pid")}
-    assert len(pids) == 22
-    envs.close()
-    assert not [pid for pid in pids if is_alive(pid)]

@@ -147,25 +147,26 @@ def test_a_file_takes_any_number_of_rows(tmp_path: Path) -> None:
         (tk.DQNPolicy, IMAGE, spaces.Discrete(6), {"value": tk.CategoricalValue(), "dueling": True, "noisy": True}),
         (tk.DQNPolicy, NESTED, spaces.Discrete(6), {"normalize_obs": True}),
         (tk.DQNPolicy, spaces.Discrete(16), spaces.Discrete(4), {}),
-        (tk.DiscreteBCQPolicy, MASKED, spaces.Discrete(4), {}),
         (tk.PPOPolicy, MASKED, spaces.Discrete(4), {}),
         (tk.PPOPolicy, VECTOR, BOX, {"normalize_obs": True}),
         (tk.PPOPolicy, VECTOR, BOX, {"action_bound_method": "tanh"}),
         (tk.A2CPolicy, VECTOR, GRID, {}),
         (tk.ReinforcePolicy, IMAGE, spaces.MultiBinary(3), {}),
         (tk.SACPolicy, NESTED, BOX, {"hidden": (32,)}),
-        (tk.BCPolicy, VECTOR, spaces.Discrete(3), {}),
-        (tk.BCPolicy, VECTOR, BOX, {"loss": "mse"}),
     ],
 )
 def test_every_policy_and_network_can_be_written(
     kind: Any, observation_space: Any, action_space: Any, words: Any, tmp_path: Path
 ) -> None:
-    policy = make(kind, observation_space, action_space, **words)
-    tk.export(policy, tmp_path / "policy", formats=("onnx", "torch"))
-    obs = thousand(observation_space)
+    check_files(make(kind, observation_space, action_space, **words), tmp_path)
+
+
+def check_files(policy: Any, folder: Path) -> None:
+    """Write a policy, and compare the actions of both files with its own."""
+    tk.export(policy, folder / "policy", formats=("onnx", "torch"))
+    obs = thousand(policy.observation_space)
     action = policy.predict(obs)
-    for told in (play(tmp_path / "policy.onnx", obs)["action"], play_torch(tmp_path / "policy.pt2", obs)["action"]):
+    for told in (play(folder / "policy.onnx", obs)["action"], play_torch(folder / "policy.pt2", obs)["action"]):
         assert told.dtype == action.dtype
         if action.dtype.kind == "f":
             np.testing.assert_allclose(told, action, rtol=1e-4, atol=1e-4)
