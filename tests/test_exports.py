@@ -45,7 +45,7 @@ NAMESPACES = {
     "datasets": "",
     "engine": "Adam Clip Engine EngineName GradientStep Loss Max Min Precision TensorBatch TorchOptimizer",
     "envs": """
-        ActionStructure EnvContext EnvSpaces Envs Finding
+        ActionStructure AroundBackend EnvContext EnvSpaces Envs Finding RunsEnvs
         check_env flat_actions make_envs
     """,
     "errors": """

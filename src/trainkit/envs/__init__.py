@@ -3,6 +3,7 @@
 from trainkit.core.extensions import attach
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.spaces import ActionStructure, flat_actions
+from trainkit.envs.backends import AroundBackend, RunsEnvs
 from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
@@ -10,10 +11,12 @@ from trainkit.envs.make import make_envs
 
 __all__ = [
     "ActionStructure",
+    "AroundBackend",
     "EnvContext",
     "EnvSpaces",
     "Envs",
     "Finding",
+    "RunsEnvs",
     "check_env",
     "flat_actions",
     "make_envs",

@@ -3,6 +3,7 @@
 
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.spaces import ActionStructure, flat_actions
+from trainkit.envs.backends import AroundBackend, RunsEnvs
 from trainkit.envs.check_env import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
@@ -25,6 +26,7 @@ __all__ = [
     "ActionStructure",
     "Actors",
     "AgentId",
+    "AroundBackend",
     "DiscretizeActions",
     "EnvContext",
     "EnvSpaces",
@@ -36,6 +38,7 @@ __all__ = [
     "ObserveState",
     "PreviousStep",
     "Processor",
+    "RunsEnvs",
     "TimeFeature",
     "check_env",
     "flat_actions",

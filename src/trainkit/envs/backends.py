@@ -405,7 +405,7 @@ class HasEnvironments:
         return backend
 
 
-class AroundBackend:
+class AroundBackend(Backend):
     """Base class of backends that stand around another: what they do not override is the other one's.
 
     Attributes:
@@ -416,11 +416,15 @@ class AroundBackend:
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
-        self.n, self.spent = inner.n, inner.spent
+        self.n = inner.n
         self.agents, self.agent_views = inner.agents, inner.agent_views
         self.takes_options, self.seeds_episodes = inner.takes_options, inner.seeds_episodes
         self.may_lose_episodes = inner.may_lose_episodes
         self.observation_space, self.action_space = inner.observation_space, inner.action_space
+
+    @property
+    def spent(self) -> Spent:
+        return self.inner.spent
 
     @property
     def in_flight(self) -> Ids:

@@ -16,8 +16,8 @@ from typing import Any
 from trainkit.core.extensions import attach, table
 from trainkit.core.names import OTHER_LIBRARIES, did_you_mean
 from trainkit.presets.all_presets import PRESETS, settings
-from trainkit.presets.base import Preset, PresetConfig, Settings
-from trainkit.presets.off_policy import OffpolicySettings, SACPreset, SACSettings, sac
+from trainkit.presets.base import Preset, PresetConfig, Settings, table_of
+from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings, SACPreset, SACSettings, sac
 from trainkit.presets.policy_gradient import (
     CentralizedCriticPreset,
     OnpolicyPreset,
@@ -48,6 +48,7 @@ from trainkit.presets.q_learning import (
 
 __all__ = [
     "CentralizedCriticPreset",
+    "OffpolicyPreset",
     "OffpolicySettings",
     "OnpolicyPreset",
     "OnpolicySettings",
@@ -79,6 +80,7 @@ __all__ = [
     "reinforce",
     "sac",
     "settings",
+    "table_of",
 ]
 
 __dir__, _of_extension = attach(__name__, __all__, table("PRESETS"))

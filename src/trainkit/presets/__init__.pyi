@@ -15,8 +15,8 @@ from trainkit.extensions.offline.presets import (
     cql,
 )
 from trainkit.presets.all_presets import PRESETS, settings
-from trainkit.presets.base import Preset, PresetConfig, Settings
-from trainkit.presets.off_policy import OffpolicySettings, SACPreset, SACSettings, sac
+from trainkit.presets.base import Preset, PresetConfig, Settings, table_of
+from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings, SACPreset, SACSettings, sac
 from trainkit.presets.policy_gradient import (
     CentralizedCriticPreset,
     OnpolicyPreset,
@@ -55,6 +55,7 @@ __all__ = [
     "CentralizedCriticPreset",
     "OfflinePreset",
     "OfflineSettings",
+    "OffpolicyPreset",
     "OffpolicySettings",
     "OnpolicyPreset",
     "OnpolicySettings",
@@ -89,4 +90,5 @@ __all__ = [
     "reinforce",
     "sac",
     "settings",
+    "table_of",
 ]

@@ -318,11 +318,14 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """Raise `ConfigError` for unknown options, and for values that do not match their annotation."""
         check_options(repr(self), options, self.option_types)
 
-    def _domain_of(self, spaces: EnvSpaces) -> str:
-        """Return the domain of an environment's spaces; a Dict of images and other values is no Atari game."""
+    def domain_of(self, spaces: EnvSpaces) -> str:
+        """Return the domain of an environment's spaces: one that has a table, else the first that has one.
+
+        A Dict of images and other values is no Atari game.
+        """
         preprocess = Preprocess(spaces.observation_space)
         domain = "atari" if preprocess.sees_images_only else "grid" if preprocess.sees_grids else "classic"
-        return domain if domain in self.domains else "classic"
+        return domain if domain in self.domains else self.domains[0]
 
     def _no_effect(self, name: str, settings: SettingsT) -> str | None:
         """Return why a setting has no effect in combination with the others, None if it has one."""
@@ -469,11 +472,11 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         given: dict[str, Any] = dict(options)
         return PresetConfig(preset=self, env=env, seed=given.pop("seed", None), options=given)
 
-    def _policy(self, envs: Envs, settings: EnvSettingsT) -> Any:
+    def make_policy(self, envs: Envs, settings: EnvSettingsT) -> Any:
         """Make the policy."""
         raise NotImplementedError
 
-    def _trainer(self, policy: Any, envs: Envs, settings: EnvSettingsT, common: Mapping[str, Any]) -> TrainerT:
+    def make_trainer(self, policy: Any, envs: Envs, settings: EnvSettingsT, common: Mapping[str, Any]) -> TrainerT:
         """Make the trainer, with a collector and a buffer for its environments."""
         raise NotImplementedError
 
@@ -513,7 +516,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
     def _table_by_spaces(self, envs: EnvSpaces) -> EnvSettingsT:
         """Return the general table for spaces; the environments themselves were made by the first domain's."""
         first = by_name(self.table())
-        return with_changes(self.table(self._domain_of(envs)), {name: first[name] for name in _OF_ENVS})
+        return with_changes(self.table(self.domain_of(envs)), {name: first[name] for name in _OF_ENVS})
 
     def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
         """Return the settings that a call with this environment and these options starts from."""
@@ -546,7 +549,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         table = tuned
         if table is None:
             table = self._table_by_spaces(envs) if domain is None else self.table(domain)
-        domain = self._domain_of(envs) if domain is None else domain
+        domain = self.domain_of(envs) if domain is None else domain
         settings = with_changes(table, options)
         config = self._plain_config(domain, settings)
         n_steps = self._schedule_steps(settings, settings["step_per_epoch"])
@@ -555,7 +558,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         settings = self._over_the_run(settings, table, n_steps, options)
         self._check_effects(options, settings)
         self._check_effects_in(envs, options, table)
-        policy = self._policy(envs, settings)
+        policy = self.make_policy(envs, settings)
         policy.on_nan = settings["on_nan"]
         common = self._trainer_options(options, settings)
         if settings["self_play"]:
@@ -564,7 +567,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             again = self._same_again(env) if settings["test_env"] is None else settings["test_env"]
             common["episode_per_test"] = settings["episode_per_test"]
             common["test_collector"] = Collector(policy, self._make_envs(again, "n_test_envs", making, options))
-        trainer = self._trainer(policy, envs, settings, common)
+        trainer = self.make_trainer(policy, envs, settings, common)
         trainer.config = config
         if changed:
             trainer.note(f"{self}: the general table, as env_options changes {changed} of the zoo's {env}")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar, Unpack
 from trainkit.buffer import buffer_from_config
 from trainkit.core.errors import ConfigError
 from trainkit.core.extensions import exported
-from trainkit.core.protocols import EnvSpaces, OffpolicyTrainee
+from trainkit.core.protocols import OffpolicyTrainee
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.envs import Envs
 from trainkit.policy import Noise, SACPolicy
@@ -96,7 +96,7 @@ class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[TraineeT
             return settings["step_per_epoch"]
         return settings["n_envs"] if settings["step_per_collect"] is None else settings["step_per_collect"]
 
-    def _trainer(
+    def make_trainer(
         self, policy: TraineeT, envs: Envs, settings: OffpolicySettingsT, common: Mapping[str, Any]
     ) -> OffpolicyTrainer[TraineeT]:
         default: dict[str, Any] = {"type": "ReplayBuffer", "capacity": settings["capacity"]}
@@ -178,10 +178,7 @@ class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
         "target_entropy": ("temperature", ("auto",)),
     }
 
-    def _domain_of(self, spaces: EnvSpaces) -> str:
-        return "continuous"
-
-    def _policy(self, envs: Envs, settings: SACSettings) -> SACPolicy:
+    def make_policy(self, envs: Envs, settings: SACSettings) -> SACPolicy:
         return SACPolicy.for_envs(
             envs,
             hidden=settings["hidden"],

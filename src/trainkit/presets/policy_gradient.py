@@ -170,9 +170,9 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
         super().__init__(name, summary, settings, tables, parts=parts, **domains)
         self._learner = learner
 
-    def _domain_of(self, spaces: EnvSpaces) -> str:
+    def domain_of(self, spaces: EnvSpaces) -> str:
         has_box = isinstance(spaces.action_space, (gym_spaces.Box, StructuredHybrid))
-        return "continuous" if has_box else super()._domain_of(spaces)
+        return "continuous" if has_box else super().domain_of(spaces)
 
     def _no_effect(self, name: str, settings: OnpolicySettings) -> str | None:
         is_others = name in _OF_LEARNER[PPOPolicy] and name not in _OF_LEARNER[self._learner]
@@ -180,7 +180,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             return f"{self._learner.__name__} has no such option"
         return super()._no_effect(name, settings)
 
-    def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
+    def make_policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
         return self._learner.for_envs(
             envs,
             hidden=settings["hidden"],
@@ -203,7 +203,7 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettings, OnpolicyTrainer[OnpolicyPoli
             **{name: by_name(settings)[name] for name in _OF_LEARNER[self._learner]},
         )
 
-    def _trainer(
+    def make_trainer(
         self, policy: OnpolicyPolicy, envs: Envs, settings: OnpolicySettings, common: Mapping[str, Any]
     ) -> OnpolicyTrainer[OnpolicyPolicy]:
         return OnpolicyTrainer(
@@ -320,8 +320,8 @@ class CentralizedCriticPreset(OnpolicyPreset[P]):
         seen = settings | OnpolicySettings(env_options={**settings["env_options"], "wrappers": wrappers})
         return super()._make_envs(env, count, seen, options)
 
-    def _policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
-        return super()._policy(envs, settings if envs.agents else settings | OnpolicySettings(critic_only=()))
+    def make_policy(self, envs: Envs, settings: OnpolicySettings) -> OnpolicyPolicy:
+        return super().make_policy(envs, settings if envs.agents else settings | OnpolicySettings(critic_only=()))
 
 
 def _with_state(env: Any) -> Any:

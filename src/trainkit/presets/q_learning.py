@@ -154,7 +154,7 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
         | {"sigma0": ("noisy", (True,)), "entropy_temperature": ("munchausen", (True,))}
     )
 
-    def _policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
+    def make_policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
         return DQNPolicy.for_envs(
             envs,
             hidden=settings["hidden"],

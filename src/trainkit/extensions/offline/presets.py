@@ -190,11 +190,11 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         """Return the settings that a call with this buffer, this environment and these options starts from."""
         source = buffer if env is None else env
         if _has_only_spaces(source):
-            return self.settings(self._domain_of(source))
+            return self.settings(self.domain_of(source))
         with borrowed_envs(source, 1, **with_changes(self.table(), options)["env_options"]) as envs:
-            return self.settings(self._domain_of(envs))
+            return self.settings(self.domain_of(envs))
 
-    def _policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> Policy:
+    def make_policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> Policy:
         """Make the policy."""
         raise NotImplementedError
 
@@ -206,7 +206,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             if envs is not env and not isinstance(env, VectorEnv):  # made above, for their spaces
                 envs.close()
             envs = None
-        domain = self._domain_of(spaces)
+        domain = self.domain_of(spaces)
         table = self.table(domain)
         settings = with_changes(table, options)
         config = self._plain_config(domain, settings)
@@ -215,7 +215,7 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         )
         self._check_effects(options, settings)
         self._check_effects_in(spaces, options, table)
-        policy = self._policy(spaces, settings)
+        policy = self.make_policy(spaces, settings)
         policy.on_nan = settings["on_nan"]
         common = self._trainer_options(options, settings)
         if envs is not None:
@@ -261,7 +261,7 @@ class BCPreset(OfflinePreset[P, BCSettings]):
     kind = BCSettings
     of_box = frozenset(("action_scaling",))
 
-    def _policy(self, spaces: EnvSpaces, settings: BCSettings) -> BCPolicy:
+    def make_policy(self, spaces: EnvSpaces, settings: BCSettings) -> BCPolicy:
         return BCPolicy.for_envs(
             spaces,
             hidden=settings["hidden"],
@@ -283,7 +283,7 @@ class CQLPreset(OfflinePreset[P, CQLSettings]):
     kind = CQLSettings
     needs = ACTION_VALUE_NEEDS
 
-    def _policy(self, spaces: EnvSpaces, settings: CQLSettings) -> DQNPolicy:
+    def make_policy(self, spaces: EnvSpaces, settings: CQLSettings) -> DQNPolicy:
         penalty = ConservativePenalty(settings["penalty_weight"])
         return DQNPolicy.for_envs(spaces, double=settings["double"], penalty=penalty, **_q_arguments(self, settings))
 
@@ -299,7 +299,7 @@ class BCQPreset(OfflinePreset[P, BCQSettings]):
             return "discrete BCQ has no memory, as its imitation network would need one of its own: use presets.cql"
         return super()._no_effect(name, settings)
 
-    def _policy(self, spaces: EnvSpaces, settings: BCQSettings) -> DiscreteBCQPolicy:
+    def make_policy(self, spaces: EnvSpaces, settings: BCQSettings) -> DiscreteBCQPolicy:
         return DiscreteBCQPolicy.for_envs(
             spaces,
             threshold=settings["threshold"],
