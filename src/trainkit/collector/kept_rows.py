@@ -12,7 +12,7 @@ from trainkit.core.data import ActOutput, Transition
 class OpenRows:
     """The last action of each of N environments, with its extra columns, until its row is complete.
 
-    A row stays open while its environment has not answered (`wait_num`), and in a game of turns until its agent is
+    A row stays open while its environment has not answered (`wait_num`), and in a group that takes turns until it is
     observed again.
     """
 

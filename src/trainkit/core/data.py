@@ -33,7 +33,7 @@ Q_VALUES = "q_values"
 # The column with each action as an on-policy learner drew it, in policy units, before it is mapped to a Box.
 POLICY_ACTION = "policy_action"
 
-MOMENT = "moment"  # in a batch of all agents of games: equal for the rows of one game that one step stored
+MOMENT = "moment"  # in a batch of whole groups of rows: equal for the rows of a group that one step stored
 
 
 class Transition(NamedTuple):
@@ -348,7 +348,7 @@ class RecordedEpisode:
     terminated: bool
     truncated: bool
     extras: Mapping[str, NDArray[Any]]  # {name: [T, ...]}
-    agent: int = 0  # its index, where several agents share games
+    agent: int = 0  # the index of its row in a group
 
     def __repr__(self) -> str:
         return shapes_of(self)
@@ -535,7 +535,7 @@ class ArraySpec:
 
     Attributes:
         zero_filled: of a column that a policy stores: whether zeros stand for what it would have stored, where actions
-            are random, and behind its vectors where another policy of the same games has wider ones.
+            are random, and behind its vectors where another policy of the same environments has wider ones.
     """
 
     shape: tuple[int, ...]

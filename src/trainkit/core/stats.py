@@ -146,10 +146,10 @@ def per_second(count: int, seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayerStats:
-    """What one agent, or one policy, of games did in a collect."""
+    """What one row of groups of rows, an agent of games, or one policy of several did in a collect."""
 
     n_step: int = 0  # in which it acted
-    returns: Summary = NO_VALUES  # in the games that finished, of those that it took part in
+    returns: Summary = NO_VALUES  # in the episodes that finished, of those that it took part in
 
     @property
     def mean(self) -> float | None:
@@ -200,7 +200,7 @@ class CollectStats:
     render_ms: float | None = None
     episode_returns: tuple[float, ...] = ()  # of every episode finished, in order; these two are not logged
     episode_lengths: tuple[int, ...] = ()
-    agents: Mapping[str, PlayerStats] = field(default_factory=dict)  # by name, where several share a game
+    agents: Mapping[str, PlayerStats] = field(default_factory=dict)  # by the name of the row of a group
     policies: Mapping[str, PlayerStats] = field(default_factory=dict)  # by name, where several play
     processors: Mapping[str, Summary] = field(default_factory=dict)  # {name: what they logged}
     # Of greedy evaluations, and of one alone:

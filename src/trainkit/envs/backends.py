@@ -1,8 +1,8 @@
 """The backend protocol: how N environments are driven, and the rows they exchange with `Envs`.
 
 Every row a backend returns is a real step with its true successor, whatever the environments' autoreset mode. A row may
-be of an earlier action: an environment in a process may answer later, and an agent that takes turns with others is
-observed again only when it is to act again. Until then the row is open, and the agent awaits no action.
+be of an earlier action: an environment in a process may answer later, and a row that takes turns with others of its
+group is observed again only when it is to act again. Until then it is open, and awaits no action.
 """
 
 import pickle
@@ -26,7 +26,7 @@ Options = dict[str, Any] | None  # of a reset
 Fingerprint = dict[str, str]  # digest of each attribute of an environment, by its name
 Work = Callable[[], object] | None  # called while environments step; it raises nothing
 Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
-Take = Callable[[int, int], Any]  # (row, index) -> what an environment or game returned; raises Failure
+Take = Callable[[int, int], Any]  # (row, index) -> what an environment returned; raises Failure
 
 
 # What calling an environment may raise: one that wants to exit has failed, too.
@@ -123,7 +123,7 @@ class Begun(NamedTuple):
     env_ids: Ids  # [K], where they did
     obs: Obs  # [K, ...]
     infos: Infos  # of K rows
-    failures: Failures = _NONE  # where they could not; of a game, by its first row
+    failures: Failures = _NONE  # where they could not; of a group, by its first row
 
     def without(self, env_ids: Ids) -> "Begun":
         """Return all rows but those of these environments."""
@@ -135,7 +135,7 @@ class Begun(NamedTuple):
 class Lost(NamedTuple):
     """Episodes that cannot go on: an environment failed, and is replaced before its next episode begins."""
 
-    errors: Mapping[int, EnvError]  # by row, of a game by all of its rows: the failure
+    errors: Mapping[int, EnvError]  # by row, of a group by all of its rows: the failure
     are_dropped: bool = True  # whether the rows of these episodes are dropped, else cut
 
 
@@ -150,11 +150,11 @@ class RawStep(NamedTuple):
     reward: NDArray[np.float64]  # [K]
     terminated: NDArray[np.bool_]  # [K]
     truncated: NDArray[np.bool_]  # [K]
-    over: NDArray[np.bool_]  # [K], whose game ended; of a single agent, its episode
+    over: NDArray[np.bool_]  # [K], whose episode ended; of a group, for all of its rows
     infos: Infos  # of K rows
     begun: Begun | None  # episodes that began within the step
-    failures: Failures = _NONE  # of those that failed; of a game, by its first row
-    late_rewards: Mapping[int, float] = _NO_REWARDS  # of agents that did not act, by row
+    failures: Failures = _NONE  # of those that failed; of a group, by its first row
+    late_rewards: Mapping[int, float] = _NO_REWARDS  # of rows that did not act
 
     def without(self, env_ids: Ids) -> "RawStep":
         """Return all rows but those of these environments."""
@@ -172,9 +172,9 @@ class RawStep(NamedTuple):
 
 
 class Runner(Protocol):
-    """Run single environments or games one by one: see `sync` for this process, `process` for one each.
+    """Run single environments one by one: see `sync` for this process, `process` for one each.
 
-    An environment or game is named by its index. What it raises is a `Failure`, by `take` or by the method itself.
+    An environment is named by its index. What it raises is a `Failure`, by `take` or by the method itself.
     """
 
     @property
@@ -221,11 +221,11 @@ class RunsEnvs(Protocol):
     """What runs environments elsewhere than `sync` and `process` do, for `make_envs(backend=)`."""
 
     def check(self, checks: Checks, n_envs: int) -> None:
-        """Note what cannot work with this number of environments or games."""
+        """Note what cannot work with this number of environments."""
         ...
 
     def run(self, factories: Sequence[Callable[[], Any]], timeout_s: float | None) -> Runner:
-        """Make an environment or game by each factory; `timeout_s` is the time for a step or reset, None: no limit."""
+        """Make an environment by each factory; `timeout_s` is the time for a step or reset, None: no limit."""
         ...
 
     def behavior(self, policy: ActingPolicy, collect: OngoingCollect) -> BehaviorPolicy | None:
@@ -343,7 +343,7 @@ class Backend(Protocol):
 
     @property
     def runner(self) -> Runner | None:
-        """What runs the single environments, or games; None of a vector environment."""
+        """What runs the single environments; None of a vector environment."""
         ...
 
     @property
@@ -369,7 +369,7 @@ class HasEnvironments:
     no_action_remedy = "Leave one action legal, or return terminated=True with that observation"
     may_lose_episodes = False
     lost = NOTHING_LOST
-    runner: Any = None  # of single environments or games
+    runner: Any = None  # of single environments
 
     @cached_property
     def spent(self) -> Spent:

@@ -77,14 +77,14 @@ def make_envs(
             or what runs them otherwise, such as `envs.Actors(4)`.
         stack: frames per observation, on a new first axis; the buffer stores single frames.
         mask_key: info with the legal actions; not needed if the observation has a leaf "action_mask".
-        lives_key: info with the number of lives; losing one terminates the learner's episode, not the game.
+        lives_key: info with the number of lives; losing one terminates the learner's episode, not the environment's.
         wrappers: applied to each environment, the first innermost.
         processors: applied to all observations and actions, the first nearest to the environments.
         max_episode_steps: steps after which an episode is truncated.
         soft_horizon: steps after which an episode counts as finished in statistics alone: no flag and no reset.
         env_kwargs: arguments of the constructor or factory.
-        observation_space: replaces the declared one of an environment or agent: the same shapes, other bounds or dtype.
-        action_space: replaces the declared one of an environment or agent: a part of it.
+        observation_space: replaces the declared one of a row: the same shapes, other bounds or dtype.
+        action_space: replaces the declared one of a row: a part of it.
         validate_env: called with each environment after its wrappers; it raises or returns False to reject it.
         in_evaluation: passed to factories in their `EnvContext`.
         on_error: "raise" ends the run when an environment fails, "restart" replaces that environment.

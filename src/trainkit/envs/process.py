@@ -1,4 +1,4 @@
-"""Running environments, or games of several agents, in a process each."""
+"""Running environments in a process each."""
 
 import contextlib
 import errno

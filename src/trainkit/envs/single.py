@@ -1,4 +1,4 @@
-"""The backend of environments of one agent, whatever runs them: a row for each."""
+"""The backend of Gymnasium's environments, whatever runs them: a row for each."""
 
 import contextlib
 from typing import Any
@@ -23,7 +23,7 @@ from trainkit.envs.validation import RowReader
 
 
 class SingleBackend(HasEnvironments):
-    """Environments of one agent, each reset explicitly and seeded for each episode.
+    """Environments of a row each, each reset explicitly and seeded for each episode.
 
     Args:
         runner: of the environments; closed if they are rejected.

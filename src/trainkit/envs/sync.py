@@ -1,4 +1,4 @@
-"""Running environments, or games of several agents, one by one in this process."""
+"""Running environments one by one in this process."""
 
 import contextlib
 import logging

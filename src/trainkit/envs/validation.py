@@ -388,7 +388,7 @@ class StepValidator:
         if self.lives_key is None:
             return frame, None
         counts = raw.infos.column(self.lives_key)
-        if any_true(raw.over):  # ale-py's SAME_STEP does not return a game's last info: no life was lost there
+        if any_true(raw.over):  # ale-py's SAME_STEP does not return an episode's last info: no life was lost there
             known = zip(counts, lives[env_ids], raw.over, strict=True)
             counts = [before if ended and count is None else count for count, before, ended in known]
         return frame, self._lives(counts, env_ids, where)

@@ -281,7 +281,7 @@ class Evaluation:
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
-        """Record the episodes, if all are greedy, and of environments with one agent."""
+        """Record the episodes, if all are greedy, and of rows that are each alone."""
         if not self.is_interrupted:
             envs, is_greedy = self.collector.envs, not self._explore and self._fn is None
             recorded = is_greedy and envs.group_size == 1

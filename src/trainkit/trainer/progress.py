@@ -131,7 +131,7 @@ def end_line(info: RunInfo, clock: int, unit: str = "step") -> str:
 def _returns(collect: CollectStats) -> str:
     """Return the mean of returns +- their standard deviation; where several policies play, of the first two by name.
 
-    The mean over all agents of a game says nothing where they play each other.
+    The mean over a group of rows says nothing where they play each other.
     """
     named = [f"{name} {_spread(own.returns, 2)}" for name, own in collect.policies.items() if not own.returns.is_empty]
     if named:
