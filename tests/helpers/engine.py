@@ -16,6 +16,11 @@ def engines(*names: str) -> list[str]:
     return [name for name in names if name in ("auto", "torch", *table("ENGINES"))]
 
 
+def precisions(*names: str) -> list[str]:
+    """Return those of these precisions that are there."""
+    return [name for name in names if name in ("float32", *table("PRECISIONS"))]
+
+
 AUTO = engines("numpy", "torch")[0]  # what "auto" is on the CPU
 COMPILES = "isolate_recompiles" in inspect.signature(torch.compile).parameters
 needs_compile = pytest.mark.skipif(

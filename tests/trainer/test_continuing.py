@@ -1,6 +1,5 @@
 """Continuing a run after its end, and starting it again."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -96,20 +95,6 @@ def test_a_continued_run_resumes_with_the_same_bits(tmp_path: Any) -> None:
     assert list(resumed) == []  # the limit is the new run's own
     resumed.run(epochs=1)
     assert everything(resumed) == everything(whole)
-
-
-def test_a_learning_rate_that_has_ended_at_0_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    trainer = make_run("ppo", max_epoch=1)
-    trainer.run()
-    assert caplog.text == ""
-    ended = tk.presets.ppo("CartPole-v1", seed=1, max_epoch=1, step_per_epoch=256, step_per_collect=128, n_envs=2,
-                           evaluation=None, verbose=False, hidden=(8,))  # fmt: skip
-    ended.run()
-    with caplog.at_level(logging.WARNING):
-        weights = ended.policy.get_weights()
-        ended.run(epochs=1)
-    assert all((weights[name] == own).all() for name, own in ended.policy.get_weights().items())
-    assert "update/lr is 0" in caplog.text
 
 
 @pytest.mark.parametrize(("step_per_epoch", "max_epoch"), [(20, 5), (90, 4)])

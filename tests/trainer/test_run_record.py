@@ -94,8 +94,7 @@ def test_parts_of_the_users_own_are_described_like_ours() -> None:
 
 def test_environments_are_described_by_the_options_of_make_envs_and_variables_only_by_their_names() -> None:
     envs = tk.make_envs(
-        "CartPole-v1", 2, backend="async", wait_num=1, stack=2, processors=[tk.envs.TimeFeature(500)],
-        environment_variables={"TOKEN": "secret"},
+        "CartPole-v1", 2, backend="async", wait_num=1, stack=2, environment_variables={"TOKEN": "secret"},
     )  # fmt: skip
     trainer = tk.OffpolicyTrainer(
         policy := tk.DQNPolicy.for_envs(envs, hidden=(4,)), tk.Collector(policy, envs, tk.ReplayBuffer(50)),
@@ -107,7 +106,6 @@ def test_environments_are_described_by_the_options_of_make_envs_and_variables_on
     assert options == {*inspect.signature(tk.make_envs).parameters} - {"spec", "n", "seed", "env_kwargs"}
     expected = {
         "env/backend": "async", "env/wait_num": 1, "env/stack": 2, "env/environment_variables": ["TOKEN"],
-        "env/processors": ["TimeFeature"], "env/processors/0/limit": 500,
     }  # fmt: skip
     assert {name: record[name] for name in expected} == expected
     assert "secret" not in str(record)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.trainer.callbacks.test_checkpointing import check_that_a_best_may_fail
 from tests.trainer.runs import RUNS, make_run
 from tests.trainer.toys import Log, Walk, everything, make_policy, make_trainer, of_watchers
 
@@ -221,3 +222,9 @@ def test_what_cannot_be_sent_is_named_at_construction() -> None:
             tk.Evaluation(**wrong)
     with pytest.raises(tk.ConfigError, match="evaluation has no collector: give it one, or give test_collector"):
         tk.OffpolicyTrainer(policy, collector, evaluation=tk.BackgroundEvaluation(), **own)
+
+
+def test_a_best_that_cannot_be_saved_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    check_that_a_best_may_fail(tk.BackgroundEvaluation(), tmp_path, monkeypatch, caplog)

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainkit as tk
 from tests.trainer import toys
+from tests.trainer.runs import make_run
 from tests.trainer.toys import Walk
 from trainkit.extensions.diagnosis import rules
 from trainkit.extensions.diagnosis.rules import DIAGNOSIS_RULES, Rule
@@ -440,3 +441,17 @@ def test_presets_add_the_rules_unless_callbacks_have_others(caplog: pytest.LogCa
         with tk.presets.a2c(Nothing, **short, callbacks=given, evaluation=None) as trainer:
             found.append([*next(trainer).stats.warnings])
     assert found == [["constant_returns"], ["always"], [], ["constant_returns"]]
+
+
+def test_a_learning_rate_that_has_ended_at_0_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = make_run("ppo", max_epoch=1)
+    trainer.run()
+    assert caplog.text == ""
+    ended = tk.presets.ppo("CartPole-v1", seed=1, max_epoch=1, step_per_epoch=256, step_per_collect=128, n_envs=2,
+                           evaluation=None, verbose=False, hidden=(8,))  # fmt: skip
+    ended.run()
+    with caplog.at_level(logging.WARNING):
+        weights = ended.policy.get_weights()
+        ended.run(epochs=1)
+    assert all((weights[name] == own).all() for name, own in ended.policy.get_weights().items())
+    assert "update/lr is 0" in caplog.text

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.engine import engines
 from trainkit.buffer import sample_sequences
 from trainkit.policy.advantages import normalized
 
@@ -49,7 +50,7 @@ def test_equal_advantages_of_shared_rows_normalize_to_zero() -> None:
         np.testing.assert_allclose(normalized(torch.full((n_rows,), 0.1), share / share.mean()), 0.0, atol=1e-3)
 
 
-@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("engine", engines("torch", "numpy"))
 def test_metrics_of_sequences_are_over_their_real_rows(engine: Any) -> None:
     """C51 whose targets lie beyond the support in one of three real rows, of sequences of eight."""
     envs = tk.make_envs(ThreeSteps, 1, seed=1)

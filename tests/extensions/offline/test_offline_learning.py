@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.engine import precisions
 from tests.helpers.learning import Spaces
 from tests.helpers.network_options import NETWORK_OPTIONS, OF_A_MEMORY
 from tests.policy.test_support import bounds
@@ -121,7 +122,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options["stop_fn"](x))),
     "device": ("cpu", lambda t: t.policy.device.type),
     "on_nan": ("skip", lambda t: t.policy.on_nan),
-    "precision": ("bf16", lambda t: t.policy.precision),
+    "precision": (precisions("float32", "bf16")[-1], lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
 }
 NEEDS = {

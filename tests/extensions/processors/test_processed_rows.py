@@ -137,3 +137,12 @@ def test_state_that_outlives_episodes_is_warned_of_behind_processors(
     env: Any, name: str, tmp_path: Any, caplog: Any
 ) -> None:
     check_that_lost_state_is_warned_of(env, name, tmp_path, caplog, processors=[PreviousStep()])
+
+
+def test_processors_are_described_in_the_record_of_a_run() -> None:
+    envs = tk.make_envs("CartPole-v1", 2, processors=[TimeFeature(500)])
+    policy = tk.DQNPolicy.for_envs(envs, hidden=(4,))
+    train = tk.Collector(policy, envs, tk.ReplayBuffer(50))
+    with tk.OffpolicyTrainer(policy, train, max_epoch=1, step_per_epoch=10, batch_size=4, verbose=False) as trainer:
+        record = trainer.describe()
+    assert (record["env/processors"], record["env/processors/0/limit"]) == (["TimeFeature"], 500)

@@ -316,16 +316,21 @@ def test_the_best_is_the_best_that_could_be_saved(tmp_path: Path, monkeypatch: p
     assert [progress(tmp_path / "best")[0] for _ in trainer] == [1, 1, 3, 3, 5]
 
 
-@pytest.mark.parametrize("background", [False, True])
-def test_a_best_that_cannot_be_saved_does_not_end_the_run(
-    background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+def check_that_a_best_may_fail(
+    evaluation: tk.Evaluation, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
+    """Fill the disk for what is best, and check that the run goes on."""
     fill_disk(monkeypatch, lambda path: path.parent.name == "best" and not trainer.is_finished)
-    evaluation = tk.BackgroundEvaluation() if background else tk.Evaluation()
-    with make_trainer(test=True, evaluation=evaluation, max_epoch=3, checkpoint=tmp_path) as trainer:
+    with make_trainer(test=True, evaluation=evaluation, max_epoch=3, checkpoint=folder) as trainer:
         trainer.run()
     assert trainer.epoch == 3
     assert re.search(r"best: .*No space left on device; a former one is whole; the run continues", caplog.text)
+
+
+def test_a_best_that_cannot_be_saved_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    check_that_a_best_may_fail(tk.Evaluation(), tmp_path, monkeypatch, caplog)
 
 
 def test_a_last_save_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
