@@ -44,7 +44,7 @@ SLOW_TO_LOAD = {
     "torch.utils.tensorboard",
 }  # imported where they are used: `import trainkit` stays quick
 
-MODULES_LOADED = 184  # at most, by the import of one trainer; lower it where it can be
+MODULES_LOADED = 169  # at most, by the import of one trainer; lower it where it can be
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
