@@ -86,7 +86,6 @@ def test_a_loss_that_is_not_finite_stops_the_step_of_every_rank(single_rank: Ran
     [
         ({"max_epoch_seconds": 1.0}, "max_epoch_seconds ends an epoch of one rank alone"),
         ({"checkpoint": tk.Checkpoint("x", unit="seconds")}, "saves ranks at different steps"),
-        ({"env_options": {"on_error": "restart"}}, "every step must give a row of each environment"),
         (
             {"episode_per_collect": 2, "step_per_collect": None},
             ".episode_per_collect has as many steps as its episodes",
