@@ -1,0 +1,20 @@
+"""Runs of actors in which options of constructors matter."""
+
+from typing import Any
+
+import trainkit as tk
+from tests.outside.constructors import Build, Run, envs, made_envs, q_learner
+
+
+def in_actors(build: Build) -> Any:
+    made = envs(backend=build(2))
+    collector = tk.Collector(q_learner(made), made, tk.ReplayBuffer(100))
+    collector.collect(n_step=60)
+    runner: Any = made.runner
+    return collector.buffer, len(runner.actors), collector.acts_here, collector.max_lag
+
+
+RUNS: dict[Any, list[Run]] = {
+    tk.envs.Actors: [in_actors],
+    tk.make_envs: [made_envs(backend=tk.envs.Actors(1))],
+}
