@@ -9,7 +9,7 @@ import pytest
 from tests.digests.comparison import NOT_THERE, differences
 from tests.digests.outcome import Digest, unordered
 from tests.digests.runs import RUNS
-from tests.helpers.numpy_passes import note_numpy_passes
+from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from trainkit import DQNPolicy
 
 pytestmark = pytest.mark.no_cover  # runs of whole trainers, whose lines other tests cover

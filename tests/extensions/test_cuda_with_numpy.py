@@ -4,8 +4,8 @@ import pytest
 
 from tests.extensions.cuda.test_cpu_copy import answer
 from tests.extensions.cuda.test_device_frames import SMALL, Source
+from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import batch_of, made
-from tests.helpers.numpy_passes import note_numpy_passes
 from trainkit.core.data import Lookup
 from trainkit.extensions.cuda.cpu_copy import CpuCopy
 from trainkit.extensions.numpy_engine import numpy_function

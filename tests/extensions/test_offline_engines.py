@@ -12,9 +12,9 @@ from tests.extensions.compile.test_compiling import traced
 from tests.extensions.cuda import test_cuda_graph, test_device_frames, test_policies_of_lower_precision
 from tests.extensions.cuda.test_cuda_graph import PUSH, by_spaces, taped
 from tests.extensions.numpy_engine import test_acting, test_agreement, test_parts
+from tests.extensions.numpy_engine.agreement import Agreement
 from tests.extensions.numpy_engine.test_agreement import ACTIONS, Draw, q_learner
 from tests.extensions.numpy_engine.test_learning import NESTED, TWO_NUMBERS, learn_alike
-from tests.helpers.agreement import Agreement
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, observations
 from tests.helpers.updates import batches
 from tests.helpers.updates import learn_alike as learn_updates_alike

@@ -8,8 +8,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, observations
-from tests.helpers.numpy_passes import note_numpy_passes
 from trainkit import (
     A2CPolicy,
     CategoricalValue,

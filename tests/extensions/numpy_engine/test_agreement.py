@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import Space, spaces
 
-from tests.helpers.agreement import Agreement
+from tests.extensions.numpy_engine.agreement import Agreement
 from tests.helpers.learning import Spaces, batch_of, observations
 from tests.helpers.rollouts import played
 from tests.helpers.user_networks import USER_POLICIES

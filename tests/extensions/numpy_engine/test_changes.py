@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrizations, parametrize
 
+from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import FOUR_NUMBERS, batch_of, linear, made, observations, parameters_of
-from tests.helpers.numpy_passes import note_numpy_passes
 from tests.helpers.rollouts import made as made_on_policy
 from tests.helpers.rollouts import played
 from tests.policy import test_sac

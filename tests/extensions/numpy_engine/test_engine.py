@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import (
     FOUR_NUMBERS,
     THREE_ACTIONS,
@@ -22,7 +23,6 @@ from tests.helpers.learning import (
     parameters_of,
     small_net,
 )
-from tests.helpers.numpy_passes import note_numpy_passes
 from trainkit import Adam, ConfigError, DQNPolicy, Policy
 from trainkit.engine.loss import Loss, TensorBatch
 from trainkit.extensions.numpy_engine import numpy_function

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.modules.module import register_module_forward_hook
 
+from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import batch_of, made
-from tests.helpers.numpy_passes import note_numpy_passes
 from trainkit.extensions.numpy_engine import numpy_function
 
 

@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import (
     FOUR_NUMBERS,
     MASKED,
@@ -23,7 +24,6 @@ from tests.helpers.learning import (
     parameters_of,
     small_net,
 )
-from tests.helpers.numpy_passes import note_numpy_passes
 from tests.helpers.rollouts import made as made_on_policy
 from tests.helpers.rollouts import played
 from trainkit import (

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 import trainkit as tk
 from tests.core.test_structured_actions import Turrets
 from tests.engine.test_optimizers import ADAMW, COSINE, SGD, Signs, updated
+from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import MASKED, Spaces, batch_of, made, observations, parameters_of
-from tests.helpers.numpy_passes import note_numpy_passes
 from tests.helpers.rollouts import played
 from tests.policy.test_auxiliary import RewardModel
 from tests.policy.test_hl_gauss import TARGETS
