@@ -82,3 +82,8 @@ def test_every_setting_of_a_memory_reaches_what_it_is_about(preset: Any, setting
     value, read = REACHES[setting]
     trainer = tiny(preset, **MEMORY_NEEDS.get(setting, {}), **{setting: value})
     assert read(trainer) == value
+
+
+def test_discrete_bcq_rejects_a_network_that_carries_a_state() -> None:
+    with pytest.raises(tk.ConfigError, match=r"DiscreteBCQPolicy\.network must carry no state.*leave recurrent out"):
+        tk.DiscreteBCQPolicy.for_envs(tk.make_envs("CartPole-v1"), hidden=(8,), device="cpu", recurrent="gru")

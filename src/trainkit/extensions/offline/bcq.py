@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from trainkit.core.assignments import fixed_options
 from trainkit.core.data import Obs
-from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import count_actions, zeros_of
@@ -115,6 +115,11 @@ class DiscreteBCQPolicy(DQNPolicy):
             checks.require(parts.pop("backup", None) is None, " has a backup of its own: leave backup and double out")
         plausible = Plausible(imitation, float(threshold))
         super().__init__(network, backup=PlausibleBackup(plausible), optimizer=optimizer, clip=clip, **parts)
+        if self.state_size:
+            raise ConfigError(
+                f"{type(self).__name__}.network must carry no state, as its imitation would need one of its own, "
+                f"got one of {self.state_size} numbers: leave recurrent out, or use DQNPolicy with ConservativePenalty"
+            )
         self.plausible = plausible
         self.logit_weight = float(logit_weight)
         default: OptimizerSpec = Adam() if optimizer is None else optimizer
