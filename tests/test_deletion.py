@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,19 +26,10 @@ PACKAGE = ROOT / "src" / "trainkit"
 THE_KERNEL = "the kernel"
 KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 
-# What does not pass its tests alone yet. This list may only shrink: what works by surprise fails.
-EXPECTED_FAILURES_ALONE: set[str] = set()
-
 
 def extensions() -> list[str]:
     """Return the names of all extensions."""
     return [path.parent.name for path in sorted((PACKAGE / "extensions").glob("*/__init__.py"))]
-
-
-def cases(names: Iterable[str], expected_failures: set[str]) -> list[Any]:
-    """Return a parameter for each name; those that are expected to fail must fail."""
-    fails = pytest.mark.xfail(strict=True, raises=AssertionError, reason="its tests still need others")
-    return [pytest.param(name, marks=[fails] if name in expected_failures else []) for name in names]
 
 
 def without(names: Iterable[str], folder: Path) -> Path:
@@ -99,7 +89,7 @@ def test_without_an_extension_the_rest_imports_trains_and_loads(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases([THE_KERNEL, *extensions()], EXPECTED_FAILURES_ALONE))
+@pytest.mark.parametrize("name", [THE_KERNEL, *extensions()])
 def test_the_kernel_and_each_extension_with_it_pass_their_tests_alone(
     name: str, side: Live, tmp_path: Path, saved: str
 ) -> None:
