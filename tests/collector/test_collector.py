@@ -300,9 +300,8 @@ def test_times_add_up_and_each_part_is_where_it_was_spent() -> None:
     assert stats.durations.min >= 0.012
 
 
-def test_rendering_is_timed_apart_from_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]  # a clock that only the parts below move on
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+def drawn_env(now: list[float]) -> type[gym.Env[Any, Any]]:
+    """Return an environment whose resets, steps and images move a clock on by 1,000, 1 and 100 s."""
 
     class Drawn(gym.Env[Any, Any]):
         observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)
@@ -320,7 +319,14 @@ def test_rendering_is_timed_apart_from_environments(monkeypatch: pytest.MonkeyPa
             now[0] += 100.0
             return np.zeros((2, 2, 3), np.uint8)
 
-    collector = Collector(Still(), make_envs(Drawn))
+    return Drawn
+
+
+def test_rendering_is_timed_apart_from_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]  # a clock that only the parts below move on
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    collector = Collector(Still(), make_envs(drawn_env(now)))
 
     def render(event: str, news: Any) -> None:
         for _ in news:

@@ -131,7 +131,7 @@ def buffer_from_config(config: Mapping[str, Any], *, default: Mapping[str, Any] 
 
     Args:
         config: the type, and arguments of its constructor by name. The type is "ReplayBuffer",
-            "PrioritizedReplayBuffer", one of an extension, such as "LockstepReplayBuffer", or a subclass of theirs (the
+            "PrioritizedReplayBuffer", one that an extension adds, or a subclass of theirs (the
             class itself, not a name of it).
         default: what `config` overrides. As in RLlib, a config of the same type, or of none, is merged into it, and one
             of another type replaces all of it.

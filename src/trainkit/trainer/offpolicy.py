@@ -405,7 +405,7 @@ def _check_collects(
     *,
     overlap: bool,
 ) -> None:
-    rule = ".overlap needs a policy that acts here in every step: leave it out, or make environments without fragments"
+    rule = ".overlap needs a policy that acts here in every step, and these environments act themselves: leave it out"
     checks.require(not overlap or collector.acts_here, rule)
     for option, count in (("step_per_collect", step_per_collect), ("episode_per_collect", episode_per_collect)):
         checks.integer(option, count, low=1, optional=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.collector.test_collector import drawn_env
 from tests.collector.test_overlap import Waits, collector_of
 from tests.core.test_structured_actions import Dials, Turrets
 from tests.envs.test_rebuild import Counter
@@ -22,22 +23,6 @@ def test_processing_and_rendering_are_timed_apart_from_environments(monkeypatch:
     now = [0.0]  # a clock that only the parts below move on
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
 
-    class Drawn(gym.Env[Any, Any]):
-        observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)
-        render_mode = "rgb_array"
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            now[0] += 1000.0
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action: Any) -> Any:
-            now[0] += 1.0
-            return np.zeros(1, np.float32), 0.0, False, False, {}
-
-        def render(self) -> Any:
-            now[0] += 100.0
-            return np.zeros((2, 2, 3), np.uint8)
-
     class Slow(Processor):
         def act(self, action: Any, env_ids: Any) -> Any:
             now[0] += 10.0
@@ -51,7 +36,7 @@ def test_processing_and_rendering_are_timed_apart_from_environments(monkeypatch:
             now[0] += 0.5
             return obs
 
-    collector = Collector(Still(), make_envs(Drawn, processors=[Slow()]))
+    collector = Collector(Still(), make_envs(drawn_env(now), processors=[Slow()]))
 
     def render(event: str, news: Any) -> None:
         for _ in news:
