@@ -1,10 +1,10 @@
-"""Stubs of the packages whose public names include those of extensions, for type checkers and editors.
+"""Stubs of the packages whose names are imported when they are first used, for type checkers and editors.
 
     python -m tests.stubs           write them
     python -m tests.stubs --check   say which differ; exit status 1 if any does
 
-A package resolves the names of extensions when they are first used, which no checker sees. Its stub imports all of its
-names from where they are defined.
+Such a package calls `attach`, with a table of its names that no checker reads. Its stub imports them, and those that
+extensions add, from where they are defined.
 """
 
 import argparse
@@ -21,11 +21,24 @@ RUFF = Path(sys.executable).with_name("ruff")
 
 
 def packages() -> list[str]:
-    """Return the packages to which extensions add names."""
-    from trainkit.core.extensions import table
+    """Return the packages that call `attach`."""
+    paths = (SRC / "trainkit").rglob("__init__.py")
+    return sorted(
+        ".".join(path.parent.relative_to(SRC).parts) for path in paths if attached(ast.parse(path.read_text()))
+    )
 
-    spaces = {path.rpartition(".")[0] for path in table("NAMES")}
-    return sorted({f"trainkit.{space}".rstrip(".") for space in spaces} | {"trainkit.presets"})
+
+def attached(tree: ast.Module) -> ast.Call | None:
+    """Return the call of `attach` in a package, None if there is none."""
+    calls = [node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    return next((call for call in calls if ast.unparse(call.func) == "attach"), None)
+
+
+def own_names(tree: ast.Module) -> dict[str, str]:
+    """Return what a package lists in its call of `attach`, {name: the module that defines it}."""
+    call = attached(tree)
+    lines = ast.literal_eval(call.args[1]) if call is not None and len(call.args) > 1 else {}
+    return {name: f"trainkit.{module}" for module, line in lines.items() for name in line.split()}
 
 
 def path_of(package: str) -> Path:
@@ -40,10 +53,7 @@ def text_of(package: str) -> str:
     module = importlib.import_module(package)
     tree = ast.parse(path_of(package).with_suffix(".py").read_text())
     public = sorted(module.__all__)
-    origin: dict[str, tuple[str, str]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom):
-            origin |= {alias.asname or alias.name: (str(node.module), alias.name) for alias in node.names}
+    origin = {name: (source, name) for name, source in own_names(tree).items()}
     prefix = package.partition(".")[2]
     for path, entry in table("NAMES").items():
         space, _, name = path.rpartition(".")
@@ -51,7 +61,7 @@ def text_of(package: str) -> str:
             origin[name] = (entry.module, entry.path.partition(":")[2])
     if package == "trainkit.presets":
         origin |= {name: (entry.module, name) for name, entry in table("PRESETS").items()}
-    origin |= {name: (package, name) for name in public if name not in origin}  # modules that are imported lazily
+    origin |= {name: (package, name) for name in public if name not in origin}  # modules
     by_module: dict[str, list[str]] = defaultdict(list)
     for name in public:
         source, own = origin[name]

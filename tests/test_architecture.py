@@ -12,6 +12,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from tests.stubs import own_names
+
 SRC = Path(__file__).parents[1] / "src"
 MODULES = {
     ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): path
@@ -44,7 +46,7 @@ SLOW_TO_LOAD = {
     "torch.utils.tensorboard",
 }  # imported where they are used: `import trainkit` stays quick
 
-MODULES_LOADED = 169  # at most, by the import of one trainer; lower it where it can be
+MODULES_LOADED = 95  # at most, by the import of one trainer; lower it where it can be
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
@@ -58,13 +60,24 @@ def package_of(module: str) -> str:
 
 
 def imported(node: ast.AST) -> list[str]:
-    """List the full module names that an import statement loads; `from package import module` names the module."""
+    """List the full module names that an import statement loads.
+
+    `from package import module` names the module, and `from package import name` the one that defines the name where
+    the package imports it when it is first used.
+    """
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         base = "." * node.level + (node.module or "")
-        return [full if (full := f"{base}.{alias.name}") in MODULES else base for alias in node.names]
+        defined_in = names_of(base) if base in MODULES else {}
+        paths = {alias.name: f"{base}.{alias.name}" for alias in node.names}
+        return [path if path in MODULES else defined_in.get(name, base) for name, path in paths.items()]
     return []
+
+
+@cache
+def names_of(package: str) -> dict[str, str]:
+    return own_names(tree_of(package))
 
 
 @cache

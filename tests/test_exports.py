@@ -126,6 +126,14 @@ def test_a_name_at_the_top_means_the_same_in_its_namespace() -> None:
             assert getattr(module, name) is getattr(trainkit, name)
 
 
+@pytest.mark.parametrize("package", stubs.packages())
+def test_no_public_name_is_that_of_a_module_beside_it(package: str) -> None:
+    """Importing that module would put it into the package, in the place of what the name stands for."""
+    module = import_module(package)
+    beside = {path.stem for path in Path(str(module.__file__)).parent.iterdir()}
+    assert {name for name in module.__all__ if not inspect.ismodule(getattr(module, name))} & beside == set()
+
+
 @pytest.mark.parametrize("path", PUBLIC)
 def test_a_public_name_has_a_docstring_of_its_own(path: str) -> None:
     *namespace, name = path.split(".")

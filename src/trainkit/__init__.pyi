@@ -20,12 +20,19 @@ from trainkit import (
     trainer,
     zoo,
 )
-from trainkit.buffer import Horizon, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, Transition, TransitionBatch
-from trainkit.callbacks import Callback, Checkpoint, on
-from trainkit.collector import Collector
-from trainkit.engine import Adam, Clip, TorchOptimizer
-from trainkit.envs import Envs, check_env, make_envs
-from trainkit.errors import ConfigError, SpaceMismatchError, TrainkitError
+from trainkit.buffer.prioritized import PrioritizedReplayBuffer
+from trainkit.buffer.replay import ReplayBuffer
+from trainkit.buffer.rollout import RolloutBuffer
+from trainkit.collector.collector import Collector
+from trainkit.core.data import Horizon, Transition, TransitionBatch
+from trainkit.core.errors import ConfigError, SpaceMismatchError, TrainkitError
+from trainkit.core.schedules import Linear
+from trainkit.core.stats import CollectStats, scalars
+from trainkit.engine.gradient_step import Clip
+from trainkit.engine.optimizers import Adam, TorchOptimizer
+from trainkit.envs.env_checker import check_env
+from trainkit.envs.envs import Envs
+from trainkit.envs.make import make_envs
 from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.export.export import export
 from trainkit.extensions.games.multi_agent_buffer import MultiAgentBuffer
@@ -37,45 +44,26 @@ from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
 from trainkit.extensions.offline.loading import load_dataset
 from trainkit.extensions.offline.mixed import MixedBuffer
 from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
-from trainkit.loggers import JsonlLogger
-from trainkit.policy import (
-    A2CPolicy,
-    CategoricalValue,
-    ColoredNoise,
-    ConservativePenalty,
-    DoubleBackup,
-    DQNPolicy,
-    EpsilonGreedy,
-    ExpectedValue,
-    EZGreedy,
-    Greedy,
-    HLGaussValue,
-    ImplicitQuantileValue,
-    MaxBackup,
-    MunchausenBackup,
-    Policy,
-    PPOPolicy,
-    QuantileValue,
-    RandomPolicy,
-    ReinforcePolicy,
-    SACPolicy,
-    SoftQ,
-    Target,
-    VDNBackup,
-    load_policy,
-)
-from trainkit.schedules import Linear
-from trainkit.trainer import (
-    CollectStats,
-    Evaluation,
-    OfflineTrainer,
-    OffpolicyTrainer,
-    OnpolicyTrainer,
-    Trainer,
-    compare,
-    evaluate,
-    scalars,
-)
+from trainkit.loggers.logger import JsonlLogger
+from trainkit.policy.backups import ConservativePenalty, DoubleBackup, MaxBackup, MunchausenBackup, VDNBackup
+from trainkit.policy.base import Policy
+from trainkit.policy.baselines import RandomPolicy
+from trainkit.policy.dqn import DQNPolicy
+from trainkit.policy.exploration import EpsilonGreedy, EZGreedy, Greedy, SoftQ
+from trainkit.policy.noise import ColoredNoise
+from trainkit.policy.persistence import load_policy
+from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
+from trainkit.policy.sac import SACPolicy
+from trainkit.policy.target import Target
+from trainkit.policy.values import CategoricalValue, ExpectedValue, HLGaussValue, ImplicitQuantileValue, QuantileValue
+from trainkit.trainer.base import Trainer
+from trainkit.trainer.callbacks.base import Callback, on
+from trainkit.trainer.callbacks.checkpointing import Checkpoint
+from trainkit.trainer.evaluation import Evaluation, evaluate
+from trainkit.trainer.offline import OfflineTrainer
+from trainkit.trainer.offpolicy import OffpolicyTrainer
+from trainkit.trainer.onpolicy import OnpolicyTrainer
+from trainkit.trainer.paired_comparison import compare
 
 __version__: str
 

@@ -19,7 +19,7 @@ import pytest
 import trainkit as tk
 from tests.loggers.test_runs import make_run
 from trainkit.cli import main
-from trainkit.cli.main import build_parser
+from trainkit.cli.commands import build_parser
 from trainkit.loggers.runs import RunFolder
 
 TINY = {
@@ -339,7 +339,7 @@ def test_presets_lists_all_or_the_settings_of_one(capsys: pytest.CaptureFixture[
     assert main(["presets", "rainbo"]) == 2
 
 
-def test_check_env_ends_with_1_where_something_would_end_training(capsys: pytest.CaptureFixture[str]) -> None:
+def test_env_checker_ends_with_1_where_something_would_end_training(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "CartPole-v1", "--steps", "50"]) == 0
     assert "CartPole-v1: 0 errors in" in capsys.readouterr().out
 
@@ -441,7 +441,7 @@ def test_every_command_has_help_with_examples_that_can_be_read(
     assert examples
     for words in (shlex.split(example.partition(" > ")[0]) for example in examples):
         with contextlib.suppress(SystemExit) if "--help" in words else contextlib.nullcontext():
-            build_parser(words).parse_args(words)
+            build_parser().parse_args(words)
 
 
 def test_the_main_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

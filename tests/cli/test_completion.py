@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainkit.cli import main
-from trainkit.cli.main import build_parser
+from trainkit.cli.commands import build_parser
 
 
 def completed(script: Path, *words: str) -> list[str]:
@@ -48,5 +48,5 @@ def test_every_shell_has_a_script_with_the_flags(shell: str, capsys: pytest.Capt
 
 def test_the_parser_for_completion_reads_what_the_command_reads() -> None:
     words = ["train", "dqn", "CartPole-v1", "--lr", "1e-3", "--seeds", "2"]
-    given, below = (build_parser(words, completes=completes).parse_args(words) for completes in (False, True))
+    given, below = (build_parser(completes=completes).parse_args(words) for completes in (False, True))
     assert vars(below).items() <= vars(given).items()

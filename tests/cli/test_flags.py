@@ -5,14 +5,14 @@ import re
 import pytest
 
 import trainkit as tk
+from trainkit.cli.commands import build_parser, main
 from trainkit.cli.flags import documented, given_settings
-from trainkit.cli.main import build_parser, main
 from trainkit.core.config import from_text, to_shell
 from trainkit.presets import PRESETS
 
 
 def settings_of(*words: str) -> dict[str, object]:
-    options = build_parser(["train", *words]).parse_args(["train", *words])
+    options = build_parser().parse_args(["train", *words])
     return {name: from_text(text) for name, text in given_settings(options).items()}
 
 
@@ -49,7 +49,7 @@ def test_a_value_may_begin_with_a_minus() -> None:
 
 def test_flags_may_stand_before_the_environment_and_belong_to_the_preset_that_is_no_ones_value() -> None:
     words = ["train", "--name", "ppo", "dqn", "--munchausen", "CartPole-v1", "--quiet"]
-    options = build_parser(words).parse_args(words)
+    options = build_parser().parse_args(words)
     assert (options.preset, options.env, options.name) == ("dqn", "CartPole-v1", "ppo")
     assert given_settings(options) == {"munchausen": "true"}
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from trainkit.cli.main import build_parser, main
+from trainkit.cli.commands import build_parser, main
 from trainkit.cli.run_config import RunConfig, read_settings
 from trainkit.core.config import from_plain, from_text
 from trainkit.loggers.runs import RunFolder

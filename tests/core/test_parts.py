@@ -125,6 +125,7 @@ def test_a_new_part_needs_its_class_and_an_export_alone(monkeypatch: pytest.Monk
     with pytest.raises(TypeError, match="is not a part that trainkit exports"):
         to_plain(Lowest(3))
     monkeypatch.setattr(trainkit, "Lowest", Lowest, raising=False)
+    monkeypatch.setattr(trainkit, "__all__", [*trainkit.__all__, "Lowest"])
     made = from_plain(to_plain(Lowest(3, share=0.25)))
 
     assert (type(made), made.count, made.share) == (Lowest, 3, 0.25)

@@ -19,19 +19,23 @@ class Interrupt(importlib.abc.MetaPathFinder):
             if self.n == self.at:
                 raise KeyboardInterrupt
 
+def use():
+    import trainkit as tk
+    tk.OffpolicyTrainer, tk.presets.dqn, tk.callbacks.OffPolicyEvaluation, tk.zoo.list
+    return tk
+
 interrupt = Interrupt()
 sys.meta_path.insert(0, interrupt)
-import trainkit
+use()
 n_modules = interrupt.n
 for position in range(1, N_POINTS + 1):
     for name in [name for name in sys.modules if name.partition(".")[0] == "trainkit"]:
         del sys.modules[name]
     interrupt.n, interrupt.at = 0, position * n_modules // (N_POINTS + 1)
     try:
-        import trainkit
+        use()
     except KeyboardInterrupt:
-        import trainkit as tk
-        tk.presets.dqn, tk.callbacks.OffPolicyEvaluation, tk.zoo.list
+        tk = use()
     else:
         raise AssertionError("was not interrupted")
     dqn = tk.presets.dqn

@@ -149,8 +149,6 @@ def test_a_hint_in_the_shell_is_in_the_shells_spelling(flag: str, capsys: pytest
     assert "--max-env-step?" not in shown
 
 
-@pytest.mark.slow
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="every command imports torch and all presets first")
 def test_help_takes_less_than_a_second_of_the_processor() -> None:
     before = os.times()
     subprocess.run([sys.executable, "-m", "trainkit", "--help"], check=True, capture_output=True)

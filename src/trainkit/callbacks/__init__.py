@@ -1,29 +1,17 @@
 """Callbacks: the base class for custom callbacks, and the ready-made ones."""
 
 from trainkit.core.extensions import attach
-from trainkit.trainer.callbacks.base import Callback, on
-from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
-from trainkit.trainer.callbacks.curriculum import Curriculum
-from trainkit.trainer.callbacks.history import History
-from trainkit.trainer.callbacks.logged_values import Histograms, LogEpisodes, LogInfo
-from trainkit.trainer.callbacks.memory import TrackMemory
-from trainkit.trainer.callbacks.stopping import StopAt
-from trainkit.trainer.callbacks.video import RecordVideo
 
-__all__ = [
-    "Callback",
-    "Checkpoint",
-    "Curriculum",
-    "Histograms",
-    "History",
-    "LogEpisodes",
-    "LogInfo",
-    "RecordVideo",
-    "SaveBest",
-    "SaveEvery",
-    "StopAt",
-    "TrackMemory",
-    "on",
-]
-
-__dir__, __getattr__ = attach(__name__, __all__)
+__dir__, __getattr__ = attach(
+    __name__,
+    {
+        "trainer.callbacks.base": "Callback on",
+        "trainer.callbacks.checkpointing": "Checkpoint SaveBest SaveEvery",
+        "trainer.callbacks.curriculum": "Curriculum",
+        "trainer.callbacks.history": "History",
+        "trainer.callbacks.logged_values": "Histograms LogEpisodes LogInfo",
+        "trainer.callbacks.memory": "TrackMemory",
+        "trainer.callbacks.stopping": "StopAt",
+        "trainer.callbacks.video": "RecordVideo",
+    },
+)

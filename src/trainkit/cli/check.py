@@ -2,7 +2,7 @@
 
 import argparse
 
-from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
+from trainkit.cli.output import Parser, format_table, print_line
 from trainkit.cli.run_config import parse_dict
 from trainkit.core.errors import ConfigError, reject_unknown
 from trainkit.envs import check_env
@@ -23,11 +23,9 @@ Small networks are fastest on one thread: OMP_NUM_THREADS=1 trainkit bench --qui
 _STEPS, _QUICK_STEPS = 20_000, 4_000
 
 
-def add_check_env(commands: "Commands[Parser]") -> None:
-    """Add the command that checks an environment."""
-    parser = add_command(
-        commands, "check-env", run_check_env, about="check an environment before training", examples=_CHECK_EXAMPLES
-    )
+def add_check_env(parser: Parser) -> None:
+    """Add the arguments of the command that checks an environment."""
+    parser.runs(run_check_env, examples=_CHECK_EXAMPLES)
     parser.add_argument("env", metavar="ENV", help="an id, module.Class (also of this folder) or a/game_v1")
     parser.add_argument("--steps", metavar="N", type=int, default=1_000, help="of an episode at most, default 1000")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
@@ -53,11 +51,9 @@ def run_check_env(options: argparse.Namespace) -> int:
     return 1 if n_errors else 0
 
 
-def add_bench(commands: "Commands[Parser]") -> None:
-    """Add the command that measures speed."""
-    parser = add_command(
-        commands, "bench", run_bench, about="measure how fast this machine trains", examples=_BENCH_EXAMPLES
-    )
+def add_bench(parser: Parser) -> None:
+    """Add the arguments of the command that measures speed."""
+    parser.runs(run_bench, examples=_BENCH_EXAMPLES)
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK_STEPS:,} steps each instead of {_STEPS:,}")
     parser.add_argument("--presets", nargs="+", default=["dqn", "rainbow", "ppo"], help="default: dqn rainbow ppo")
     parser.add_argument("--env", default="CartPole-v1", help="default CartPole-v1")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainkit import plot
-from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line, print_note
+from trainkit.cli.output import Parser, format_table, print_line, print_note
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.stats import format_number
 from trainkit.loggers.grouping import grouped, newest_of_each_seed
@@ -41,10 +41,9 @@ _FEW = 5  # seeds below which an interval is too narrow
 Scores = dict[str, dict[str, list[float]]]  # {label: {task: [seeds]}}
 
 
-def add_compare(commands: "Commands[Parser]") -> None:
-    """Add the command that compares."""
-    about = "compare runs by interquartile means with intervals"
-    parser = add_command(commands, "compare", run_compare, about=about, examples=_COMPARE_EXAMPLES)
+def add_compare(parser: Parser) -> None:
+    """Add the arguments of the command that compares."""
+    parser.runs(run_compare, examples=_COMPARE_EXAMPLES)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or folders above them")
     parser.add_argument("--tag", help=_TAG_HELP)
 
@@ -137,11 +136,9 @@ def _bounds(estimate: Interval | Difference) -> str:
     return f"[{format_number(estimate.low)}, {format_number(estimate.high)}]"
 
 
-def add_plot(commands: "Commands[Parser]") -> None:
-    """Add the command that draws."""
-    parser = add_command(
-        commands, "plot", run_plot, about="draw learning curves, seeds together", examples=_PLOT_EXAMPLES
-    )
+def add_plot(parser: Parser) -> None:
+    """Add the arguments of the command that draws."""
+    parser.runs(run_plot, examples=_PLOT_EXAMPLES)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or folders above them")
     parser.add_argument("-o", "--out", metavar="FILE", type=Path, default=Path("curves.png"), help="png, svg or pdf")
     parser.add_argument("--tag", help=_TAG_HELP)

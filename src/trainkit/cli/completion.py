@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainkit.cli.output import Commands, Parser, add_command, print_line
+from trainkit.cli.output import Parser, print_line
 from trainkit.core.extras import import_extra, install_command
 
 _EXAMPLES = f"""\
@@ -21,12 +21,9 @@ _EXAMPLES = f"""\
 Open a new shell then, and write the file again after an upgrade. It needs {install_command("completion")}"""
 
 
-def add_completion(commands: "Commands[Parser]", build: Callable[[], Parser]) -> None:
-    """Add the command; `build` makes the parser whose words are completed."""
-    about = "write the file with which bash, zsh or fish completes commands and flags"
-    parser = add_command(
-        commands, "completion", lambda options: run_completion(options, build), about=about, examples=_EXAMPLES
-    )
+def add_completion(parser: Parser, build: Callable[[], Parser]) -> None:
+    """Add the arguments of the command; `build` makes the parser whose words are completed."""
+    parser.runs(lambda options: run_completion(options, build), examples=_EXAMPLES)
     parser.add_argument("shell", choices=["bash", "zsh", "fish"])
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from trainkit.cli.output import Commands, Parser, add_command, print_line
+from trainkit.cli.output import Parser, print_line
 from trainkit.cli.run_config import parse_dict
 from trainkit.cli.saved import SavedPolicy
 from trainkit.core.errors import Checks, ConfigError
@@ -27,11 +27,9 @@ Preprocessing and action mask are inside; the file is checked against torch befo
 {install_command("onnx")}"""
 
 
-def add_eval(commands: "Commands[Parser]") -> None:
-    """Add the command that evaluates."""
-    parser = add_command(
-        commands, "eval", run_eval, about="play episodes with what a run learned", examples=_EVAL_EXAMPLES
-    )
+def add_eval(parser: Parser) -> None:
+    """Add the arguments of the command that evaluates."""
+    parser.runs(run_eval, examples=_EVAL_EXAMPLES)
     _add_policy(parser)
     parser.add_argument("--episodes", metavar="N", type=int, default=20, help="default 20")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes, default 0")
@@ -49,11 +47,9 @@ def add_eval(commands: "Commands[Parser]") -> None:
     look.add_argument("--video", metavar="PATH", type=Path, help="FILE.mp4 of all episodes, or a folder")
 
 
-def add_export(commands: "Commands[Parser]") -> None:
-    """Add the command that exports."""
-    parser = add_command(
-        commands, "export", run_export, about="write a run's policy as ONNX", examples=_EXPORT_EXAMPLES
-    )
+def add_export(parser: Parser) -> None:
+    """Add the arguments of the command that exports."""
+    parser.runs(run_export, examples=_EXPORT_EXAMPLES)
     _add_policy(parser)
     parser.add_argument(
         "-o", "--out", metavar="FILE", type=Path, help="default: RUN/policy.onnx; a .pt2 is for torch.export"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
+from trainkit.cli.output import Parser, format_table, print_line
 from trainkit.core.checkpoint import find_checkpoints, folder_of_checkpoints, inspect_checkpoint
 from trainkit.core.errors import CheckpointError
 from trainkit.loggers.runs import CONFIG, NUMBERS, RunFolder, find_runs
@@ -19,10 +19,9 @@ _SHOWN = ("train/recent_returns/mean", "update/loss", "time/steps_per_second")
 _LARGEST = 2**63  # a count in a file is at most this
 
 
-def add_inspect(commands: "Commands[Parser]") -> None:
-    """Add the command."""
-    about = "show what the folder of a run or a checkpoint holds"
-    parser = add_command(commands, "inspect", run, about=about, examples=_EXAMPLES)
+def add_inspect(parser: Parser) -> None:
+    """Add the arguments of the command."""
+    parser.runs(run, examples=_EXAMPLES)
     parser.add_argument(
         "run_folder", metavar="RUN", type=Path, help="a run, a folder above several, a checkpoint or a saved policy"
     )

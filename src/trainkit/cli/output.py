@@ -51,9 +51,25 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._negative_number_matcher = re.compile(r"-\.?\d")  # argparse's own takes -1e1 for a flag
+        self._to_add: list[Callable[[Sequence[str]], None]] = []
+
+    def before_parsing(self, add: Callable[[Sequence[str]], None]) -> None:
+        """Call `add` with the words before they are parsed: it adds the arguments that depend on them, or are slow."""
+        self._to_add.append(add)
+
+    def add_all(self, words: Sequence[str] = ()) -> None:
+        """Add what is to be added before parsing."""
+        while self._to_add:
+            self._to_add.pop(0)(words)
+
+    def runs(self, run: Callable[[argparse.Namespace], int], *, examples: str) -> None:
+        """Set the function that the command runs, and the examples at the end of its help."""
+        self.set_defaults(run=run)
+        self.epilog = f"examples:\n{examples}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = [*(sys.argv[1:] if args is None else args)]
+        self.add_all(words)
         options, rest = super().parse_known_args([_spelled(word) for word in words], namespace)
         for action in self._get_positional_actions():  # Python before 3.12.7 ends them at the first flag
             if rest and not rest[0].startswith("-") and getattr(options, action.dest, "") is None:
@@ -90,16 +106,11 @@ def as_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def add_command(
-    commands: "Commands[Parser]", name: str, run: Callable[[argparse.Namespace], int], *, about: str, examples: str
-) -> Parser:
-    """Add a command that runs `run`; its help shows `about` and the examples."""
-    parser = commands.add_parser(
+def add_command(commands: "Commands[Parser]", name: str, about: str) -> Parser:
+    """Add a command, whose help begins with what it is about."""
+    return commands.add_parser(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}.",
-        epilog=f"examples:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
-    return parser

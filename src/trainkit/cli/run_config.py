@@ -17,11 +17,11 @@ from typing import Any
 
 from trainkit.cli.output import print_note
 from trainkit.core import files
-from trainkit.core.checkpoint import versions
 from trainkit.core.config import from_plain, from_text, short, texts_from_toml
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import mismatch
+from trainkit.core.versions import versions
 from trainkit.envs.factories import is_registered
 from trainkit.loggers.runs import CONFIG, RunFolder, check_config
 from trainkit.presets import PRESETS

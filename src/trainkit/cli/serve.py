@@ -25,7 +25,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from trainkit.cli.output import Commands, Parser, add_command, print_line
+from trainkit.cli.output import Parser, print_line
 from trainkit.cli.saved import SavedPolicy
 from trainkit.core import tree
 from trainkit.core.errors import Checks, ConfigError, TrainkitError
@@ -312,10 +312,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-def add_serve(commands: "Commands[Parser]") -> None:
-    """Add the command that serves."""
-    about = "answer observations with a policy's actions, over HTTP"
-    parser = add_command(commands, "serve", run_serve, about=about, examples=_EXAMPLES)
+def add_serve(parser: Parser) -> None:
+    """Add the arguments of the command that serves."""
+    parser.runs(run_serve, examples=_EXAMPLES)
     parser.add_argument("policy", metavar="RUN", type=Path, help="a run, or the folder of a checkpoint or a policy")
     parser.add_argument("--best", action="store_true", help="the policy of a run whose evaluation was best")
     parser.add_argument("--port", metavar="N", type=int, default=8000, help="default 8000; 0 for any free one")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from trainkit.cli.flags import SCHEDULES, add_settings, given_settings, preset_name, preset_of
-from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
+from trainkit.cli.output import Parser, format_table, print_line
 from trainkit.cli.run_config import RunConfig, read_config, read_settings
 from trainkit.core.config import to_shell
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
@@ -28,7 +28,6 @@ from trainkit.trainer.progress import end_line
 
 Report = Callable[[int, int], object]  # (epoch, max_epoch)
 
-_ABOUT = "train a preset in an environment, log and save"
 _TRAIN_EXAMPLES = """\
   trainkit train rainbow CartPole-v1
   trainkit train dqn CartPole-v1 --lr 5e-4 --hidden 64,64 --no-double --seeds 5
@@ -48,24 +47,27 @@ _PRESETS_EXAMPLES = """\
   trainkit presets rainbow          every setting and its default, per kind of environment"""
 
 
-def add_train(commands: "Commands[Parser]", arguments: Sequence[str] = ()) -> None:
-    """Add the command that trains, with a flag for each setting of the preset that the arguments name."""
-    parser = add_command(commands, "train", run_train, about=_ABOUT, examples=_TRAIN_EXAMPLES)
+def add_train(parser: Parser) -> None:
+    """Add the arguments of the command that trains, with a flag for each setting of the preset that is named."""
+    parser.runs(run_train, examples=_TRAIN_EXAMPLES)
     parser.add_argument("preset", metavar="PRESET", nargs="?", type=preset_name, help="one of `trainkit presets`")
     _add_run_options(parser)
     parser.allow_abbrev = False  # else a misspelled setting is taken for another
-    name = preset_of(
-        arguments, [f"--{option}" for option in ("set", "config", "data", "shuffle-rows", "logdir", "name")]
-    )
+    parser.before_parsing(partial(_add_settings, parser))
+
+
+def _add_settings(parser: Parser, words: Sequence[str]) -> None:
+    """Add a flag for each setting of the preset that the words name."""
+    name = preset_of(words, [f"--{option}" for option in ("set", "config", "data", "shuffle-rows", "logdir", "name")])
     if name is not None:
-        add_settings(parser, PRESETS[name], arguments)
+        add_settings(parser, PRESETS[name], words)
         parser.usage = f"{parser.prog} {name} [ENV] [options and settings]"
         parser.epilog = f"{SCHEDULES}\n\n{parser.epilog}"
 
 
-def add_train_of_each_preset(commands: "Commands[Parser]") -> None:
-    """Add the command that trains with every preset as a command below it, for shells that complete their flags."""
-    parser = add_command(commands, "train", run_train, about=_ABOUT, examples=_TRAIN_EXAMPLES)
+def add_train_of_each_preset(parser: Parser) -> None:
+    """Add every preset as a command below the one that trains, for shells that complete their flags."""
+    parser.runs(run_train, examples=_TRAIN_EXAMPLES)
     presets = parser.add_subparsers(metavar="PRESET", parser_class=Parser)
     for name, preset in PRESETS.items():
         below = presets.add_parser(name, help=preset.summary)
@@ -107,10 +109,9 @@ def _add_jobs(parser: Parser) -> None:
     parser.add_argument("--backend", choices=["process", "ray"], help="of --jobs: processes, or tasks of Ray")
 
 
-def add_presets(commands: "Commands[Parser]") -> None:
-    """Add the command that lists presets."""
-    about = "list the presets, or the settings of one"
-    parser = add_command(commands, "presets", run_presets, about=about, examples=_PRESETS_EXAMPLES)
+def add_presets(parser: Parser) -> None:
+    """Add the arguments of the command that lists presets."""
+    parser.runs(run_presets, examples=_PRESETS_EXAMPLES)
     parser.add_argument("preset", metavar="PRESET", nargs="?", help="one of them")
 
 

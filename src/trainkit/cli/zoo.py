@@ -29,18 +29,17 @@ _TRAIN_EXAMPLES = """\
 The result is written into the entry's file. Run it again after an interruption: finished seeds are not repeated."""
 
 
-def add_zoo(commands: "Commands[Parser]") -> None:
+def add_zoo(parser: Parser) -> None:
     """Add the commands of the zoo."""
-    about = "list, add and evaluate the tuned settings that presets use"
-    zoo = add_command(commands, "zoo", run_list, about=about, examples=_EXAMPLES)
-    actions = zoo.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=Parser)
-    about_list = "list all entries with their results"
-    _add_folder(add_command(actions, "list", run_list, about=about_list, examples="  trainkit zoo list"))
+    parser.runs(run_list, examples=_EXAMPLES)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=Parser)
+    entries = add_command(actions, "list", "list all entries with their results")
+    entries.runs(run_list, examples="  trainkit zoo list")
+    _add_folder(entries)
     _add_training(actions)
     _add_adding(actions)
-    report = add_command(
-        actions, "report", run_report, about="write all entries as a Markdown page", examples=f"  {report_command(ZOO)}"
-    )
+    report = add_command(actions, "report", "write all entries as a Markdown page")
+    report.runs(run_report, examples=f"  {report_command(ZOO)}")
     _add_folder(report)
     report.add_argument("-o", "--out", metavar="FILE", type=Path, help="default: the terminal")
 
@@ -53,7 +52,8 @@ def _add_folder(parser: Parser) -> None:
 
 def _add_training(actions: "Commands[Parser]") -> None:
     about = "train an entry on fresh seeds, evaluate, and write the result into its file"
-    parser = add_command(actions, "train", run_train, about=about, examples=_TRAIN_EXAMPLES)
+    parser = add_command(actions, "train", about)
+    parser.runs(run_train, examples=_TRAIN_EXAMPLES)
     parser.add_argument("preset", metavar="PRESET", help="of the entry")
     parser.add_argument("env", metavar="ENV", help="its environment's id")
     seeds = parser.add_mutually_exclusive_group()
@@ -72,9 +72,9 @@ def _add_training(actions: "Commands[Parser]") -> None:
 
 
 def _add_adding(actions: "Commands[Parser]") -> None:
-    about = "add an entry: the preset's general table, with the settings given"
+    parser = add_command(actions, "add", "add an entry: the preset's general table, with the settings given")
     examples = '  trainkit zoo add dqn Acrobot-v1 --set lr=6.3e-4 --source "rl-zoo, Acrobot-v1" --source-result -76.6'
-    parser = add_command(actions, "add", run_add, about=about, examples=examples)
+    parser.runs(run_add, examples=examples)
     parser.add_argument("preset", metavar="PRESET", help="one of `trainkit presets`")
     parser.add_argument("env", metavar="ENV", help="an id")
     parser.add_argument("--source", required=True, help="where the settings come from, and what was changed")

@@ -1,10 +1,11 @@
 """Collection: a policy acts in environments, and every real step is stored in a buffer."""
 
-from trainkit.collector.collector import Collector
-from trainkit.collector.events import Episode, EpisodeEvents
+from trainkit.core.extensions import attach
 
-__all__ = [
-    "Collector",
-    "Episode",
-    "EpisodeEvents",
-]
+__dir__, __getattr__ = attach(
+    __name__,
+    {
+        "collector.collector": "Collector",
+        "collector.events": "Episode EpisodeEvents",
+    },
+)

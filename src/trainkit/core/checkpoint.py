@@ -13,11 +13,9 @@ import os
 import platform
 import re
 import shutil
-import sys
 from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +26,7 @@ from trainkit.core.errors import CheckpointError
 from trainkit.core.extras import import_extra
 from trainkit.core.folders import CHECKPOINT
 from trainkit.core.signatures import checked
+from trainkit.core.versions import versions
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -246,13 +245,6 @@ def _check_fields(path: Path, manifest: Any) -> None:
             raise CheckpointError(f"{path} has no valid component {name!r}, got {entry!r:.80}: it is damaged")
 
 
-def versions() -> dict[str, str | None]:
-    """Return the versions of the packages that a run's bits depend on."""
-    return {"trainkit": sys.modules["trainkit"].__version__} | {
-        package: _version(package) for package in ("torch", "numpy", "gymnasium")
-    }
-
-
 def processor() -> dict[str, str]:
     """Return the kind of processor, and the vector instructions torch uses on it: sums depend on both."""
     return {"processor": platform.machine(), "vector_instructions": torch.backends.cpu.get_cpu_capability()}
@@ -388,10 +380,3 @@ def _remove(folder: Path, names: Any) -> None:
 
 def _has_tensor(state: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) for leaf in _leaves(state))
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -71,11 +71,10 @@ def arguments_of(value: object) -> dict[str, Any]:
 
 def exported_part(name: str) -> type[Part]:
     """Return the part that `trainkit` or one of its extensions exports by this name; raise LookupError if none does."""
-    modules = [vars(sys.modules[module]) for module in ("trainkit", "trainkit.buffer", "trainkit.schedules")]
-    kinds = [module[name] for module in modules if name in module] or [extensions.exported(name)]
-    if not (isinstance(kinds[0], type) and issubclass(kinds[0], Part)):
+    kind = extensions.exported(name, "trainkit", "trainkit.buffer", "trainkit.schedules")
+    if not (isinstance(kind, type) and issubclass(kind, Part)):
         raise LookupError(f"{name!r} is not a part that trainkit exports")
-    return kinds[0]
+    return kind
 
 
 def _is_exported(value: object) -> TypeGuard[Part]:

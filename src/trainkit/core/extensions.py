@@ -1,4 +1,6 @@
-"""The door to the extensions: what the folders of `trainkit/extensions` add is found and imported here, nowhere else.
+"""The door: public names, which are imported when they are first used, and what extensions add.
+
+What the folders of `trainkit/extensions` add is found and imported here, nowhere else.
 
 The `__init__` of a folder has a docstring and constants, {name: "module:object"}, with a module of that folder:
 
@@ -16,10 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from trainkit.core.errors import ConfigError
+from trainkit.core.names import did_you_mean
 
 _PACKAGE = "trainkit.extensions"
 _FOLDER = Path(__file__).parents[1] / "extensions"
@@ -66,29 +69,53 @@ def table(constant: str) -> Mapping[str, Entry]:
 
 
 def attach(
-    namespace: str, names: list[str], more: Mapping[str, Entry] | None = None
+    package: str,
+    names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    modules: str = "",
+    constant: str = "",
+    hint: Callable[[str], str] | None = None,
 ) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
-    """Add the names that extensions have in a namespace to its `__all__`; return its `__dir__` and `__getattr__`.
+    """Return the `__dir__` and `__getattr__` of a package whose public names are imported when they are first used.
 
-        __all__ = ["DQNPolicy", ...]
-        __dir__, __getattr__ = attach(__name__, __all__)
+        __dir__, __getattr__ = attach(__name__, {"policy.dqn": "DQNPolicy", "policy.noise": "ColoredNoise Noise"})
+
+    `__all__` is found by the latter. Type checkers read the stub beside the package, which has the same names.
 
     Args:
-        namespace: a module, "trainkit" or "trainkit.policy".
-        names: its own public names; those of extensions are added.
-        more: further names of extensions, such as `table("PRESETS")`.
+        package: "trainkit" or one below, such as "trainkit.policy"; the names that extensions have there follow.
+        names: the kernel's, by the module below `trainkit` that defines them, with spaces between.
+        modules: of these below `trainkit` the package has each, by its own name.
+        constant: extensions list names of the package there, too.
+        hint: returns the end of the error for an unknown name; None names the nearest one.
     """
-    own = {**dict(_names_in(namespace.partition(".")[2])), **(more or {})}
-    names += own
+    own = {name: module for module, line in names.items() for name in line.split()}
+    spaces, space = modules.split(), package.partition(".")[2]
+
+    def of_extensions() -> dict[str, Entry]:
+        return {**dict(_names_in(space)), **(table(constant) if constant else {})}
 
     def __dir__() -> list[str]:  # noqa: N807  # of the module
-        return sorted(names)
+        return sorted({*own, *spaces, *of_extensions()})
 
     def __getattr__(name: str) -> Any:  # noqa: N807  # of the module
-        if name not in own:
-            raise AttributeError(f"module {namespace!r} has no attribute {name!r}")
-        found = own[name].load()
-        setattr(sys.modules[namespace], name, found)  # the next time it is there
+        found: Any
+        if name == "__all__":
+            found = __dir__()
+        elif name in own:
+            found = getattr(importlib.import_module(f"trainkit.{own[name]}"), name)
+        elif name in spaces:
+            found = importlib.import_module(f"trainkit.{name}")
+        elif name in (theirs := of_extensions()):
+            found = theirs[name].load()
+        else:
+            advice = did_you_mean(name, __dir__()) if hint is None else hint(name)
+            advice = "" if name.startswith("_") else advice
+            if advice and sys._getframe(1).f_code.co_name == "_handle_fromlist":
+                # `from package import name` would replace an AttributeError by an error of its own, without the hint
+                raise ImportError(f"cannot import name {name!r} from {package!r}{advice}", name=name)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{advice}")
+        setattr(sys.modules[package], name, found)  # the next time it is there
         return found
 
     return __dir__, __getattr__
@@ -106,8 +133,11 @@ def require(extension: object, what: str) -> None:
         raise ConfigError(f"{what} is of the extension {extension!r}, which is not there: install all of trainkit")
 
 
-def exported(name: str) -> Any:
-    """Return the public object of an extension that has this name in any namespace; None if there is none."""
+def exported(name: str, *packages: str) -> Any:
+    """Return what one of these packages exports by this name, else an extension in any namespace; None if none does."""
+    for package in map(importlib.import_module, packages):
+        if name in package.__all__:
+            return getattr(package, name)
     entries = [entry for path, entry in table("NAMES").items() if path.rpartition(".")[2] == name]
     return entries[0].load() if entries else None
 

@@ -2,6 +2,4 @@
 
 from trainkit.core.extensions import attach
 
-__all__: list[str] = []
-
-__dir__, __getattr__ = attach(__name__, __all__)
+__dir__, __getattr__ = attach(__name__)

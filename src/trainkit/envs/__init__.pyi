@@ -4,7 +4,7 @@
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.spaces import ActionStructure, flat_actions
 from trainkit.envs.backends import AroundBackend, RunsEnvs
-from trainkit.envs.check_env import Finding, check_env
+from trainkit.envs.env_checker import Finding, check_env
 from trainkit.envs.envs import Envs
 from trainkit.envs.factories import EnvContext
 from trainkit.envs.make import make_envs

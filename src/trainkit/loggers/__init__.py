@@ -1,23 +1,15 @@
 """Loggers: where a run's statistics are written, and how they are read back."""
 
-from trainkit.core.protocols import HistogramLogger, Logger, PurgingLogger, TextLogger, VideoLogger
-from trainkit.loggers.csv_file import CsvLogger
-from trainkit.loggers.logger import JsonlLogger
-from trainkit.loggers.runs import RunFolder, find_runs
-from trainkit.loggers.tensorboard import TensorboardLogger
-from trainkit.loggers.trackers import MlflowLogger, WandbLogger
+from trainkit.core.extensions import attach
 
-__all__ = [
-    "CsvLogger",
-    "HistogramLogger",
-    "JsonlLogger",
-    "Logger",
-    "MlflowLogger",
-    "PurgingLogger",
-    "RunFolder",
-    "TensorboardLogger",
-    "TextLogger",
-    "VideoLogger",
-    "WandbLogger",
-    "find_runs",
-]
+__dir__, __getattr__ = attach(
+    __name__,
+    {
+        "core.protocols": "HistogramLogger Logger PurgingLogger TextLogger VideoLogger",
+        "loggers.csv_file": "CsvLogger",
+        "loggers.logger": "JsonlLogger",
+        "loggers.runs": "RunFolder find_runs",
+        "loggers.tensorboard": "TensorboardLogger",
+        "loggers.trackers": "MlflowLogger WandbLogger",
+    },
+)

@@ -1,35 +1,17 @@
 """Networks: torch modules from raw observations to action values, distributions and states' values."""
 
 from trainkit.core.extensions import attach
-from trainkit.nets.action_scale import ActionScale
-from trainkit.nets.actor_critic import ActorCriticNetwork, ActorNetwork, CriticNetwork
-from trainkit.nets.distributions import Distribution, SquashedGaussian
-from trainkit.nets.encoders import ImpalaCNN, MinAtarCNN, NatureCNN, SmallCNN, encoder_names, register_encoder
-from trainkit.nets.layers import MLP, activation_names
-from trainkit.nets.networks import ImplicitQNetwork, Prediction, QNetwork
-from trainkit.nets.noisy import NoisyLinear
-from trainkit.nets.preprocess import Preprocess
 
-__all__ = [
-    "ActionScale",
-    "ActorCriticNetwork",
-    "ActorNetwork",
-    "CriticNetwork",
-    "Distribution",
-    "ImpalaCNN",
-    "ImplicitQNetwork",
-    "MLP",
-    "MinAtarCNN",
-    "NatureCNN",
-    "NoisyLinear",
-    "Prediction",
-    "Preprocess",
-    "QNetwork",
-    "SmallCNN",
-    "SquashedGaussian",
-    "activation_names",
-    "encoder_names",
-    "register_encoder",
-]
-
-__dir__, __getattr__ = attach(__name__, __all__)
+__dir__, __getattr__ = attach(
+    __name__,
+    {
+        "nets.action_scale": "ActionScale",
+        "nets.actor_critic": "ActorCriticNetwork ActorNetwork CriticNetwork",
+        "nets.distributions": "Distribution SquashedGaussian",
+        "nets.encoders": "ImpalaCNN MinAtarCNN NatureCNN SmallCNN encoder_names register_encoder",
+        "nets.layers": "MLP activation_names",
+        "nets.networks": "ImplicitQNetwork Prediction QNetwork",
+        "nets.noisy": "NoisyLinear",
+        "nets.preprocess": "Preprocess",
+    },
+)

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -417,7 +416,7 @@ def _options(folder: Path, plain: Mapping[str, Any]) -> dict[str, Any]:
 def _exported_policy(name: str, extension: object) -> Any:
     """Return the policy with a `for_envs` that the package exports by this name; None if there is none."""
     extensions.require(extension, f"the policy {name}")
-    kind = vars(sys.modules["trainkit.policy"]).get(name) or extensions.exported(name)
+    kind = extensions.exported(name, "trainkit.policy")
     return kind if isinstance(kind, type) and hasattr(kind, "for_envs") else None
 
 

@@ -12,6 +12,7 @@ from trainkit.core.errors import CheckpointError, Checks
 from trainkit.core.files import decoding
 from trainkit.core.protocols import Component, Trainee
 from trainkit.core.stats import RunInfo
+from trainkit.core.versions import versions
 from trainkit.policy.persistence import about_policy
 
 _log = logging.getLogger(__name__)
@@ -189,13 +190,13 @@ def _check_same_run(folder: Path, manifest: Mapping[str, Any], own: Mapping[str,
 
 def _warn_of_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Warn once about all settings that differ, and once about other versions."""
-    versions = [
+    changed = [
         f"{package} {before} -> {now}"
-        for package, now in checkpoints.versions().items()
+        for package, now in versions().items()
         if (before := manifest.get("versions", {}).get(package)) != now
     ]
-    if versions:
-        _log.warning("%s was saved by other versions, the bits may differ: %s", folder, ", ".join(versions))
+    if changed:
+        _log.warning("%s was saved by other versions, the bits may differ: %s", folder, ", ".join(changed))
     saved, here = _all_settings(manifest), _all_settings(own)
     changes = []
     for name in sorted(saved | here):

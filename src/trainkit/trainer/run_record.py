@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainkit.core import checkpoint as checkpoints
 from trainkit.core.config import Plain, flatten
 from trainkit.core.signatures import options_of
+from trainkit.core.versions import versions
 from trainkit.trainer.callbacks.base import Callback, EventFunctions
 from trainkit.trainer.callbacks.history import History
 from trainkit.trainer.options import OptionFunctions, TrainerOptions
@@ -66,11 +67,11 @@ def _of_trainer(trainer: "Trainer[Any]", options: TrainerOptions) -> dict[str, P
 
 def _of_machine(trainer: "Trainer[Any]") -> dict[str, Plain]:
     """Return versions, the processor, the number of threads, and the commit of the user's repository."""
-    versions = {"python": platform.python_version(), **checkpoints.versions()}
+    packages = {"python": platform.python_version(), **versions()}
     threads = getattr(trainer.policy, "n_threads", None)
     machine = {"system": platform.system(), "threads": threads, **checkpoints.processor()}
     return {
-        **{f"versions/{name}": number for name, number in versions.items()},
+        **{f"versions/{name}": number for name, number in packages.items()},
         **{f"machine/{name}": value for name, value in machine.items()},
         **_of_repository(),
     }

@@ -8,7 +8,7 @@ import pytest
 import trainkit as tk
 from tests.helpers.turns import TicTacToe
 from trainkit import presets
-from trainkit.cli.main import main
+from trainkit.cli.commands import main
 
 TINY: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 200, "n_envs": 2, "n_test_envs": 2, "episode_per_test": 4}
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False, "device": "cpu"}

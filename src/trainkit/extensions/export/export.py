@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
 from trainkit.core import seeding, tree
-from trainkit.core.checkpoint import versions
 from trainkit.core.data import ACTION_MASK, ActOutput, Obs
 from trainkit.core.errors import Checks, ConfigError, DivergedError
 from trainkit.core.extras import import_extra
 from trainkit.core.files import write_whole
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import joint_actions, random_actions, space_to_plain
+from trainkit.core.versions import versions
 from trainkit.engine.device import to_device
 from trainkit.policy.base import HasGreedy
 

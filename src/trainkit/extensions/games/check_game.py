@@ -13,7 +13,7 @@ from trainkit.core import seeding, tree
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import ConfigError, EnvError, NoLegalActionError
 from trainkit.core.spaces import random_actions
-from trainkit.envs.check_env import CORRECT_BOUNDS, advice_on_processes
+from trainkit.envs.env_checker import CORRECT_BOUNDS, advice_on_processes
 from trainkit.envs.envs import Envs, VectorStep, rows_of
 from trainkit.envs.kinds import Found
 from trainkit.envs.sync import SyncRunner

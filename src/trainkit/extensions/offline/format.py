@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from trainkit.buffer.recorded import Block, BlockCheck, block_ranges
 from trainkit.core import files, tree
-from trainkit.core.checkpoint import versions
 from trainkit.core.data import ArraySpec, Obs, RecordedEpisode, RowSpec
 from trainkit.core.errors import CheckpointError
 from trainkit.core.files import MAX_TEXT_BYTES, check_declared, decoding, open_npz, parse_json
 from trainkit.core.spaces import Spaces, array_specs, check_spaces, stacked_space
+from trainkit.core.versions import versions
 from trainkit.extensions.offline.hdf5 import SUFFIXES, hdf5_bytes, open_hdf5
 
 FORMAT = 1

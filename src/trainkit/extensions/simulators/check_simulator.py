@@ -12,7 +12,7 @@ from trainkit.core.seeding import generator
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import random_actions
 from trainkit.engine.device import to_device
-from trainkit.envs.check_env import LEVELS, Finding, Level
+from trainkit.envs.env_checker import LEVELS, Finding, Level
 from trainkit.extensions.simulators.simulator import Simulator
 from trainkit.extensions.simulators.tensor_envs import TensorEnvs
 

@@ -99,7 +99,7 @@ def test_a_valid_environment_has_only_a_note_on_its_speed() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["CartPole-v1", "tests.envs.test_check_env.Loop", lambda: Loop(), lambda context: Loop()],
+    ["CartPole-v1", "tests.envs.test_env_checker.Loop", lambda: Loop(), lambda context: Loop()],
     ids=["id", "path", "factory", "factory with context"],
 )
 def test_ids_classes_and_factories_are_made(spec: Any) -> None:
@@ -208,7 +208,7 @@ def test_a_mask_in_the_info_is_used_or_warned_of() -> None:
 
 
 def test_a_slow_environment_is_advised_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["trainkit.envs.check_env"], "_MIN_ASYNC_MS", 0.0)
+    monkeypatch.setattr(sys.modules["trainkit.envs.env_checker"], "_MIN_ASYNC_MS", 0.0)
     assert 'make_envs(backend="async"): a process each' in check_env(Loop)[-1].advice
 
 

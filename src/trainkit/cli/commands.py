@@ -12,11 +12,26 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
-from trainkit.cli import check, compare, completion, evaluate, inspect, serve, train, zoo
-from trainkit.cli.output import Parser, print_error
-from trainkit.core.checkpoint import versions
+from trainkit import cli
+from trainkit.cli.output import Parser, add_command, print_error
 from trainkit.core.errors import TrainkitError
 from trainkit.core.extensions import table
+from trainkit.core.versions import versions
+
+_COMMANDS = {  # `add_train` of `trainkit.cli` adds the arguments of `train`, and so on
+    "train": "train a preset in an environment, log and save",
+    "eval": "play episodes with what a run learned",
+    "plot": "draw learning curves, seeds together",
+    "compare": "compare runs by interquartile means with intervals",
+    "inspect": "show what the folder of a run or a checkpoint holds",
+    "export": "write a run's policy as ONNX",
+    "serve": "answer observations with a policy's actions, over HTTP",
+    "presets": "list the presets, or the settings of one",
+    "zoo": "list, add and evaluate the tuned settings that presets use",
+    "check-env": "check an environment before training",
+    "bench": "measure how fast this machine trains",
+    "completion": "write the file with which bash, zsh or fish completes commands and flags",
+}
 
 _EXAMPLES = """\
 examples:
@@ -30,10 +45,10 @@ examples:
 `trainkit COMMAND --help` shows more. It works from any folder; nothing is downloaded."""
 
 
-def build_parser(arguments: Sequence[str] = (), *, completes: bool = False) -> Parser:
-    """Make the parser of all commands; of `train`, with the flags of the preset that the arguments name.
+def build_parser(*, completes: bool = False) -> Parser:
+    """Make the parser of all commands; that of a command gets its arguments when it is used.
 
-    With `completes`, every preset is a command below `train`, with its own flags.
+    With `completes`, all have them, and every preset is a command below `train`, with its own flags.
     """
     parser = Parser(
         prog="trainkit",
@@ -44,23 +59,24 @@ def build_parser(arguments: Sequence[str] = (), *, completes: bool = False) -> P
     parser.add_argument("--traceback", action="store_true", help="show where a mistake came from, not only which it is")
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    if completes:
-        train.add_train_of_each_preset(commands)
-    else:
-        train.add_train(commands, arguments)
-    evaluate.add_eval(commands)
-    compare.add_plot(commands)
-    compare.add_compare(commands)
-    inspect.add_inspect(commands)
-    if "export" in table("NAMES"):
-        evaluate.add_export(commands)
-    serve.add_serve(commands)
-    train.add_presets(commands)
-    zoo.add_zoo(commands)
-    check.add_check_env(commands)
-    check.add_bench(commands)
-    completion.add_completion(commands, functools.partial(build_parser, completes=True))
+    for name, about in _COMMANDS.items():
+        if name == "export" and "export" not in table("NAMES"):
+            continue
+        command = add_command(commands, name, about)
+        command.before_parsing(functools.partial(_add_arguments, command, name, completes))
+        if completes:
+            command.add_all()
     return parser
+
+
+def _add_arguments(parser: Parser, name: str, completes: bool, words: Sequence[str]) -> None:
+    """Import what a command needs, and add its arguments."""
+    if name == "completion":
+        cli.add_completion(parser, functools.partial(build_parser, completes=True))
+    elif name == "train" and completes:
+        cli.add_train_of_each_preset(parser)
+    else:
+        getattr(cli, f"add_{name.replace('-', '_')}")(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if os.getcwd() not in sys.path:  # so that a folder's own modules are found, as by `python -m trainkit`
         sys.path.append(os.getcwd())
-    options = build_parser(arguments).parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         code: int = options.run(options)
