@@ -5,7 +5,8 @@
 - Many runs: DQN on CartPole, each seed one after the other and two at a time, and whether all logs and weights have the
   same bits; the time that a run needs in addition to its training, in a process and as a task of Ray.
 - Actors: 8 environments whose step sleeps 5 ms, in this process and in 2 actors; and what a vector step of environments
-  that do nothing takes more in actors than in this process; the same in fragments that actors play by themselves.
+  that do nothing takes more in actors, and in a process each, than in this process; the same in fragments that actors
+  play by themselves.
 - Ranks: an all-reduce of the gradients of small networks between two processes.
 
 Ray is measured where it is installed. `--page` stores the rows of each part and writes the page of all parts' newest.
@@ -244,7 +245,8 @@ def actors() -> list[Row]:
     sleeping = partial(Idle, SLEEP_S)
     one, bits = vector_step(sleeping, 8, 160)
     idle, idle_collector = idle_step(), vector_step(Idle, 8, 3_200)[0]
-    rows: list[Row] = []
+    apart = 1e3 * (idle_step(backend="async") - idle)
+    rows: list[Row] = [("a vector step's overhead in 8 processes, of an environment each", f"{apart:.2f} ms", "")]
     of_fragments: set[str] = set()
     for name, where in wheres.items():
         plain, in_fragments = tk.envs.Actors(2, where=where), tk.envs.Actors(2, where=where, fragment=FRAGMENT)

@@ -16,7 +16,7 @@ from tests.accelerator.runs import Corridor, Push, make
 from tests.helpers.learning import PARTS, add_to, batch_of, made
 from tests.helpers.pages import ROOT
 from tests.pretend import DeviceCounts, PretendDevice
-from trainkit.envs.process import Worker
+from trainkit.core.worker_protocol import Requests
 from trainkit.policy import support
 from trainkit.policy.update_result import MeanMetrics
 
@@ -212,7 +212,7 @@ def logged_run(pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch, **option
 
         monkeypatch.setattr(owner, name, marked)
 
-    for owner, name in ((policy, "act"), (policy, "update"), (buffer, "update_priorities"), (Worker, "receive")):
+    for owner, name in ((policy, "act"), (policy, "update"), (buffer, "update_priorities"), (Requests, "receive")):
         mark(owner, name)
     with tk.OffpolicyTrainer(policy, tk.Collector(policy, envs, buffer), **common, **options) as trainer:
         next(trainer)

@@ -313,10 +313,10 @@ def test_a_checkpoint_without_fingerprints_loads_in_silence(caplog: Any) -> None
 def test_a_process_that_died_or_is_in_a_step_does_not_keep_a_run_from_being_saved(caplog: Any) -> None:
     collector = collector_of(tk.make_envs(Counts, 3, seed=5, backend="async"))
     collector.collect(n_step=6)
-    dead, busy, _ = collector.envs._backend.runner._workers  # type: ignore[attr-defined]
-    dead._process.kill()
-    dead._process.join()
-    busy.send("step", 0)  # its answer was never read, as after a second Ctrl-C
+    runner = collector.envs._backend.runner  # type: ignore[attr-defined]
+    runner._processes[0].kill()
+    runner._processes[0].wait(None)
+    runner._workers[1].request("step", [0], [0])  # its answer was never read, as after a second Ctrl-C
     try:
         first, second, third = collector.state_dict()["envs"]["fingerprints"]
         assert (first, second) == ({}, {})

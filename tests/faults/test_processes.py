@@ -25,7 +25,9 @@ from tests.helpers.tagged import TaggedEnv
 from tests.helpers.truth import assert_rows_are_real
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, EnvError
+from trainkit.core.worker_protocol import CLOSING_S, stop_all
 from trainkit.envs import make_envs, process
+from trainkit.envs.worker import EnvWorker
 
 ROOT = Path(__file__).parents[2]
 # Python 3.12 warns of fork() in a process with threads.
@@ -79,12 +81,12 @@ class Stubborn(ScriptedEnv):
 
 
 def test_closing_takes_no_more_than_five_seconds() -> None:
-    assert process._CLOSING_S + 1 < 5
-    workers = [process.Worker(env_id, Stubborn) for env_id in range(3)]
-    for worker in workers:
-        worker.receive()  # its spaces
+    assert CLOSING_S + 1 < 5
+    processes = [process.EnvProcess(env_id, Stubborn) for env_id in range(3)]
+    for one in processes:
+        EnvWorker(one, 0, 1, None).made(0, 1)
     began = time.monotonic()
-    process._stop_all(workers, 0.2)
+    stop_all(processes, 0.2)
     assert 0.2 <= time.monotonic() - began < 2
 
 
@@ -182,7 +184,7 @@ def test_an_exception_in_the_middle_of_a_message_costs_one_process_and_no_more()
     collector.collect(n_step=10)
     first, second = envs.call("pid")
     backend: Any = envs._backend.runner  # type: ignore[attr-defined]  # a SingleBackend's
-    backend._workers[0].pipe = Torn(backend._workers[0].pipe)
+    backend._processes[0].pipe = Torn(backend._processes[0].pipe)
     with pytest.raises(KeyboardInterrupt):
         collector.collect(n_step=10)
     assert collector.resume().n_step >= 10

@@ -30,6 +30,9 @@ import numpy as np
 
 from trainkit.core.names import did_you_mean, option_hint, schedule_hint
 
+# What calling users' code may raise: an environment that wants to exit has failed, too.
+RAISED = (Exception, SystemExit)
+
 
 class TrainkitError(Exception):
     """Base of every error trainkit raises on purpose."""

@@ -2,7 +2,7 @@
 
 A new Python shares no memory, lock or device with its owner, and needs no `if __name__ == "__main__"` in a script. It
 ends when the pipe to it closes, ignores signals that are for the owner, and on Linux ends at once with an owner that is
-killed, whatever it is doing.
+killed, whatever it is doing. `PipedProcess` is what any other process with a pipe has in common with it.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -25,10 +24,11 @@ from typing import Any
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from trainkit.core.errors import ConfigError, EnvError
+from trainkit.core.errors import ConfigError
+from trainkit.core.worker_protocol import CLOSING_S
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-_CLOSING_S = 3.0  # for a process to end by itself
+_ENDING_S = 1.0  # for a process that closed its pipe
 _OWNER_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}  # Windows has no SIGUSR1
 
 _PARENT_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
@@ -50,7 +50,87 @@ def die_with_parent() -> None:
 _DIE_WITH = "import ctypes, os; ctypes.CDLL(None).prctl({signal}, {kill}); os.getppid() == {owner} or os._exit(1); "
 
 
-class WorkerProcess:
+class PipedProcess:
+    """A process and the pipe to it: a `Channel` to a worker. A fork of the owner gives it up.
+
+    Attributes:
+        pipe: readable when it has answered, or has died.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        _OWNED.add(self)
+
+    def send(self, message: bytes) -> None:
+        """Send a message; to a process that is dead nothing, as `receive` reports."""
+        with contextlib.suppress(OSError):
+            self.pipe.send_bytes(message)
+
+    def poll(self, seconds: float) -> bool:
+        """Wait for the next message, or the end of the process; return whether `receive` will not wait."""
+        try:
+            return self.pipe.poll(seconds)
+        except OSError:  # it is closed, or broken
+            return True
+
+    def receive(self) -> bytes:
+        """Wait for the next message.
+
+        Raises:
+            EOFError: the process died; `end` describes how.
+        """
+        try:
+            return self.pipe.recv_bytes()
+        except OSError:
+            raise EOFError from None
+
+    def end(self) -> str:
+        """Release what is left of a process that died, and describe how it ended."""
+        code = self.wait(_ENDING_S)
+        self.stop(0.0)
+        if code is None:
+            return "closed its pipe"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def request_close(self) -> None:
+        """Close the pipe, which ends the process, without waiting for it."""
+        self.pipe.close()
+
+    def stop(self, deadline: float) -> None:
+        """Wait for the process to end until a time by `time.monotonic`, then kill it; a second call has no effect."""
+        if self.wait(max(0.0, deadline - time.monotonic())) is None:
+            self.kill()
+            self.wait(None)
+        self.pipe.close()
+
+    def wait(self, seconds: float | None) -> int | None:
+        """Wait for the process to end, and return its exit code, of a signal negative; None if it has not."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """Send the process a SIGKILL."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """In a fork of the owner, close the pipe, so that the process sees the owner die."""
+        self.pipe.close()
+
+
+_OWNED: "weakref.WeakSet[PipedProcess]" = weakref.WeakSet()  # all of this process
+
+
+def _leave_to_parent() -> None:
+    """In a fork, give up the processes of the parent."""
+    for process in list(_OWNED):
+        process.forget()
+    _OWNED.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class WorkerProcess(PipedProcess):
     """A process that executes `serve(inbox)`, and the pipe to it.
 
     Args:
@@ -60,14 +140,14 @@ class WorkerProcess:
             is killed, too.
 
     Attributes:
-        pipe: readable when it has answered, or has died.
         pid: of the process.
     """
 
     def __init__(self, serve: Serve, *, output: Path | None = None, saves: bool = False) -> None:
         if os.name != "posix":
             raise ConfigError("a worker process needs a POSIX system: use one process")
-        self.pipe, theirs = multiprocessing.Pipe()
+        pipe, theirs = multiprocessing.Pipe()
+        super().__init__(pipe)
         is_killed = can_die_with_parent() and not saves
         end = {"signal": _PARENT_DEATH_SIGNAL, "kill": int(signal.SIGKILL), "owner": os.getpid()}
         code = _DIE_WITH.format(**end) if is_killed else ""
@@ -85,23 +165,13 @@ class WorkerProcess:
                 env=os.environ | ONE_THREAD,
             )
         self.pid = self._process.pid
-        self._stop = weakref.finalize(self, _stop, self._process, self.pipe, os.getpid())
+        self._close = weakref.finalize(self, _close, self._process, self.pipe, os.getpid())
 
-    def send(self, message: bytes) -> None:
-        """Send a message; to a process that is dead nothing, as `receive` reports how it ended."""
-        with contextlib.suppress(OSError):
-            self.pipe.send_bytes(message)
-
-    def receive(self) -> Any:
-        """Wait for the next answer, and unpickle it.
-
-        Raises:
-            EOFError: the process died; `end` describes how.
-        """
+    def wait(self, seconds: float | None) -> int | None:
         try:
-            return pickle.loads(self.pipe.recv_bytes())  # noqa: S301  # from a process of our own
-        except OSError:
-            raise EOFError from None
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, unless it has ended."""
@@ -109,38 +179,20 @@ class WorkerProcess:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End the process now."""
         self._process.kill()
-        self.close()
 
     def close(self) -> None:
         """Close the pipe, which ends the process; after some seconds it is killed."""
-        self._stop()
-
-    def request_close(self) -> None:
-        """Close the pipe, which ends the process, without waiting for it."""
-        self.pipe.close()
-
-    def stop(self, deadline: float) -> None:
-        """Wait for the process to end until a time by `time.monotonic`, then kill it."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(0.0, deadline - time.monotonic()))
-        self.kill()
-
-    def end(self) -> str:
-        """Release what is left of a process that died, and describe how it ended."""
-        code = self._process.wait()
-        self.close()
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        self._close()
 
 
-def _stop(process: "subprocess.Popen[bytes]", pipe: Connection, owner: int) -> None:
+def _close(process: "subprocess.Popen[bytes]", pipe: Connection, owner: int) -> None:
     """End a process: its pipe closes, and if it has not ended after some seconds it is killed."""
     if os.getpid() != owner:  # a fork of the process that started it
         return
     pipe.close()
     try:
-        process.wait(_CLOSING_S)
+        process.wait(CLOSING_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -231,24 +283,6 @@ class Inbox:
                     os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=watch, daemon=True).start()
-
-    def answer(self, work: Callable[[], Any]) -> None:
-        """Do some work, and send (True, result, "") or (False, error, its traceback)."""
-        try:
-            message = pickle.dumps((True, work(), ""), pickle.HIGHEST_PROTOCOL)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # sent to the owner
-            trace = "".join(traceback.format_exception(error))
-            message = pickle.dumps((False, picklable(error), trace), pickle.HIGHEST_PROTOCOL)
-        self.pipe.send_bytes(message)
-
-
-def picklable(error: BaseException) -> Exception:
-    """Return an error that can be pickled: itself, or one with its text."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # just made
-    except Exception:  # noqa: BLE001  # it may hold anything
-        return EnvError(f"{type(error).__name__}: {error}")
-    return error if isinstance(error, Exception) else EnvError(f"it raised {type(error).__name__}: {error}")
 
 
 def ignore_signals() -> None:

@@ -5,7 +5,6 @@ be of an earlier action: an environment in a process may answer later, and a row
 group is observed again only when it is to act again. Until then it is open, and awaits no action.
 """
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -28,9 +27,6 @@ Work = Callable[[], object] | None  # called while environments step; it raises 
 Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
 Take = Callable[[int, int], Any]  # (row, index) -> what an environment returned; raises Failure
 
-
-# What calling an environment may raise: one that wants to exit has failed, too.
-RAISED = (Exception, SystemExit)
 
 RESET_SIGNATURE = "def reset(self, *, seed=None, options=None), and begin it with super().reset(seed=seed)"
 
@@ -498,25 +494,6 @@ class StandsAround(Protocol):
     """What makes a backend around another, such as a processor."""
 
     def around(self, backend: Backend) -> Backend: ...
-
-
-def packed_request(name: str, content: Any) -> bytes:
-    """Pickle a request to an environment in another process.
-
-    Args:
-        name: of the method that is called there, for the error.
-        content: to send.
-
-    Raises:
-        ConfigError: it cannot be pickled.
-    """
-    try:
-        return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise ConfigError(
-            f"Envs: the arguments of {name} cannot be sent to another process: {error}: give functions of a module and "
-            'plain data, or use backend="sync"'
-        ) from error
 
 
 def call_or_read(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...]) -> Any:

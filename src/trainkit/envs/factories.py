@@ -13,9 +13,8 @@ import gymnasium as gym
 
 from trainkit.core import seeding
 from trainkit.core.data import ACTION_MASK
-from trainkit.core.errors import Checks, ConfigError, EnvError, MissingExtraError
+from trainkit.core.errors import RAISED, Checks, ConfigError, EnvError, MissingExtraError
 from trainkit.core.extras import import_extra, install_command
-from trainkit.envs.backends import RAISED
 from trainkit.envs.kinds import GYMNASIUM, added_kinds, kind_of
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from trainkit.core.errors import RAISED
 from trainkit.core.protocols import EnvSpaces
 from trainkit.envs.backends import (
-    RAISED,
     Failure,
     Fingerprint,
     Ids,
@@ -47,6 +47,11 @@ class SyncRunner:
         return self.envs
 
     def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
+        return self.resets(seeds, options)
+
+    def resets(self, seeds: Seeds, options: Options) -> Take:
+        """Return what resets an environment, with the seed of its row."""
+
         def take(row: int, index: int) -> Any:
             try:
                 return self.envs[index].reset(seed=seeds[row], options=None if options is None else dict(options))
@@ -58,6 +63,10 @@ class SyncRunner:
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
         if work is not None:
             work()
+        return indices, self.steps(actions)
+
+    def steps(self, actions: Sequence[Any] | NDArray[Any]) -> Take:
+        """Return what steps an environment, with the action of its row."""
 
         def take(row: int, index: int) -> Any:
             try:
@@ -65,7 +74,7 @@ class SyncRunner:
             except RAISED as error:
                 raise _raised("step", index, error) from error
 
-        return indices, take
+        return take
 
     def rebuild(self, index: int) -> Any:
         self._close_one(index)
@@ -75,13 +84,19 @@ class SyncRunner:
         return self.envs[index]
 
     def call(self, name: str, args: tuple[Any, ...], indices: Ids) -> list[Any]:
-        results: list[Any] = []
-        for index in indices.tolist():
+        take = self.calls(name, args)
+        return [take(row, index) for row, index in enumerate(indices.tolist())]
+
+    def calls(self, name: str, args: tuple[Any, ...]) -> Take:
+        """Return what calls a method of an environment, or reads an attribute."""
+
+        def take(row: int, index: int) -> Any:
             try:
-                results.append(call_or_read(self.envs[index], name, args))
+                return call_or_read(self.envs[index], name, args)
             except RAISED as error:
                 raise _raised(name, index, error) from error
-        return results
+
+        return take
 
     def fingerprints(self) -> list[Fingerprint]:
         return [fingerprint(env) for env in self.envs]

@@ -11,7 +11,7 @@ from trainkit.extensions.actors import actor_runner
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Here]]:
     """Let actors in processes be in this process."""
-    monkeypatch.setattr(actor_runner, "_InProcess", Here)
+    monkeypatch.setattr(actor_runner, "actor_process", Here)
     Here.made.clear()
     yield Here.made
     Here.made.clear()

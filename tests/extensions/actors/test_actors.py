@@ -1,7 +1,6 @@
 """Environments in actors: the rows of environments in this process, failures by environment, and actors that die."""
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 import trainkit as tk
 from tests.envs.test_calls import Seen, check_what_can_be_sent
 from trainkit.core.worker_process import Inbox, WorkerProcess
-from trainkit.extensions.actors.actor_runner import _host, serve
+from trainkit.core.worker_protocol import answer_to
+from trainkit.extensions.actors.actor_runner import HostedActor, serve
 
 
 class Counting(gym.Env[NDArray[np.float32], int]):
@@ -53,32 +53,35 @@ class Counting(gym.Env[NDArray[np.float32], int]):
 
 
 class Here:
-    """An actor's place in this process: messages go through pickle, and it can die."""
+    """An actor in this process: messages go through pickle, and it can die."""
 
     made: list["Here"] = []  # noqa: RUF012  # of the running test
 
-    def __init__(self, message: bytes) -> None:
-        self._hosted, answer = _host(message)
-        self._answers = [answer]
-        self.limits_s: list[float] = []  # of each answer
+    def __init__(self, factories: bytes) -> None:
+        self.host = HostedActor(factories)
+        self._answers: list[bytes] = []
+        self.limits_s: list[float] = []  # of each answer that has a limit
         self.is_dead = False
         self.made.append(self)
 
     def send(self, message: bytes) -> None:
         if not self.is_dead:
-            self._answers.append(self._hosted.answer(message))
+            self._answers.append(answer_to(message, self.host))
 
-    def receive(self, timeout_s: float | None) -> Any:
-        self.limits_s.append(timeout_s or np.inf)
+    def poll(self, seconds: float) -> bool:
+        self.limits_s.append(seconds)
+        return True
+
+    def receive(self) -> bytes:
         if self.is_dead:
             raise EOFError
-        return pickle.loads(self._answers.pop(0))  # noqa: S301  # just made
+        return self._answers.pop(0)
 
     def end(self) -> str:
         return "was killed by the test"
 
     def request_close(self) -> None:
-        self._hosted.close()
+        self.host.close()
 
     def stop(self, deadline: float) -> None:
         assert deadline > time.monotonic()
@@ -107,7 +110,7 @@ def test_a_run_has_the_bits_of_environments_in_this_process(here: list[Here]) ->
 def test_actors_have_groups_of_nearly_equal_size_and_answer_for_their_environments(here: list[Here]) -> None:
     envs = tk.make_envs([lambda fails=fails: Counting(fails) for fails in (0, 1, 0, 1, 1)], backend=tk.envs.Actors(2))
     assert envs.call("fails") == [0, 1, 0, 1, 1]
-    assert [len(place._hosted.runner.envs) for place in here] == [3, 2]
+    assert [len(place.host.runner.envs) for place in here] == [3, 2]
     with pytest.raises(tk.errors.EnvError, match=r"env 0 raised AttributeError"):
         envs.call("nothing")
     with pytest.raises(tk.errors.EnvError, match=r"env 1 raised ValueError in check: it fails"):
@@ -119,7 +122,7 @@ def test_an_environment_that_raises_is_named_with_its_actor(here: list[Here]) ->
     envs = tk.make_envs(lambda: Counting(True), 4, seed=1, backend=tk.envs.Actors(2))
     with pytest.raises(tk.errors.EnvError, match=r"env \d raised ValueError in step: step 5") as caught:
         tk.Collector(tk.RandomPolicy(envs.action_space), envs).collect(n_step=200)
-    assert "in the actor of env" in "".join(getattr(caught.value.__cause__, "__notes__", []))
+    assert "in the process of env" in "".join(getattr(caught.value.__cause__, "__notes__", []))
     assert len(here) == 2
 
 
@@ -187,7 +190,7 @@ def test_an_error_while_environments_are_made_is_raised(here: list[Here]) -> Non
 def test_actors_in_processes_have_the_same_bits_and_end_with_their_owner() -> None:
     assert trained(backend=tk.envs.Actors(2)) == trained()
     code = "import time, trainkit as tk; envs = tk.make_envs('CartPole-v1', 2, backend=tk.envs.Actors(2)); "
-    code += "print(*[a._place._process.pid for a in envs._backend.runner._actors], flush=True); time.sleep(100)"
+    code += "print(*[a.channel.pid for a in envs._backend.runner._actors], flush=True); time.sleep(100)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pids = [int(pid) for pid in owner.stdout.readline().split()]
@@ -208,13 +211,13 @@ def is_alive(pid: int) -> bool:
 
 
 def never_ends(inbox: Inbox) -> None:
-    inbox.pipe.send_bytes(pickle.dumps("ready"))
+    inbox.pipe.send_bytes(b"ready")
     time.sleep(60)
 
 
 def test_processes_that_do_not_end_are_killed_at_one_deadline() -> None:
     processes = [WorkerProcess(never_ends) for _ in range(2)]
-    assert [process.receive() for process in processes] == ["ready"] * 2
+    assert [process.receive() for process in processes] == [b"ready"] * 2
     for process in processes:
         process.request_close()
     start = time.monotonic()

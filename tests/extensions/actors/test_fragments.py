@@ -254,7 +254,7 @@ def test_processes_have_the_bits_of_actors_in_this_process(monkeypatch: pytest.M
         return digest(make_run(envs={"fragment": 3, "lag": lag}, step_per_collect=16))
 
     by_processes = run()
-    monkeypatch.setattr("trainkit.extensions.actors.actor_runner._InProcess", Here)
+    monkeypatch.setattr("trainkit.extensions.actors.actor_runner.actor_process", Here)
     assert run() == by_processes
 
 

@@ -116,7 +116,9 @@ def test_a_worker_that_dies_is_named_and_the_next_one_repeats_the_evaluation(
     monkeypatch.setenv("DIES", str(tmp_path / "die"))
     trainer = make_run_in(Dies)
     next(trainer)
-    with pytest.raises(tk.errors.EnvError, match="in the background was killed by SIGKILL") as caught:
+    with pytest.raises(
+        tk.errors.EnvError, match="in the background died in play: its process was killed by SIGKILL"
+    ) as caught:
         next(trainer)
     assert "in the evaluation of epoch 1; the next next() repeats it" in caught.value.__notes__
     list(trainer)

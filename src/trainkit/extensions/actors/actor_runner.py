@@ -10,28 +10,23 @@ import itertools
 import multiprocessing.util
 import pickle
 import sys
-import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainkit.core.errors import BusyError, ConfigError, EnvError
+from trainkit.core.errors import BusyError
 from trainkit.core.extras import connected_ray
 from trainkit.core.spaces import Spaces
-from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, picklable, unpacked
-from trainkit.envs.backends import RAISED, Failure, Fingerprint, Ids, Options, Seeds, Take, Work, packed_request
+from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, unpacked
+from trainkit.core.worker_protocol import Channel, Raised, WorkerLostError, answer_all, answer_to, stop_all
+from trainkit.envs.backends import Fingerprint, Ids, Options, Seeds, Take, Work
 from trainkit.envs.ownership import OwnerProcess
-from trainkit.envs.sync import SyncRunner
+from trainkit.envs.worker import EnvWorker, Factory, HostedEnvs, answers_of, taken
 
 Where = Literal["processes", "ray"]
-Factory = Callable[[], Any]
-_MIN_MAKING_S = 60.0  # to make environments, where steps have a time limit
-_CLOSING_S = 3.0  # for environments to close themselves
-_INDICES = {"reset": 0, "step": 1, "call": 2}  # {request: which argument has the environments [K]}
 _AHEAD = (
     "environments in actors have played ahead, up to Actors(fragment=) vector steps, and cannot be {}: reset all of "
     "them first"
@@ -59,21 +54,21 @@ class ActorRunner:
         sizes = [len(group) for group in np.array_split(np.arange(len(factories)), n_actors)]
         self._starts = np.array([0, *itertools.accumulate(sizes)])  # [A + 1], the first environment of each actor
         groups = [list(factories[start:end]) for start, end in itertools.pairwise(self._starts.tolist())]
-        start = _InRay if where == "ray" else _InProcess
+        start = RayActor if where == "ray" else actor_process
         self._actors: list[Actor] = []
         self._close = multiprocessing.util.Finalize(self, _close_all, (self._actors,), exitpriority=10)
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(self.close)
             for first, group in zip(self._starts.tolist(), groups, strict=False):
                 self._actors.append(Actor(start, group, first, timeout_s))
-            self.spaces = [spaces for actor in self._actors for spaces in actor.receive_spaces()]
+            self.spaces = [spaces for actor in self._actors for spaces in actor.made()]
             unfinished.pop_all()
 
     def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
         self._process.check_between_steps("reset")
         parts = self._split(indices)
         for actor, rows in parts:
-            actor.reset(indices[rows] - actor.first, [seeds[row] for row in rows.tolist()], options)
+            actor.reset(actor.own(indices[rows]), [seeds[row] for row in rows.tolist()], options)
         return self._take(parts)
 
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
@@ -81,7 +76,7 @@ class ActorRunner:
         parts = self._split(indices)
         for actor, rows in parts:
             some = actions[rows] if isinstance(actions, np.ndarray) else [actions[row] for row in rows.tolist()]
-            actor.step(some, indices[rows] - actor.first)
+            actor.step(some, actor.own(indices[rows]))
         self._process.overlap(work)
         return indices, self._take(parts)
 
@@ -92,17 +87,14 @@ class ActorRunner:
         self._process.check_between_steps(f"called for {name}")
         parts = self._split(indices)
         for actor, rows in parts:
-            actor.send("call", (name, args, indices[rows] - actor.first))
+            actor.call(name, args, actor.own(indices[rows]))
         take = self._take(parts)
         return [take(row, index) for row, index in enumerate(indices.tolist())]
 
     def fingerprints(self) -> list[Fingerprint]:
-        usable = [actor for actor in self._actors if actor.is_usable and actor.n_ahead == 0]
-        for actor in usable:
-            actor.send("fingerprints", ())
-        return [
-            digest for actor in self._actors for digest in (actor.receive_all() if actor in usable else actor.none())
-        ]
+        are_requested = [actor.request_fingerprints() for actor in self._actors]
+        pairs = zip(self._actors, are_requested, strict=True)
+        return [one for actor, is_requested in pairs for one in actor.fingerprints(is_requested=is_requested)]
 
     def close(self) -> None:
         self._close()
@@ -132,10 +124,7 @@ class ActorRunner:
             if row not in answers:
                 actor, rows = by_row[row]
                 answers.update(zip(rows.tolist(), actor.receive(len(rows)), strict=True))
-            answer = answers.pop(row)
-            if isinstance(answer, _Raised):
-                answer.throw(index)
-            return answer
+            return taken(answers.pop(row), index)
 
         return take
 
@@ -151,54 +140,10 @@ class PlayedStep(NamedTuple):
     is_last: bool  # whether an environment failed, so that no step follows
 
 
-class _Raised:
-    """What an environment raised, as an actor sends it; a whole actor that died."""
-
-    def __init__(self, what: str, error: BaseException | None = None, trace: str = "") -> None:
-        self.what, self.error, self.trace = what, error, trace
-
-    def throw_error(self) -> None:
-        """Raise it as it was raised in the actor, by the policy."""
-        assert self.error is not None, "one was raised there"
-        self.error.add_note(f"in an actor of environments:\n{self.trace}")
-        raise self.error
-
-    def throw(self, index: int) -> None:
-        """Raise it as the failure of an environment."""
-        if self.error is not None:
-            self.error.add_note(f"in the actor of env {index}:\n{self.trace}")
-        raise Failure(index, self.what) from self.error
-
-
-class Place(Protocol):
-    """Where an actor runs."""
-
-    def send(self, message: bytes) -> None:
-        """Send a request; to one that died nothing."""
-        ...
-
-    def receive(self, timeout_s: float | None) -> Any:
-        """Return the next answer; raise EOFError if the actor died, TimeoutError if it does not answer in time."""
-        ...
-
-    def end(self) -> str:
-        """Release what is left of an actor that died, and describe how it ended."""
-        ...
-
-    def request_close(self) -> None:
-        """Let the environments close themselves and the actor end, without waiting for it."""
-        ...
-
-    def stop(self, deadline: float) -> None:
-        """Wait for the actor to end until a time by `time.monotonic`, then kill it."""
-        ...
-
-
 class Actor:
     """One actor, which is started again when an environment of one that died is rebuilt.
 
-    Each request has a number that its answer repeats: a late answer is never taken for that of a later request. Vector
-    steps that it has played ahead answer the steps and resets that they consist of, without a message.
+    Vector steps that it has played ahead answer the steps and resets that they consist of, without a message.
 
     Args:
         start: starts it, with the packed factories of its environments.
@@ -208,77 +153,59 @@ class Actor:
 
     Attributes:
         first: as above.
+        n: number of its environments.
         player: what plays in the actor, as `play` was given it.
     """
 
     def __init__(
-        self, start: Callable[[bytes], Place], factories: Sequence[Factory], first: int, timeout_s: float | None
+        self, start: Callable[[bytes], Channel], factories: Sequence[Factory], first: int, timeout_s: float | None
     ) -> None:
         self.first, self.n = first, len(factories)
         self._start, self._timeout_s = start, timeout_s
-        self._message = packed(list(factories), "make_envs", f"the factories of env {first} and those after it")
-        self._number, self._occasion, self._sent_at = 0, "while they were made", time.monotonic()
+        self._factories = packed(list(factories), "make_envs", f"the factories of env {first} and those after it")
         self._spaces: list[Spaces] = []  # of the last restart
         self._fresh: set[int] = set()  # made since the last restart and not used yet
-        self._is_whole = True  # whether no message was left half sent or half read
-        self._end = ""  # how it ended
         self.player: object = None
         self._in_flight: deque[tuple[int, int]] = deque()  # (number, vector steps) of requests to play
         self._played: deque[Any] = deque()  # vector steps that are not taken yet, pickled; an error of the policy
         self._head: PlayedStep | None = None  # the first of them
         self._resets: dict[tuple[int, int], Any] = {}  # after the last vector step that was taken
         self._known: list[Any] | None = None  # answers to the last request, which was not sent
-        self._place: Place | None = start(self._message)
+        self._worker = self._started()
+
+    def _started(self) -> EnvWorker:
+        return EnvWorker(self._start(self._factories), self.first, self.n, self._timeout_s)
 
     @property
-    def is_usable(self) -> bool:
-        """Whether the actor runs and can answer."""
-        return self._place is not None and self._is_whole
+    def channel(self) -> Channel:
+        """The way to the actor."""
+        return self._worker.channel
 
-    def send(self, request: str, arguments: tuple[Any, ...]) -> None:
-        """Send a request: the name of a method of a runner, and its arguments."""
-        name = arguments[0] if request == "call" else request
-        message = packed_request(name, (self._number + 1, request, arguments))
-        self._number += 1
-        self._known = None
-        self._occasion, self._sent_at = f"in {request}", time.monotonic()
-        if self.is_usable and self._place is not None:
-            self._is_whole = False
-            self._place.send(message)
-            self._is_whole = True
+    def own(self, indices: Ids) -> list[int]:
+        """Return the indices in the actor of its environments [K]."""
+        own: list[int] = (indices - self.first).tolist()
+        return own
 
-    def receive(self, n: int, timeout_s: float | None = None) -> list[Any]:
-        """Return the n answers to the last request; of an actor that died or was too late, n failures."""
-        if self._known is not None:
-            return self._known
-        return self._receive(self._number, n, self._timeout_s if timeout_s is None else timeout_s)
+    def receive(self, n: int) -> list[Any]:
+        """Return the n answers to the last request; of an actor that died or was too late, n that were raised."""
+        return self._answers(self._worker.number, n) if self._known is None else self._known
 
-    def _receive(self, wanted: int, n: int, limit_s: float | None) -> list[Any]:
+    def _answers(self, wanted: int, n: int) -> list[Any]:
         """Return the n answers to a request; those to requests to play before it are kept."""
+        limit_s = self._timeout_s
         if limit_s is not None:
             limit_s *= 1 + sum(n_steps for _, n_steps in self._in_flight)
-        while self._place is not None and self._is_whole:
-            left_s = None if limit_s is None else max(0.0, self._sent_at + limit_s - time.monotonic())
-            self._is_whole = False
-            try:
-                number, answers = self._place.receive(left_s)
-            except EOFError:
-                self._end = f"died {self._occasion}: its actor {self._place.end()}"
-                self._place = None
-                break
-            except TimeoutError:
-                self.close()
-                self._end = f"gave no answer within {limit_s:g} s {self._occasion}, and was killed"
-                break
-            self._is_whole = True
-            if number == wanted:
-                made: list[Any] = answers
-                return made
-            if self._in_flight and number == self._in_flight[0][0]:
-                self._in_flight.popleft()
-                self._played += answers
-        self._in_flight.clear()
-        return [_Raised(self._end or f"has no actor any more {self._occasion}")] * n
+        try:
+            while True:
+                number, result = self._worker.receive_next(limit_s)
+                if number == wanted:
+                    return answers_of(result, n)
+                if self._in_flight and number == self._in_flight[0][0]:
+                    self._in_flight.popleft()
+                    self._played += answers_of(result, 1)
+        except WorkerLostError as lost:
+            self._in_flight.clear()
+            return [Raised(str(lost))] * n
 
     # ---- vector steps that it plays ahead ----
 
@@ -298,29 +225,37 @@ class Actor:
             arguments: of `play`.
         """
         is_new, self.player = self.player is not player, player
-        self.send("play", (packed_player if is_new else None, n_steps, *arguments))
-        self._in_flight.append((self._number, n_steps))
+        self._request("play", packed_player if is_new else None, n_steps, *arguments)
+        self._in_flight.append((self._worker.number, n_steps))
+
+    def _request(self, method: str, *arguments: Any, name: str | None = None) -> None:
+        self._known = None
+        self._worker.request(method, *arguments, name=name)
 
     def head(self) -> PlayedStep | None:
         """Wait for the next vector step, and return it; None if there is none."""
         while self._head is None and (self._played or self._in_flight):
             if not self._played:
-                answers = self._receive(self._in_flight[0][0], 1, self._timeout_s)
-                if self._in_flight:  # else it died
-                    self._in_flight.popleft()
-                    self._played += answers
+                self._receive_played()
                 continue
             first = self._played[0]
-            if isinstance(first, _Raised):  # again and again, until all environments are reset
-                first.throw_error()
+            if isinstance(first, Raised):  # again and again, until all environments are reset
+                first.throw("an actor of environments")
             self._head = PlayedStep(*pickle.loads(first))  # noqa: S301  # of our actor
         return self._head
 
-    def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids) -> None:
+    def _receive_played(self) -> None:
+        """Wait for the answer to the first request to play; an actor that died has none."""
+        answers = self._answers(self._in_flight[0][0], 1)
+        if self._in_flight:
+            self._in_flight.popleft()
+            self._played += answers
+
+    def step(self, actions: Sequence[Any] | NDArray[Any], indices: Sequence[int]) -> None:
         """Take the next vector step, or request one where none was played."""
         head = self.head()
         if head is None:
-            self.send("step", (actions, indices))
+            self._request("step", actions, indices)
             return
         if len(indices) != self.n or not np.array_equal(actions, head.sent):
             raise BusyError(_AHEAD.format("stepped by other actions"))
@@ -328,22 +263,24 @@ class Actor:
         self._played.popleft()
         self._head = None
         while head.is_last and self._in_flight:  # the requests that follow it play nothing
-            self._receive(self._in_flight[0][0], 1, self._timeout_s)
-            if self._in_flight:
-                self._in_flight.popleft()
+            self._receive_played()
 
-    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> None:
+    def reset(self, indices: Sequence[int], seeds: Seeds, options: Options) -> None:
         """Take the resets that followed a vector step, or request them; one that died is restarted."""
-        keys = list(zip(indices.tolist(), seeds, strict=True))
+        keys = list(zip(indices, seeds, strict=True))
         if self._resets and all(key in self._resets for key in keys):
             self._known = [self._resets.pop(key) for key in keys]
             return
         if len(indices) < self.n and self.n_ahead:
             raise BusyError(_AHEAD.format("reset one by one"))
-        if not self.is_usable:  # it died, or Ctrl-C interrupted a message
+        if not self._worker.is_usable:  # it died, or Ctrl-C interrupted a message
             self.restart()
         self._forget()
-        self.send("reset", (indices, seeds, options))
+        self._request("reset", indices, seeds, options)
+
+    def call(self, name: str, args: tuple[Any, ...], indices: Sequence[int]) -> None:
+        """Request a call of a method of environments [K], or the reading of an attribute."""
+        self._request("call", name, args, indices, name=name)
 
     def _forget(self) -> None:
         """Forget the vector steps that were played ahead."""
@@ -351,124 +288,74 @@ class Actor:
         self._played.clear()
         self._head, self._resets, self._known = None, {}, None
 
-    def receive_all(self) -> list[Any]:
-        """Return answers of all environments; those of an actor that died are empty."""
-        answers = self.receive(self.n)
-        return [{} if isinstance(answer, _Raised) else answer for answer in answers]
+    # ---- its environments ----
 
-    def none(self) -> list[Fingerprint]:
-        """Return an empty answer of each environment."""
-        return [{} for _ in range(self.n)]
+    def request_fingerprints(self) -> bool:
+        """Request what `fingerprints` returns; return whether the actor can answer, as it has not played ahead."""
+        self._known = None
+        return self.n_ahead == 0 and self._worker.request_fingerprints()
 
-    def receive_spaces(self) -> list[Spaces]:
+    def fingerprints(self, *, is_requested: bool) -> list[Fingerprint]:
+        """Return the fingerprint of each environment; empty ones where none are requested."""
+        return self._worker.fingerprints() if is_requested else [{}] * self.n
+
+    def made(self) -> list[Spaces]:
         """Wait for all environments to be made, and return their spaces."""
-        return self._receive_made(self.n, self.first)
-
-    def _receive_made(self, n: int, index: int) -> list[Spaces]:
-        """Wait for n environments to be made, the first of which has this index, and return their spaces."""
-        answers = self.receive(n, None if self._timeout_s is None else max(self._timeout_s, _MIN_MAKING_S))
-        for answer in answers:
-            if isinstance(answer, _Raised):
-                if isinstance(answer.error, (ConfigError, EnvError)):
-                    raise answer.error
-                raise EnvError(f"make_envs: env {index} {answer.what}", env_id=index) from answer.error
-        return [Spaces(observation_space=observations, action_space=actions) for observations, actions in answers]
+        return self._worker.made(self.first, self.n)
 
     def rebuild(self, index: int) -> Spaces:
         """Replace an environment, or the whole actor if it died, and return the environment's spaces."""
-        if not self.is_usable:
-            spaces = self.restart()
-            self._fresh.discard(index)
-            return spaces[index - self.first]
-        if index in self._fresh:  # made with the actor
-            self._fresh.discard(index)
-            return self._spaces[index - self.first]
-        self.send("rebuild", (index - self.first,))
-        return self._receive_made(1, index)[0]
+        if not self._worker.is_usable:
+            self.restart()
+        elif index not in self._fresh:  # else made with the actor
+            self._request("rebuild", index - self.first)
+            return self._worker.made(index, 1)[0]
+        self._fresh.discard(index)
+        return self._spaces[index - self.first]
 
-    def restart(self) -> list[Spaces]:
-        """Start the actor again with new environments, and return their spaces."""
-        self.close()
-        self._number, self._occasion, self._sent_at = 0, "while they were made", time.monotonic()
-        self._is_whole, self._end, self.player = True, "", None
+    def restart(self) -> None:
+        """Start the actor again with new environments."""
+        self._worker.stop()
+        self.player = None
         self._forget()
-        self._place = self._start(self._message)
+        self._worker = self._started()
         with contextlib.ExitStack() as unfinished:
-            unfinished.callback(self.close)  # one without environments is of no use
-            self._spaces = self.receive_spaces()
+            unfinished.callback(self._worker.stop)  # one without environments is of no use
+            self._spaces = self.made()
             unfinished.pop_all()
         self._fresh = {*range(self.first, self.first + self.n)}
-        return self._spaces
-
-    def close(self) -> None:
-        """End the actor; a second call has no effect."""
-        _close_all([self])
-
-    def request_close(self) -> None:
-        """Let the actor end, without waiting for it."""
-        if self._place is not None:
-            self._place.request_close()
-
-    def stop(self, deadline: float) -> None:
-        """Wait for the actor to end until a time by `time.monotonic`, then kill it."""
-        place, self._place = self._place, None
-        if place is not None:
-            place.stop(deadline)
 
 
 def _close_all(actors: Sequence[Actor]) -> None:
     """Let actors end, and kill those that have not after some seconds."""
-    deadline = time.monotonic() + _CLOSING_S
-    for actor in actors:
-        actor.request_close()
-    for actor in actors:
-        actor.stop(deadline)
+    stop_all(actor.channel for actor in actors)
 
 
-class _InProcess:
-    """An actor in a process of this machine."""
-
-    def __init__(self, message: bytes) -> None:
-        self._process = WorkerProcess(serve)
-        self._process.send(message)
-
-    def send(self, message: bytes) -> None:
-        self._process.send(message)
-
-    def receive(self, timeout_s: float | None) -> Any:
-        if timeout_s is not None and not self._process.pipe.poll(timeout_s):
-            self._process.kill()
-            raise TimeoutError
-        return self._process.receive()
-
-    def end(self) -> str:
-        return f"{self._process.end()}"
-
-    def request_close(self) -> None:
-        self._process.request_close()
-
-    def stop(self, deadline: float) -> None:
-        self._process.stop(deadline)
+def actor_process(factories: bytes) -> Channel:
+    """Return an actor in a process of this machine."""
+    process = WorkerProcess(serve)
+    process.send(factories)
+    return process
 
 
-class _InRay:
-    """An actor of Ray, with one CPU of its cluster."""
+class RayActor:
+    """An actor of Ray, with one CPU of its cluster: a `Channel`."""
 
-    def __init__(self, message: bytes) -> None:
+    def __init__(self, factories: bytes) -> None:
         self._ray = connected_ray("Actors.where 'ray'")
-        remote: Any = self._ray.remote(num_cpus=1, runtime_env={"env_vars": ONE_THREAD})(_RayActor)
-        self._handle = remote.remote(sys.path)
-        self._answers: list[Any] = []  # references, in the order of the requests
-        self.send(message)
+        remote: Any = self._ray.remote(num_cpus=1, runtime_env={"env_vars": ONE_THREAD})(_InRay)
+        self._handle = remote.remote(sys.path, factories)
+        self._answers: deque[Any] = deque()  # references, in the order of the requests
 
     def send(self, message: bytes) -> None:
         self._answers.append(self._handle.answer.remote(message))
 
-    def receive(self, timeout_s: float | None) -> Any:
+    def poll(self, seconds: float) -> bool:
+        return bool(self._ray.wait([self._answers[0]], timeout=seconds)[0])
+
+    def receive(self) -> bytes:
         try:
-            return pickle.loads(self._ray.get(self._answers.pop(0), timeout=timeout_s))  # noqa: S301  # of our actor
-        except self._ray.exceptions.GetTimeoutError:
-            raise TimeoutError from None
+            return self._ray.get(self._answers.popleft())  # type: ignore[no-any-return]  # Ray's actors have no types
         except self._ray.exceptions.RayActorError:
             raise EOFError from None
 
@@ -486,104 +373,35 @@ class _InRay:
 # ---- in the actor ----
 
 
-class _RayActor:
+class HostedActor(HostedEnvs):
+    """The environments of an actor, and what plays in them."""
+
+    _player: Any = None  # see `Actor.play`
+
+    def play(self, player: bytes | None, n_steps: int, *arguments: Any) -> list[Any]:
+        """Play vector steps, by another player than before if one is given."""
+        if player is not None:
+            self._player = unpacked(player)
+            self._player.join(self.runner)
+        played: list[Any] = self._player.play(n_steps, *arguments)
+        return played
+
+
+class _InRay:
     """The environments of an actor of Ray."""
 
-    def __init__(self, path: Sequence[str]) -> None:
+    def __init__(self, path: Sequence[str], factories: bytes) -> None:
         sys.path += [folder for folder in path if folder not in sys.path]
-        self._hosted: Any = None
+        self._host = HostedActor(factories)
 
     def answer(self, message: bytes) -> bytes:
-        """Make the environments by the first message, and execute a request by each that follows."""
-        if self._hosted is None:
-            self._hosted, made = _host(message)
-            return made
-        return self._hosted.answer(message)  # type: ignore[no-any-return]  # Ray's class has no types
+        return answer_to(message, self._host)
 
 
 def serve(inbox: Inbox) -> None:
-    """Make the environments of a process, and execute requests until the owner closes the pipe."""
-    hosted, answer = _host(inbox.receive())
-    inbox.pipe.send_bytes(answer)
+    """Answer requests in a process until the owner closes the pipe."""
+    host = HostedActor(inbox.receive())
     try:
-        while True:
-            inbox.pipe.send_bytes(hosted.answer(inbox.receive()))
+        answer_all(inbox.receive, inbox.pipe.send_bytes, host)
     finally:
-        hosted.close()
-
-
-def _host(message: bytes) -> tuple["_Hosted", bytes]:
-    """Make environments; return them, and the answer with their spaces or what was raised."""
-    hosted = _Hosted()
-    try:
-        hosted.runner = SyncRunner(unpacked(message))
-        answers = [(spaces.observation_space, spaces.action_space) for spaces in hosted.runner.spaces]
-        return hosted, pickle.dumps((0, answers), pickle.HIGHEST_PROTOCOL)
-    except RAISED as error:
-        return hosted, pickle.dumps((0, [packed_error(error)]), pickle.HIGHEST_PROTOCOL)
-
-
-class _Hosted:
-    """The environments of an actor: a runner in its process."""
-
-    runner: SyncRunner | None = None
-    player: Any = None  # see `Actor.play`
-
-    def answer(self, message: bytes) -> bytes:
-        """Execute a request, and return its number with the answers [K]."""
-        number, request, arguments = pickle.loads(message)  # noqa: S301  # from our owner
-        try:
-            answers = self._execute(request, arguments)
-            return pickle.dumps((number, answers), pickle.HIGHEST_PROTOCOL)
-        except RAISED as error:
-            n = len(arguments[_INDICES[request]]) if request in _INDICES else 1
-            return pickle.dumps((number, [packed_error(error)] * n), pickle.HIGHEST_PROTOCOL)
-
-    def _execute(self, request: str, arguments: tuple[Any, ...]) -> list[Any]:
-        runner = self.runner
-        assert runner is not None, "its owner raised what making it raised"
-        if request == "step":
-            actions, indices = arguments
-            return _taken(runner.step(actions, indices, None)[1], indices)
-        if request == "reset":
-            return _taken(runner.reset(*arguments), arguments[0])
-        if request == "call":
-            name, args, indices = arguments
-            return _taken(lambda row, _: runner.call(name, args, indices[row : row + 1])[0], indices)
-        if request == "rebuild":
-            made = runner.rebuild(*arguments)
-            return [(made.observation_space, made.action_space)]
-        answers: list[Any]
-        if request == "play":
-            player, *others = arguments
-            if player is not None:
-                self.player = unpacked(player)
-                self.player.join(runner)
-            answers = self.player.play(*others)
-        else:
-            answers = getattr(runner, request)(*arguments)
-        return answers
-
-    def close(self) -> None:
-        """Close the environments."""
-        if self.runner is not None:
-            self.runner.close()
-
-
-def _taken(take: Take, indices: Ids) -> list[Any]:
-    """Return the answer of each environment, or what it raised."""
-    answers: list[Any] = []
-    for row, index in enumerate(indices.tolist()):
-        try:
-            answers.append(take(row, index))
-        except Failure as failure:
-            answers.append(packed_error(failure))
-    return answers
-
-
-def packed_error(error: BaseException) -> _Raised:
-    """Return an error as it is sent; of a failure its cause."""
-    what, cause = f"raised {type(error).__name__}: {error}", error
-    if isinstance(error, Failure):
-        what, cause = error.what, error.__cause__ or error
-    return _Raised(what, picklable(cause), "".join(traceback.format_exception(cause)))
+        host.close()

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from trainkit.core import seeding
 from trainkit.core.data import Obs
-from trainkit.core.errors import EnvError
+from trainkit.core.errors import RAISED, EnvError
 from trainkit.core.worker_process import packed, unpacked
-from trainkit.envs.backends import RAISED, Failure, Ids, Options, Seeds, Take, Work
+from trainkit.core.worker_protocol import Raised
+from trainkit.envs.backends import Failure, Ids, Options, Seeds, Take, Work
 from trainkit.envs.envs import Envs, EpisodesState
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
-from trainkit.extensions.actors.actor_runner import PlayedStep, packed_error
+from trainkit.envs.worker import raised_by
+from trainkit.extensions.actors.actor_runner import PlayedStep
 
 
 class ActsAlone(Protocol):
@@ -93,7 +95,7 @@ class Player:
                 self._step += self._n_envs
         except RAISED as error:  # of the policy: raised where the steps before it have been taken
             self._is_broken = True
-            played.append(packed_error(error))
+            played.append(Raised.of(error, f"raised {type(error).__name__} in act: {error}"))
         return played
 
     def _play_step(self, *, explore: bool) -> bytes:
@@ -144,7 +146,7 @@ class _Recorder:
             try:
                 answer = take(row, index)
             except Failure as failure:
-                self.answers.append(packed_error(failure))
+                self.answers.append(raised_by(failure))
                 raise
             self.answers.append(answer)
             return answer
@@ -159,7 +161,7 @@ class _Recorder:
             try:
                 self.resets[key] = take(row, index)
             except Failure as failure:
-                self.resets[key] = packed_error(failure)
+                self.resets[key] = raised_by(failure)
                 raise
             return self.resets[key]
 

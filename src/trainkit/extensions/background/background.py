@@ -6,30 +6,18 @@ so that a new process gives the same numbers.
 """
 
 import os
-import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.worker_process import Inbox, WorkerProcess, packed, unpacked
+from trainkit.core.worker_protocol import Raised, Requests, WorkerLostError, answer_all, answer_to
 from trainkit.envs import Envs
 from trainkit.trainer.evaluation import Evaluation, Played
 
 _LOOK_S = 0.05  # between two looks for an answer, and for signals
 _SUBJECT = "BackgroundEvaluation"
-_FINISH = "finish"  # the message that ends an evaluation of duration "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One evaluation to play: a pickled policy, the step of schedules, a set of fresh seeds, the evaluation's state."""
-
-    policy: bytes
-    step: int
-    fresh: int | None
-    state: dict[str, Any]
 
 
 class BackgroundEvaluation(Evaluation):
@@ -67,12 +55,15 @@ class WorkerOfEvaluation:
         self._is_auto = evaluation.duration == "auto"
         self._is_finishing = False  # whether it is to finish the current episodes
         self._process: WorkerProcess | None = None
+        self._requests: Requests  # to the process
+        self._number = 0  # of the last request to play
 
     def start(self) -> None:
         """Start the process unless it is running."""
         if self._process is None:
             self._process = WorkerProcess(serve)
             self._process.send(self._parts)
+            self._requests = Requests(self._process)
 
     def packed(self, policy: Any) -> bytes:
         """Pickle a policy, or its copy on the CPU if it is on a device."""
@@ -87,7 +78,8 @@ class WorkerOfEvaluation:
         self._factory()
         self.start()
         self._is_finishing = False
-        self._send(Request(policy, step, fresh, state))
+        self._requests.send("play", (policy, step, fresh, state))
+        self._number = self._requests.number
 
     def receive(self, between_looks: Callable[[], None]) -> Played:
         """Wait for the answer; an evaluation of duration "auto" ends with its current episodes.
@@ -102,18 +94,19 @@ class WorkerOfEvaluation:
         assert self._process is not None, "a request was sent"
         if self._is_auto and not self._is_finishing:
             self._is_finishing = True
-            self._send(_FINISH)
-        while not self._process.pipe.poll(_LOOK_S):
-            between_looks()
-        try:
-            is_result, content, trace = self._process.receive()
-        except EOFError:
-            process, self._process = self._process, None
-            raise EnvError(f"the process of the evaluation in the background {process.end()}") from None
-        if not is_result:
-            content.add_note(f"in the process of the evaluation in the background:\n{trace}")
-            raise content
-        played: Played = content
+            self._requests.send("finish")
+        number, played = 0, None
+        while number != self._number:
+            while not self._process.poll(_LOOK_S):
+                between_looks()
+            try:
+                number, played = self._requests.receive_next()
+            except WorkerLostError as lost:
+                self._process = None
+                raise EnvError(f"the evaluation in the background {lost}") from None
+        if isinstance(played, Raised):
+            played.throw("the process of the evaluation in the background")
+        assert isinstance(played, Played), "it is what was requested"
         return played
 
     def close(self) -> None:
@@ -132,27 +125,20 @@ class WorkerOfEvaluation:
             )
         return config.make
 
-    def _send(self, message: object) -> None:
-        assert self._process is not None, "it was started"
-        self._process.send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-
 
 # ---- in the worker process ----
 
 
 def serve(inbox: Inbox) -> None:
     """Answer requests until the pipe closes."""
-    server = _Server(inbox, unpacked(inbox.receive()))
+    player = _Player(inbox, unpacked(inbox.receive()))
     try:
-        while True:
-            message = server.next_message()
-            if isinstance(message, Request):
-                server.answer(message)
+        answer_all(inbox.receive, inbox.pipe.send_bytes, player)
     finally:
-        server.close()
+        player.close()
 
 
-class _Server:
+class _Player:
     """The worker's side: environments that stay, and an evaluation for each request."""
 
     def __init__(self, inbox: Inbox, parts: Mapping[str, Any]) -> None:
@@ -160,38 +146,35 @@ class _Server:
         self._envs: Any = None  # made at the first request, so that an error is an answer
         self._is_finishing = False
 
-    def next_message(self) -> Any:
-        """Wait for a message."""
-        return pickle.loads(self._inbox.receive())  # noqa: S301  # from our owner
-
-    def answer(self, request: Request) -> None:
-        """Play, and send the result or the error."""
-        self._is_finishing = False
-        self._inbox.answer(lambda: self._play(request))
-
     def close(self) -> None:
         """Close the environments."""
         if self._envs is not None:
             self._envs.close()
 
-    def _play(self, request: Request) -> Played:
+    def finish(self) -> None:
+        """End an evaluation of duration "auto" with its current episodes."""
+        self._is_finishing = True
+
+    def play(self, policy: bytes, step: int, fresh: int | None, state: dict[str, Any]) -> Played:
+        """Play an evaluation: of a packed policy, at a step of schedules, with a set of fresh seeds, from a state."""
+        self._is_finishing = False
         if self._envs is None:
             self._envs = self._parts["envs"]()
-        collector = Collector(unpacked(request.policy), self._envs)
+        collector = Collector(unpacked(policy), self._envs)
         try:
             if self._parts["metric"] is not None:
                 collector.use_reward_metric(self._parts["metric"])
             evaluation = BackgroundEvaluation(collector, **self._parts["options"])
             evaluation.is_over = lambda: self._is_finishing
-            evaluation.load_state_dict(request.state)
+            evaluation.load_state_dict(state)
             collector.interrupt = self._look
-            stats = evaluation.run(request.step, fresh=request.fresh)
+            stats = evaluation.run(step, fresh=fresh)
             return Played(stats, evaluation.numbers, evaluation.state_dict())
         finally:
             collector.release()
 
     def _look(self) -> None:
-        """Between two steps: read the request to finish, and end with the trainer's process."""
+        """Between two steps: answer the request to finish, and end with the trainer's process."""
         self._inbox.check_owner()
         if self._inbox.pipe.poll():
-            self._is_finishing = self.next_message() == _FINISH
+            self._inbox.pipe.send_bytes(answer_to(self._inbox.receive(), self))

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from trainkit.core.extras import connected_ray
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, unpacked
+from trainkit.core.worker_protocol import Raised, answer_by
 
 Backend = Literal["process", "ray"]
 Report = Callable[[int, int], None]  # (epoch, max_epoch)
@@ -27,6 +28,7 @@ ShowProgress = Callable[["Progress"], None]
 
 _LOOK_S = 0.1  # between two looks for messages, and for signals
 _STOPPING_S = 60.0  # for runs to save themselves
+_PROGRESS, _OUTCOME = 0, 1  # the numbers of a task's answers
 TRACEBACK, OUTPUT = "error.txt", "output.txt"  # files in a task's folder
 
 
@@ -143,7 +145,7 @@ def _in_processes(
             stop.raise_interrupt()
         finally:
             for _, process in running.values():
-                process.kill()
+                process.stop(0.0)
 
 
 def _start(task: Task, message: bytes) -> WorkerProcess:
@@ -157,17 +159,22 @@ def _start(task: Task, message: bytes) -> WorkerProcess:
 def _received(task: Task, process: WorkerProcess, progress: Progress) -> Outcome | None:
     """Return the outcome of a task, or None for a report of its progress."""
     try:
-        message = process.receive()
+        number, content = pickle.loads(process.receive())  # noqa: S301  # from a process of our own
     except EOFError:
         where = f"the process of {task.name} {process.end()}"
         return Outcome(name=task.name, error=where, trace=f"its output is in {task.folder / OUTPUT}")
-    if len(message) == 2:
-        progress.epochs[task.name] = message
+    if number == _PROGRESS:
+        progress.epochs[task.name] = content
         return None
-    is_result, content, trace = message
-    if is_result:
-        return Outcome(name=task.name, result=content)
-    return Outcome(name=task.name, error=f"{type(content).__name__}: {content}", trace=trace)
+    return _outcome(task, content)
+
+
+def _outcome(task: Task, result: Any) -> Outcome:
+    """Return the outcome of a task that returned, or raised."""
+    if isinstance(result, Raised):
+        error = f"{type(result.error).__name__}: {result.error}"
+        return Outcome(name=task.name, error=error, trace=result.trace)
+    return Outcome(name=task.name, result=result)
 
 
 class _StopSignal:
@@ -222,7 +229,12 @@ def serve(inbox: Inbox) -> None:
     """Execute a task in its process."""
     inbox.terminate_with_owner()
     message = inbox.receive()
-    inbox.answer(lambda: unpacked(message)(lambda epoch, last: inbox.pipe.send_bytes(pickle.dumps((epoch, last)))))
+    send = inbox.pipe.send_bytes
+
+    def report(epoch: int, last: int) -> None:
+        send(pickle.dumps((_PROGRESS, (epoch, last))))
+
+    send(answer_by(_OUTCOME, "run", lambda: unpacked(message)(report)))
 
 
 # ---- Ray ----
@@ -257,16 +269,13 @@ def _on_ray(
 def _taken(ray: Any, task: Task, reference: Any) -> Outcome:
     """Return the outcome of a task of Ray that has ended."""
     try:
-        is_result, content, trace = ray.get(reference)
+        _, content = pickle.loads(ray.get(reference))  # noqa: S301  # from a task of our own
     except ray.exceptions.RayError as error:
         return Outcome(name=task.name, error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
-    return Outcome(name=task.name, result=content) if is_result else Outcome(name=task.name, error=content, trace=trace)
+    return _outcome(task, content)
 
 
-def _work_on_ray(message: bytes, path: Sequence[str]) -> tuple[bool, Any, str]:
+def _work_on_ray(message: bytes, path: Sequence[str]) -> bytes:
     """Execute a task in a process of Ray, with the driver's path of modules."""
     sys.path += [folder for folder in path if folder not in sys.path]
-    try:
-        return True, unpacked(message)(lambda epoch, last: None), ""
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # sent to the driver
-        return False, f"{type(error).__name__}: {error}", traceback.format_exc()
+    return answer_by(_OUTCOME, "run", lambda: unpacked(message)(lambda epoch, last: None))
