@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.helpers.learning import assert_same, linear, parameters_of, small_net
+from tests.helpers.torch_step import TorchStep
 from trainkit import Adam, Clip, ConfigError, TorchOptimizer
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.engine import gradient_step
 from trainkit.engine.device import convolutions_timed
-from trainkit.engine.gradient_step import GradientStep
 
 Loss = Callable[[nn.Module, int], Tensor]
 
@@ -36,7 +36,7 @@ class Ours:
         self, net: nn.Module, optimizer: Adam | TorchOptimizer, clip: Clip | None = None, **options: Any
     ) -> None:
         self.net = net
-        self.step = GradientStep(net, optimizer, clip, **options)
+        self.step = TorchStep(net, optimizer, clip, **options)
 
     def train(self, steps: range, loss: Loss = square_loss) -> list[float]:
         """Take steps and return the gradient's norm of each."""
@@ -117,7 +117,7 @@ def test_default_numbers_are_the_papers() -> None:
 
 def test_the_norm_is_of_all_gradients_before_the_clip() -> None:
     net = nn.ParameterList([torch.zeros(1), torch.zeros(1)])
-    step = GradientStep(net, Adam(), Clip(1e-3))
+    step = TorchStep(net, Adam(), Clip(1e-3))
     _, norm, skipped, _ = step(lambda: 3 * net[0].sum() - 4 * net[1].sum(), step=0)
 
     assert (norm, skipped) == (5.0, 0.0)
@@ -125,13 +125,13 @@ def test_the_norm_is_of_all_gradients_before_the_clip() -> None:
 
 def test_a_first_step_is_the_learning_rate_whatever_the_gradient() -> None:
     net = nn.ParameterList([torch.zeros(2)])
-    GradientStep(net, Adam(0.25))(lambda: (net[0] * torch.tensor([3.0, -1e-3])).sum(), step=0)
+    TorchStep(net, Adam(0.25))(lambda: (net[0] * torch.tensor([3.0, -1e-3])).sum(), step=0)
 
     assert_close(net[0].detach(), torch.tensor([-0.25, 0.25]), rtol=1e-4, atol=0)
 
 
 def test_returns_the_learning_rate_of_a_step() -> None:
-    step = GradientStep(small_net(), Adam([(0, 1.0), (10, 0.0)]))
+    step = TorchStep(small_net(), Adam([(0, 1.0), (10, 0.0)]))
 
     assert [step.lr(at) for at in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
 
@@ -417,7 +417,7 @@ def test_convolutions_are_timed_on_the_parameters_device_in_the_first_three_step
         return convolutions_timed(torch.device("cuda"))
 
     monkeypatch.setattr(gradient_step, "convolutions_timed", timed)
-    step, seen = GradientStep(net := small_net(), Adam()), []
+    step, seen = TorchStep(net := small_net(), Adam()), []
     for i in range(5):
         step(lambda: seen.append(torch.backends.cudnn.benchmark) or net(torch.ones(2, 4)).sum(), step=i)
     assert seen == [True, True, True, False, False]
@@ -577,7 +577,7 @@ def test_denormals_come_back_after_a_loss_that_raises() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        GradientStep(small_net(), Adam())(loss, step=0)
+        TorchStep(small_net(), Adam())(loss, step=0)
 
     assert keeps_denormals()
 
@@ -611,7 +611,7 @@ def test_wrong_input_is_refused_by_name_and_rule(make: Any, message: str) -> Non
 
 def test_a_sparse_gradient_is_refused_by_the_parameters_name() -> None:
     net = nn.Sequential(nn.Embedding.from_pretrained(torch.ones(5, 3), freeze=False, sparse=True))
-    step = GradientStep(net, Adam(1e-2))
+    step = TorchStep(net, Adam(1e-2))
     message = r"needs dense gradients, but that of 0\.weight is sparse: make its module with sparse=False"
     with pytest.raises(ConfigError, match=message):
         step(lambda: net(torch.tensor([1, 3])).sum(), step=0)
@@ -639,7 +639,7 @@ def test_betas_that_are_one_number_are_refused_like_any_other() -> None:
 def test_moments_follow_a_linear_change_of_gradients() -> None:
     gradient, matrix = torch.tensor([[1.0, -2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.5], [0.0, 0.5]])
     net = linear([[0.0, 0.0], [0.0, 0.0]])
-    step = GradientStep(net, Adam(1e-3))
+    step = TorchStep(net, Adam(1e-3))
     step(lambda: (net.weight * gradient).sum() + net.bias.sum(), step=0)
     step.map_moments([net.weight], lambda moment: matrix @ moment)
     weight, bias = copy.deepcopy(step.state_dict()["state"]).values()
@@ -652,7 +652,7 @@ def test_moments_follow_a_linear_change_of_gradients() -> None:
 
 def test_momentum_of_a_torch_optimizer_follows_a_linear_change_of_gradients() -> None:
     net = linear([[0.0, 0.0]])
-    step = GradientStep(net, lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+    step = TorchStep(net, lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
     step(lambda: (net.weight * torch.tensor([[1.0, -2.0]])).sum(), step=0)
     step.map_moments([net.weight], lambda moment: 3.0 * moment)
     assert_close(step.state_dict()["state"][0]["momentum_buffer"], torch.tensor([[3.0, -6.0]]))

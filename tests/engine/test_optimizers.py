@@ -17,10 +17,10 @@ from torch.testing import assert_close
 import trainkit as tk
 from tests.engine.test_gradient_step import square_loss
 from tests.helpers.learning import Spaces, assert_same, batch_of, parameters_of, small_net
+from tests.helpers.torch_step import TorchStep
 from trainkit import Adam, Clip, ConfigError, TorchOptimizer
 from trainkit.engine.device import CPU
 from trainkit.engine.engine import Engine
-from trainkit.engine.gradient_step import GradientStep
 from trainkit.engine.loss import OwnObjective
 from trainkit.engine.update_rules import FusedAdam, TorchRule
 from trainkit.errors import CheckpointError
@@ -99,7 +99,7 @@ class Ours:
 
     def __init__(self, optimizer: Any, lr: Any = None, clip: Clip | None = None, seed: int = 0) -> None:
         self.net = small_net(seed=seed)
-        self.step = GradientStep(self.net, optimizer if lr is None else TorchOptimizer(optimizer, lr), clip)
+        self.step = TorchStep(self.net, optimizer if lr is None else TorchOptimizer(optimizer, lr), clip)
 
     def train(self, steps: range) -> list[float]:
         """Take steps, and return the learning rate of each."""

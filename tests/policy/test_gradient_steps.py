@@ -335,7 +335,7 @@ def test_six_frames_lie_between_an_update_and_its_loss() -> None:
     policy.gradient_steps["critic"].loss = lambda rows: frames.extend(inspect.stack()) or policy.critic_loss(rows)
     policy.update(of_rows(0), step=0)
     names = [frame.frame.f_code.co_qualname for frame in frames[1:6]]
-    expected = ["Objective.__call__", "Engine.minimize", "GradientSteps.__call__", "Learning.update", "Policy.update"]
+    expected = ["Objective.__call__", "Engine.minimize", "OneUpdate.__call__", "Learning.update", "Policy.update"]
     assert names == expected  # and the loss itself
 
 

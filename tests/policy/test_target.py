@@ -15,8 +15,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.helpers.learning import linear
+from tests.helpers.torch_step import TorchStep
 from trainkit import Adam, ConfigError, Target
-from trainkit.engine.gradient_step import GradientStep
 from trainkit.policy.target import TargetNetwork
 
 
@@ -214,7 +214,7 @@ class Learning:
     def __init__(self, online: Layers, tau: float) -> None:
         self.online = online
         self.tau = 1.0 - (1.0 - tau)  # as after one period
-        self.step = GradientStep(online, Adam(lr=0.1))
+        self.step = TorchStep(online, Adam(lr=0.1))
         self.pair = TargetNetwork(online, Target(every=1, unit="updates", tau=tau))
         self.n_updates = 0
 

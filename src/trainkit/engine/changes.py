@@ -4,7 +4,7 @@ Within a trainer or a collector only users' code changes a policy of trainkit's 
 what was found unchanged is not looked at again before.
 
 What a loss reads from anywhere else, a global variable, a closure, a counter in a list, is not watched; the engine
-finds it by comparison, at updates 4, 8, 16 ... 1,024 and then at every 1,024th.
+finds it by comparison, in calls 1 to 4, 8, 16 ... 1,024 and then in every 1,024th.
 """
 
 from collections.abc import Iterable

@@ -137,8 +137,8 @@ class Engine:
 
     # ---- execution ----
 
-    def recorded(self, work: UpdateWork) -> Callable[[Any, Any, Any], Kept]:
-        """Return what does the work of an update, given its columns, inputs and frames: the work itself."""
+    def executable(self, work: UpdateWork) -> Callable[[Any, Any, Any], Kept]:
+        """Return what executes the work of an update, given columns, inputs and frames: the work itself, or a graph."""
         return work
 
     def minimize(

@@ -1,5 +1,8 @@
 """Gradient steps: how gradients become a step. Check, clip, update rule, and what follows it.
 
+An engine computes the gradients of a loss (`Engine.minimize`: `differentiate` by torch, a program in its place), and
+calls `GradientStep.apply`.
+
 Parameters that get gradients are kept as views of one flat tensor, and so are their gradients (`flat_storage`) and
 Adam's moments (`update_rules`): one norm and one fused Adam call, however many layers there are. A module's parameters
 stay its own: where they were replaced (`.to`, `deepcopy`, `load_state_dict(assign=True)`, `zero_grad`), the next step
@@ -136,17 +139,10 @@ class GradientStep:
 
     # ---- one step ----
 
-    def __call__(self, loss: Callable[[], Any], *, step: int) -> Taken:
-        """Take one gradient step on a loss by torch; it returns the scalar to minimize, or (the scalar, more)."""
-        with denormals_flushed(self.flush_denormals):
-            with self.differentiation():
-                result = loss()
-                value, more = result if isinstance(result, tuple) else (result, ())
-                self.differentiate(value)
-            return self.apply(value.detach(), more, step=step)
-
     def apply(self, loss: Scalar, outputs: Any, *, step: int, lr: Tensor | None = None) -> Taken:
         """Clip the computed gradients and take one step along them, unless loss or gradients are not finite.
+
+        To clip by the global norm, the update rule divides the gradients: in Adam's fused call, no pass more.
 
         With a learning rate `lr` on the device no number is read on the CPU, so that the step can be recorded.
         """

@@ -92,8 +92,8 @@ class StepResults:
             self.priority = results["priority"]
 
 
-class GradientSteps:
-    """The gradient steps of one update, as an engine takes or records them: its `UpdateWork`.
+class OneUpdate:
+    """The work of one update: its gradient steps in their order, each by `Engine.minimize`; an `UpdateWork`.
 
     Args:
         learning: of the policy.
@@ -219,8 +219,8 @@ class Learning:
         due = tuple([name for name, one in self.gradient_steps.items() if number % one.every == 0])
         inputs = policy.loss_inputs(n_rows, step=step)
         with policy.layers_draw():
-            work = GradientSteps(self, policy, due, n_rows, step)
-            kept, (metrics, sums) = policy.engine.recorded(work)(columns, inputs, frames)
+            work = OneUpdate(self, policy, due, n_rows, step)
+            kept, (metrics, sums) = policy.engine.executable(work)(columns, inputs, frames)
         self._count(due, sums, step)
         return UpdateResult(kept.get("priority"), is_lost=kept.get("is_lost")), metrics
 

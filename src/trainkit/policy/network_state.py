@@ -46,7 +46,7 @@ class NoState:
 
 
 class NetworkState:
-    """A policy's networks carry no state, and learn from rows.
+    """How a policy's networks carry a state from step to step, and learn with it: here there is none, and rows.
 
     Attributes:
         size: S, of the state of a row.

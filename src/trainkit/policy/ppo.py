@@ -64,12 +64,16 @@ class PPOPolicy(OnpolicyPolicy):
         self.clip_value, self.value_weight, self.target_kl = clip_value, value_weight, target_kl
 
     def loss(self, rows: RolloutRows) -> Loss:
-        """Return the clipped surrogate objective, the value loss and the entropy bonus of each row."""
+        """Return the clipped surrogate objective, the value loss and the entropy bonus of each row.
+
+        min(ratio A, clip(ratio, 1 - c, 1 + c) A) is min(ratio A, A + c |A|): where A is negative, only ratios below
+        1 - c are clipped, and A + c |A| = (1 - c) A.
+        """
         clip_ratio = rows.inputs["clip_ratio"]
         outputs, value = self.network(rows.obs)
         log_ratio = self.distribution.log_prob(outputs, rows.action, rows.legal) - rows.log_prob
         ratio = log_ratio.exp()
-        bound = rows.advantage + clip_ratio * rows.advantage.abs()  # of the clipped objective
+        bound = rows.advantage + clip_ratio * rows.advantage.abs()  # of ratio A
         policy_loss = -(ratio * rows.advantage).clamp(max=bound)
         value_loss = self._value_loss(value, rows)
         loss = policy_loss + self.value_weight * value_loss

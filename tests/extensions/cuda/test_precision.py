@@ -263,7 +263,8 @@ def test_tf32_on_the_cpu_is_float32() -> None:
     policy, exact = Own(precision="tf32"), Own()
     step = policy.gradient_steps["student"]
     before, seen = switches(), []
-    step(lambda: seen.append(switches()) or policy.student(torch.ones(2, 4))["raw"].sum(), step=0)
+    loss = OwnObjective(lambda: seen.append(switches()) or policy.student(torch.ones(2, 4))["raw"].sum())
+    policy.engine.minimize(step, loss, (), step=0)
     assert seen == [before]
     policy, exact = Own(precision="tf32"), Own()
     assert learn(policy) == learn(exact)

@@ -50,7 +50,7 @@ class CudaGraphEngine(RecordingEngine):
 
     # ---- execution ----
 
-    def recorded(self, work: UpdateWork) -> Callable[[Any, Any, Any], Kept]:
+    def executable(self, work: UpdateWork) -> Callable[[Any, Any, Any], Kept]:
         """Return what does the work of an update, given its columns, inputs and frames: a graph of it."""
         self.check_steps(work.gradient_steps)
         return work if self.gave_up is not None else partial(self._update, work)
