@@ -24,7 +24,7 @@ TOP = """
     Horizon Transition TransitionBatch
     Policy RandomPolicy DQNPolicy PPOPolicy A2CPolicy ReinforcePolicy SACPolicy load_policy
     ColoredNoise ExpectedValue CategoricalValue QuantileValue ImplicitQuantileValue HLGaussValue
-    MaxBackup DoubleBackup MunchausenBackup VDNBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy
+    MaxBackup DoubleBackup MunchausenBackup ConservativePenalty EpsilonGreedy EZGreedy Greedy
     SoftQ Target Adam Clip Linear TorchOptimizer
     Trainer OffpolicyTrainer OnpolicyTrainer OfflineTrainer Evaluation Callback on Checkpoint JsonlLogger
     compare evaluate CollectStats scalars TrainkitError ConfigError SpaceMismatchError
@@ -65,7 +65,7 @@ NAMESPACES = {
     "policy": """
         A2CPolicy ActOutput Backup CategoricalValue ColoredNoise ConservativePenalty DQNPolicy
         DoubleBackup EpsilonGreedy ExpectedValue Exploration EZGreedy Greedy HLGaussValue
-        ImplicitQuantileValue MaxBackup MunchausenBackup VDNBackup Noise ScriptedPolicy
+        ImplicitQuantileValue MaxBackup MunchausenBackup Noise ScriptedPolicy
         PPOPolicy Penalty Policy QuantileValue RandomPolicy ReinforcePolicy SACPolicy SoftQ Target
         UpdateResult Value discounted_returns gae load_policy
     """,

@@ -39,7 +39,7 @@ __dir__, __getattr__ = attach(
         "envs.envs": "Envs",
         "envs.make": "make_envs",
         "loggers.logger": "JsonlLogger",
-        "policy.backups": "ConservativePenalty DoubleBackup MaxBackup MunchausenBackup VDNBackup",
+        "policy.backups": "ConservativePenalty DoubleBackup MaxBackup MunchausenBackup",
         "policy.base": "Policy",
         "policy.baselines": "RandomPolicy",
         "policy.dqn": "DQNPolicy",

@@ -37,6 +37,7 @@ from trainkit.extensions.background.background import BackgroundEvaluation
 from trainkit.extensions.export.export import export
 from trainkit.extensions.games.multi_agent_buffer import MultiAgentBuffer
 from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
+from trainkit.extensions.games.vdn import VDNBackup
 from trainkit.extensions.many_runs.many_runs import run
 from trainkit.extensions.memory.sequences import Sequences
 from trainkit.extensions.offline.bc import BCPolicy
@@ -45,7 +46,7 @@ from trainkit.extensions.offline.loading import load_dataset
 from trainkit.extensions.offline.mixed import MixedBuffer
 from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
 from trainkit.loggers.logger import JsonlLogger
-from trainkit.policy.backups import ConservativePenalty, DoubleBackup, MaxBackup, MunchausenBackup, VDNBackup
+from trainkit.policy.backups import ConservativePenalty, DoubleBackup, MaxBackup, MunchausenBackup
 from trainkit.policy.base import Policy
 from trainkit.policy.baselines import RandomPolicy
 from trainkit.policy.dqn import DQNPolicy

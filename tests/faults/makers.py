@@ -180,7 +180,6 @@ def calls(folder: Path) -> dict[str, Call]:
         "SumTree": Call(tk.buffer.SumTree, {"size": 3}),
         "Target": Call(tk.Target, {}),
         "TensorboardLogger": Call(tk.loggers.TensorboardLogger, {"folder": folder / "tensorboard"}),
-        "VDNBackup": Call(tk.VDNBackup, {}),
         "ScriptedPolicy": Call(tk.policy.ScriptedPolicy, {"fn": len}),
         "check_env": Call(tk.check_env, {"env": Walk, "n_steps": 5}),
         "discounted_returns": Call(tk.policy.discounted_returns, {**returns, "gamma": 0.9}),

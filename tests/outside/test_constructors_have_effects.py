@@ -164,7 +164,7 @@ RUNS: dict[Any, list[Run]] = {
 
 
 def public(namespace: ModuleType) -> Iterator[Any]:
-    yield from (vars(namespace).get(name) for name in getattr(namespace, "__all__", ()))
+    yield from (getattr(namespace, name) for name in namespace.__all__)
 
 
 def is_constructor(kind: Any) -> bool:
@@ -191,8 +191,8 @@ FOR_ENVS: dict[Any, list[Run]] = {
 
 def constructors() -> list[Any]:
     """Return all public constructors; those of presets are those of `test_options_have_effects.py`."""
-    names = [name for name in dir(tk) if name != "presets"]
-    modules = [tk, *(own for own in map(vars(tk).get, names) if inspect.ismodule(own))]
+    members = [getattr(tk, name) for name in tk.__all__ if name != "presets"]
+    modules = [tk, *filter(inspect.ismodule, members)]
     found = dict.fromkeys(kind for module in modules for kind in public(module) if is_constructor(kind))
     return [*found, *(kind.for_envs for kind in found if hasattr(kind, "for_envs"))]
 

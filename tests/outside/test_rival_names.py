@@ -19,8 +19,8 @@ import trainkit as tk
 DOCS = Path(__file__).parents[2] / "docs"
 RIVALS = Path(__file__).parent / "rivals"
 PAGES = {"tianshou": DOCS / "howto/tianshou_names.md", "rllib": DOCS / "howto/rllib_names.md"}
-MODULES = [part for part in vars(tk).values() if inspect.ismodule(part) and part.__name__.startswith("trainkit.")]
-PUBLIC = {name: getattr(module, name) for module in [tk, *MODULES] for name in getattr(module, "__all__", ())}
+MODULES = [part for part in (getattr(tk, name) for name in tk.__all__) if inspect.ismodule(part)]
+PUBLIC = {name: getattr(module, name) for module in [tk, *MODULES] for name in module.__all__}
 
 
 def expanded(name: str) -> list[str]:

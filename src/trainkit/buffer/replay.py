@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,7 +94,12 @@ class ReplayBuffer(HasSpaces):
         frames: keeps images on the device of the learner too, as `DeviceFrames` does; batches then contain their
             indices there.
         seed: root of the draws; None takes the trainer's.
+
+    Attributes:
+        own_columns: names of columns that this kind of buffer computes, and others do not have.
     """
+
+    own_columns: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -160,7 +165,8 @@ class ReplayBuffer(HasSpaces):
     @property
     def columns(self) -> tuple[str, ...]:
         """The names that `sample(columns=)` accepts: those of every buffer, and the stored ones once it is bound."""
-        return (*ROW_COLUMNS, *WINDOW_COLUMNS, *(() if self._bound is None else self._bound.extras))
+        stored = () if self._bound is None else self._bound.extras
+        return (*ROW_COLUMNS, *WINDOW_COLUMNS, *self.own_columns, *stored)
 
     @property
     def spec(self) -> RowSpec | None:

@@ -33,8 +33,6 @@ Q_VALUES = "q_values"
 # The column with each action as an on-policy learner drew it, in policy units, before it is mapped to a Box.
 POLICY_ACTION = "policy_action"
 
-MOMENT = "moment"  # in a batch of whole groups of rows: equal for the rows of a group that one step stored
-
 
 class Transition(NamedTuple):
     """K rows of one vector step; `next_obs` is the true successor, never an autoreset's.
@@ -564,7 +562,6 @@ COLUMN_SPECS = {
     "n": _INT64,
     "return_to_go": _FLOAT32,
     "weight": ArraySpec(shape=(), dtype=np.dtype(np.float64)),
-    MOMENT: _INT64,
 }
 
 

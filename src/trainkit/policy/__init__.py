@@ -7,7 +7,7 @@ __dir__, __getattr__ = attach(
     {
         "core.data": "ActOutput",
         "policy.advantages": "discounted_returns gae",
-        "policy.backups": "Backup ConservativePenalty DoubleBackup MaxBackup MunchausenBackup Penalty VDNBackup",
+        "policy.backups": "Backup ConservativePenalty DoubleBackup MaxBackup MunchausenBackup Penalty",
         "policy.base": "Policy",
         "policy.baselines": "RandomPolicy ScriptedPolicy",
         "policy.dqn": "DQNPolicy",

@@ -5,19 +5,12 @@ from trainkit.core.data import ActOutput
 from trainkit.extensions.export.export import export
 from trainkit.extensions.games.game_behavior import GameEpisode
 from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
+from trainkit.extensions.games.vdn import VDNBackup
 from trainkit.extensions.offline.bc import BCPolicy
 from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
 from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
 from trainkit.policy.advantages import discounted_returns, gae
-from trainkit.policy.backups import (
-    Backup,
-    ConservativePenalty,
-    DoubleBackup,
-    MaxBackup,
-    MunchausenBackup,
-    Penalty,
-    VDNBackup,
-)
+from trainkit.policy.backups import Backup, ConservativePenalty, DoubleBackup, MaxBackup, MunchausenBackup, Penalty
 from trainkit.policy.base import Policy
 from trainkit.policy.baselines import RandomPolicy, ScriptedPolicy
 from trainkit.policy.dqn import DQNPolicy

@@ -8,12 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainkit.core.config import Part
-from trainkit.core.data import MOMENT
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.engine.loss import TensorBatch
 from trainkit.nets.networks import Prediction
-from trainkit.policy.values import ExpectedValue, ReturnValue, Value
+from trainkit.policy.values import ReturnValue, Value
 
 QFunction = Callable[[Any, Tensor | None], Prediction]  # (features, legal [B, A] | None) -> prediction
 
@@ -21,7 +20,8 @@ QFunction = Callable[[Any, Tensor | None], Prediction]  # (features, legal [B, A
 class Backup(Protocol):
     """The outputs [B, W] of the next value, and the reward [B], which a backup may change.
 
-    Names of columns in its attribute `columns`, if it has one, are read from the buffer into `batch.extras`.
+    Names of columns in its attribute `columns`, if it has one, are read from the buffer into `batch.extras`. Its
+    `column_specs`, {name: `ArraySpec`}, has those that only some buffers have: the loss is tried before there is one.
     """
 
     def __call__(
@@ -95,40 +95,6 @@ class MunchausenBackup(Part):
         if legal is not None:
             q = q.masked_fill(~legal, -torch.inf)
         return self.temperature * functional.log_softmax(q / self.temperature, dim=1)
-
-
-@checked
-class VDNBackup(Part):
-    """The value of a team as the sum of its agents' values (value decomposition; Sunehag et al., 2018, equation 3).
-
-    Needs the column "moment" of a `LockstepReplayBuffer`. With Q the sum of the chosen values of all agents of a
-    moment, and y the sum of reward + discount * max q(next_obs), an agent's target is y - Q + its own value: its TD
-    error is that of the team, y - Q, and the gradient of the sum of all agents' losses is that of the team's loss.
-    Rewards of the agents are summed: a reward that all receive counts for each.
-
-    Args:
-        double: let the online network choose the next actions.
-    """
-
-    columns = (MOMENT,)
-
-    def __init__(self, *, double: bool = True) -> None:
-        with Checks("VDNBackup") as checks:
-            checks.flag("double", double)
-        self.double = double
-
-    def __call__(self, online: QFunction, target: QFunction, batch: TensorBatch, value: Value) -> tuple[Tensor, Tensor]:
-        if not isinstance(value, ExpectedValue) or value.rescale is not None:
-            raise ConfigError(
-                f"VDNBackup adds expected returns, which the outputs of {value!r} are not: use ExpectedValue()"
-            )
-        own = pick(online(batch.obs, batch.legal).outputs, batch.action).squeeze(1)
-        after, reward = (DoubleBackup() if self.double else MaxBackup())(online, target, batch, value)
-        returns = reward + torch.where(batch.discount > 0, batch.discount * after.squeeze(1), 0.0)
-        moment = batch.extras[MOMENT]
-        is_team = (moment.unsqueeze(1) == moment).to(own.dtype)  # [B, B]
-        team_error = (is_team * (returns - own)).sum(dim=1)
-        return torch.zeros_like(after), own + team_error
 
 
 class Penalty(Protocol):

@@ -509,7 +509,8 @@ class DQNPolicy(Policy):
         with forward_on(f"{name}'s network", observation_space):
             prediction, _ = self._predict(obs)
         check_prediction(name, prediction, action_space, self.value)
-        extras = blank_columns(self.columns, {**COLUMN_SPECS, **self.extras_spec}, self.device)
+        specs = {**COLUMN_SPECS, **self.extras_spec, **getattr(self.backup, "column_specs", {})}
+        extras = blank_columns(self.columns, specs, self.device)
         if extras is not None:
             streams = self.streams_state()
             inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device) | self.loss_noise(1)

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from trainkit.buffer.storage import FrameStore
 from trainkit.collector import Collector
 from trainkit.core import seeding, tree
-from trainkit.core.data import MOMENT, Transition, not_random
+from trainkit.core.data import Transition, not_random
 from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.core.extensions import Entry, table
 from trainkit.core.names import did_you_mean
 from trainkit.core.protocols import (
     Buffer,
@@ -82,9 +83,9 @@ def _check_columns(trainer: str, policy: OffpolicyTrainee | OnpolicyTrainee, kno
         raise ConfigError(f"{subject} must be a sequence of names such as ('t', 'log_prob'), got {columns!r}")
     for name in columns:
         if name not in known:
-            remedy = "store it by the policy's extras_spec or Collector(extra_columns=)"
-            if name == MOMENT:
-                remedy = "use a LockstepReplayBuffer"
+            kinds = [kind.__name__ for kind in map(Entry.load, table("BUFFERS").values()) if name in kind.own_columns]
+            stored = "store it by the policy's extras_spec or Collector(extra_columns=)"
+            remedy = f"use a {kinds[0]}" if kinds else stored
             raise ConfigError(
                 f"{subject} names {name!r}, which the buffer does not have, only {list(known)}: {remedy}"
                 f"{did_you_mean(name, known)}"

@@ -26,6 +26,7 @@ def calls(folder: Path) -> dict[str, Call]:
         ),
         "ObserveState": Call(tk.envs.ObserveState, {"game": SeenCorridors({"left": 0, "right": 1})}),
         "OpponentPool": Call(tk.callbacks.OpponentPool, {"name": "main", "add_every": 10}),
+        "VDNBackup": Call(tk.VDNBackup, {}),
         "group_agents": Call(tk.envs.group_agents, {"groups": {"team": ["a", "b"]}}),
         "tournament": Call(tk.trainer.tournament, tournament_arguments()),
     }

@@ -11,6 +11,7 @@ import trainkit as tk
 from tests.helpers.learning import assert_same
 from tests.helpers.pairs import Corridors
 from trainkit.buffer import LockstepReplayBuffer
+from trainkit.core.config import from_plain, to_plain
 
 N_GAMES, N_AGENTS = 3, 4
 
@@ -129,3 +130,9 @@ def test_wrong_uses_are_named() -> None:
         tk.DQNPolicy.for_envs(envs, backup=tk.VDNBackup(), value=tk.QuantileValue(8)).check_spaces(
             envs.observation_space, envs.action_space
         )
+
+
+def test_the_backup_of_teams_is_saved_with_its_option() -> None:
+    made = from_plain(to_plain(tk.VDNBackup(double=False)))
+    assert type(made) is tk.VDNBackup
+    assert made.double is False

@@ -10,10 +10,12 @@ from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rings import Rows
 from trainkit.buffer.samplers import UniformSampler
 from trainkit.buffer.storage import FrameStore
-from trainkit.core.data import MOMENT, Horizon, RowSpec
+from trainkit.core.data import Horizon, RowSpec
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.signatures import checked
+
+MOMENT = "moment"  # the column: equal for the rows of a game that one step stored
 
 
 class LockstepSampler(UniformSampler):
@@ -74,6 +76,8 @@ class LockstepReplayBuffer(ReplayBuffer):
         n_envs, stack, spaces, frames, seed: as in `ReplayBuffer`.
     """
 
+    own_columns = (MOMENT,)
+
     def __init__(
         self,
         capacity: int,
@@ -89,11 +93,6 @@ class LockstepReplayBuffer(ReplayBuffer):
             checks.integer("n_agents", n_agents, low=1)
         super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, frames=frames, seed=seed)
         self._sampler: LockstepSampler = LockstepSampler(n_agents)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names that `sample(columns=)` accepts, "moment" in addition to those of a `ReplayBuffer`."""
-        return (*super().columns, MOMENT)
 
     def bind(self, spec: RowSpec) -> None:
         """Allocate all memory for rows of this spec.
