@@ -46,7 +46,10 @@ SLOW_TO_LOAD = {
     "torch.utils.tensorboard",
 }  # imported where they are used: `import trainkit` stays quick
 
-MODULES_LOADED = 97  # at most, by the import of one trainer; lower it where it can be
+MODULES_LOADED = 100  # at most, by the import of one trainer; lower it where it can be
+
+# Where classes name each other in annotations: the trainer and its callbacks, a policy and its parts.
+CYCLES_OF_TYPES = ["trainer", "policy", "extensions.games", "extensions.memory"]
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
@@ -120,6 +123,15 @@ def test_imports_have_no_cycle() -> None:
     run = {module: set(imports(module)) - type_only(module) for module in MODULES}
     graph = {module: {name for name, _ in lines if is_ours(name)} for module, lines in run.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError, naming the cycle
+
+
+def test_types_have_a_cycle_in_few_packages_alone() -> None:
+    inside = {module for module in MODULES if module.startswith(tuple(f"trainkit.{name}." for name in CYCLES_OF_TYPES))}
+    graph = {
+        module: {name for name, _ in imports(module) if is_ours(name) and not {module, name} <= inside}
+        for module in MODULES
+    }
+    TopologicalSorter(graph).prepare()
 
 
 def test_torch_is_imported_by_networks_engine_policies_and_checkpoints_only() -> None:

@@ -14,8 +14,9 @@ from numpy.testing import assert_array_equal
 import trainkit as tk
 from tests.trainer.toys import Walk
 from trainkit.core import files, tree
-from trainkit.envs import recovery
-from trainkit.envs.recovery import PlayedActions, differences, fingerprint, in_words
+from trainkit.envs import played_actions
+from trainkit.envs.fingerprints import differences, fingerprint, in_words
+from trainkit.envs.played_actions import PlayedActions
 
 
 class Moody(Walk):
@@ -186,13 +187,13 @@ def test_the_loss_of_a_recurrent_state_is_logged(caplog: Any) -> None:
 
 
 def test_an_episode_longer_than_the_kept_actions_is_not_replayed(monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(recovery, "_MAX_STEPS", 3)
+    monkeypatch.setattr(played_actions, "_MAX_STEPS", 3)
     first, second = (collector_of(tk.make_envs(Walk, seed=5)) for _ in range(2))
     assert "are not known" in after_loading(first, second, caplog)
 
 
 def test_only_the_last_steps_are_kept_and_they_are_enough_for_short_episodes(monkeypatch: Any, tmp_path: Any) -> None:
-    monkeypatch.setattr(recovery, "_MAX_STEPS", 12)  # as long as the longest episode
+    monkeypatch.setattr(played_actions, "_MAX_STEPS", 12)  # as long as the longest episode
     first, second = (collector_of(tk.make_envs(Walk, 1, seed=5)) for _ in range(2))
     first.collect(n_step=100)
     second.load_state_dict(through_a_file(first.state_dict(), tmp_path))

@@ -18,6 +18,7 @@ from trainkit.collector.episodes import Episodes, RewardMetric, Tally
 from trainkit.collector.events import EpisodeEvents
 from trainkit.collector.grouped_episodes import GroupedEpisodes
 from trainkit.collector.kept_rows import CollectedRows, OpenRows
+from trainkit.collector.replayed_episodes import play_again
 from trainkit.collector.single_behavior import SingleBehavior
 from trainkit.core import seeding, tree, user_code
 from trainkit.core.assignments import fixed_options
@@ -30,7 +31,7 @@ from trainkit.core.spaces import array_specs, random_actions, random_probability
 from trainkit.core.stats import NO_VALUES, CollectStats, html_table, merge_groups
 from trainkit.envs.backends import Ids, Lost, whole_groups
 from trainkit.envs.envs import Envs, VectorStep, rows_of
-from trainkit.envs.recovery import in_words, play_again
+from trainkit.envs.fingerprints import in_words
 
 _log = logging.getLogger(__name__)
 

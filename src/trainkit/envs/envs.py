@@ -6,7 +6,7 @@ Stacks of frames are made here, lives counted, episodes seeded, and every row is
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -19,12 +19,11 @@ from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, OngoingCollect
 from trainkit.core.spaces import stacked_space, zeros_of
 from trainkit.core.stats import Summary
 from trainkit.envs.backends import Backend, Begun, Failure, Ids, Infos, Lost, Options, Players, RawStep, Runner, Work
+from trainkit.envs.envs_config import EnvsConfig
+from trainkit.envs.fingerprints import differences
 from trainkit.envs.ownership import Ownership, Use, for_owner
-from trainkit.envs.recovery import PlayedActions, differences
+from trainkit.envs.played_actions import PlayedActions
 from trainkit.envs.validation import ActionValidator, StepValidator, Where, check_rendered
-
-if TYPE_CHECKING:
-    from trainkit.envs.make import EnvsConfig
 
 _Rows = TypeVar("_Rows", Begun, RawStep)
 _Result = TypeVar("_Result")
@@ -81,7 +80,7 @@ class Envs:
         name: str = "custom",
         max_episode_steps: int | None = None,
         soft_horizon: int | None = None,
-        config: "EnvsConfig | None" = None,
+        config: EnvsConfig | None = None,
     ) -> None:
         self._backend = backend
         self.n = backend.n

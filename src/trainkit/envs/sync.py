@@ -20,8 +20,8 @@ from trainkit.envs.backends import (
     call_or_read,
     what_raised,
 )
+from trainkit.envs.fingerprints import fingerprint
 from trainkit.envs.ownership import claim_environment, free_environments
-from trainkit.envs.recovery import fingerprint
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from trainkit.core.data import Transition
 from trainkit.core.drawing import COLORS, GREY, blank, count
 from trainkit.core.errors import ConfigError
 from trainkit.core.signatures import checked
-from trainkit.envs.make import EnvSpec, borrowed_envs
+from trainkit.envs.envs_config import EnvSpec
+from trainkit.envs.make import borrowed_envs
 from trainkit.policy import DQNPolicy
 
 _BINS = 40

@@ -24,7 +24,8 @@ from trainkit.engine.engine import EngineName
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
 from trainkit.engine.precision import Precision
 from trainkit.envs import Envs, make_envs
-from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number
+from trainkit.envs.envs_config import EnvSpec
+from trainkit.envs.make import borrowed_envs, has_own_number
 from trainkit.nets import Preprocess
 from trainkit.nets.encoders import EncoderLike, Recurrent
 from trainkit.nets.layers import Activation, Norm

@@ -12,8 +12,8 @@ from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.envs import Envs
+from trainkit.envs.envs_config import EnvSpec
 from trainkit.envs.kinds import Gymnasium, kind_of
-from trainkit.envs.make import EnvSpec
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
 from trainkit.presets.base import (

@@ -18,7 +18,8 @@ from trainkit.core.protocols import ActingPolicy
 from trainkit.core.signatures import checked
 from trainkit.core.stats import CollectStats
 from trainkit.envs import make_envs
-from trainkit.envs.make import EnvSpec, borrowed_envs, has_own_number, resolved
+from trainkit.envs.envs_config import EnvSpec
+from trainkit.envs.make import borrowed_envs, has_own_number, resolved
 from trainkit.trainer.film import Filmed, check_video_path, find_ffmpeg
 from trainkit.trainer.greedy_episodes import GreedyEpisodes
 

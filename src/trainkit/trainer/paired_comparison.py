@@ -10,7 +10,7 @@ from trainkit.core.errors import Checks
 from trainkit.core.protocols import ActingPolicy
 from trainkit.core.signatures import checked
 from trainkit.core.stats import format_number
-from trainkit.envs.make import EnvSpec
+from trainkit.envs.envs_config import EnvSpec
 from trainkit.trainer.evaluation import evaluate
 
 _Z = 1.959964  # of a 95 % interval

@@ -7,6 +7,7 @@ so that a new process gives the same numbers.
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from trainkit.collector import Collector
@@ -14,6 +15,7 @@ from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.worker_process import Inbox, WorkerProcess, packed, unpacked
 from trainkit.core.worker_protocol import Raised, Requests, WorkerLostError, answer_all, answer_to
 from trainkit.envs import Envs
+from trainkit.envs.make import envs_of
 from trainkit.trainer.evaluation import Evaluation, Played
 
 _LOOK_S = 0.05  # between two looks for an answer, and for signals
@@ -123,7 +125,7 @@ class WorkerOfEvaluation:
                 f"BackgroundEvaluation: the environments of {self._envs.name} were made before or rebuilt, and cannot "
                 "be made again in another process: give make_envs an id or a factory"
             )
-        return config.make
+        return partial(envs_of, config)
 
 
 # ---- in the worker process ----

@@ -15,7 +15,8 @@ from trainkit.core import seeding
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.signatures import checked, options_of
 from trainkit.core.stats import html_table
-from trainkit.envs.make import EnvSpec, borrowed_envs, make_envs
+from trainkit.envs.envs_config import EnvSpec
+from trainkit.envs.make import borrowed_envs, make_envs
 from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
 
 _Z = 1.959964  # of a 95 % interval

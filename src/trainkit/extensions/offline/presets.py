@@ -11,7 +11,8 @@ from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Linear
 from trainkit.core.signatures import checked
 from trainkit.envs import Envs, make_envs
-from trainkit.envs.make import EnvSpec, borrowed_envs
+from trainkit.envs.envs_config import EnvSpec
+from trainkit.envs.make import borrowed_envs
 from trainkit.extensions.offline.bc import BCPolicy
 from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
 from trainkit.extensions.offline.loading import load_dataset

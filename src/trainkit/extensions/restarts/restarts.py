@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainkit.core.data import any_true
 from trainkit.core.errors import EnvError
 from trainkit.envs.backends import AroundBackend, Backend, Begun, Ids, Lost, Options, RawStep, Seeds, Work
-from trainkit.envs.make import FailureOptions
+from trainkit.envs.envs_config import FailureOptions
 
 _log = logging.getLogger(__name__)
 
