@@ -48,6 +48,8 @@ SLOW_TO_LOAD = {
 
 MODULES_LOADED = 100  # at most, by the import of one trainer; lower it where it can be
 
+IMPORTS_BY_NAME = ("importlib", "pkgutil", "runpy")  # modules
+
 # Where classes name each other in annotations: the trainer and its callbacks, a policy and its parts.
 CYCLES_OF_TYPES = ["trainer", "policy", "extensions.games", "extensions.memory"]
 
@@ -132,6 +134,18 @@ def test_types_have_a_cycle_in_few_packages_alone() -> None:
         for module in MODULES
     }
     TopologicalSorter(graph).prepare()
+
+
+def test_modules_are_imported_by_name_at_the_door_and_for_what_is_outside_alone() -> None:
+    """Trainkit's own by `core/extensions.py`, others by `core/extras.py`; `importlib.metadata` imports nothing."""
+    by_name = {
+        module
+        for module in MODULES
+        for node in ast.walk(tree_of(module))
+        if any(name.startswith(IMPORTS_BY_NAME) and name != "importlib.metadata" for name in imported(node))
+        or (isinstance(node, ast.Name) and node.id in ("__import__", "eval", "exec"))
+    }
+    assert by_name == {"trainkit.core.extensions", "trainkit.core.extras"}
 
 
 def test_torch_is_imported_by_networks_engine_policies_and_checkpoints_only() -> None:

@@ -1,6 +1,11 @@
-"""Optional packages: imported where a feature needs them, installed as extras of the distribution."""
+"""Modules outside of trainkit that are imported by name: optional packages, and what users name.
+
+Optional packages are installed as extras of the distribution. What is inside of trainkit, the door `core.extensions`
+imports.
+"""
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 from trainkit.core.errors import MissingExtraError
@@ -11,6 +16,16 @@ DISTRIBUTION = "trainkit-rl"  # the name that pip installs and pyproject.toml de
 def install_command(extra: str) -> str:
     """Return how to install an extra, with and without a clone of the repository."""
     return f"pip install '{DISTRIBUTION}[{extra}]', or '.[{extra}]' in a clone"
+
+
+def import_named(module: str) -> Any:
+    """Import and return the module of a dotted name; may raise whatever importing it raises."""
+    return importlib.import_module(module)
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported, without importing it."""
+    return find_spec(package) is not None
 
 
 def import_extra(subject: object, module: str, extra: str) -> Any:
@@ -25,7 +40,7 @@ def import_extra(subject: object, module: str, extra: str) -> Any:
         MissingExtraError: it is not installed.
     """
     try:
-        return importlib.import_module(module)
+        return import_named(module)
     except ImportError as error:
         package = module.partition(".")[0]
         raise MissingExtraError(f"{subject} needs {package} ({error}): {install_command(extra)}") from error

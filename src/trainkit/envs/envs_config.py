@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from trainkit.core.config import flatten
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extensions import table
+from trainkit.core.extras import import_named
 from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, EnvSpaces, OngoingCollect
 from trainkit.envs.backends import Backend, Runner, RunsEnvs, StandsAround
 from trainkit.envs.factories import (
@@ -316,7 +316,7 @@ def _make_vector(env_id: str, n: int, single: EnvOptions) -> VectorEnv[Any, Any,
     with creation_errors(env_id):
         package, _, registered = env_id.rpartition(":")
         if package:
-            importlib.import_module(package)
+            import_named(package)
         entry_point = gym.spec(registered).vector_entry_point
         if entry_point is None:
             raise ConfigError(f'make_envs: {registered} has no vector environment of its own: use backend="sync"')

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import gymnasium as gym
 from trainkit.core import seeding
 from trainkit.core.data import ACTION_MASK
 from trainkit.core.errors import RAISED, Checks, ConfigError, EnvError, MissingExtraError
-from trainkit.core.extras import import_extra, install_command
+from trainkit.core.extras import import_extra, import_named, install_command
 from trainkit.envs.kinds import GYMNASIUM, added_kinds, kind_of
 
 _log = logging.getLogger(__name__)
@@ -241,7 +240,7 @@ def with_package(env_id: str) -> str:
 def _register_minatar(env_id: str) -> None:
     """Register MinAtar's environments (Young & Tian, 2019)."""
     try:
-        package = importlib.import_module("minatar.gym")
+        package = import_named("minatar.gym")
     except ImportError as error:
         remedy = "pip install --no-deps minatar"  # its own dependencies draw pictures
         raise MissingExtraError(f"make_envs: {env_id} needs minatar ({error}): {remedy}") from error
@@ -269,9 +268,7 @@ def _load_class(path: str) -> Callable[..., Any]:
     module, _, name = path.rpartition(".")
     kind = next((kind for kind in added_kinds() if kind.is_name(path)), None)
     try:
-        made: Callable[..., Any] = (
-            getattr(importlib.import_module(module), name) if kind is None else kind.factory_of(path)
-        )
+        made: Callable[..., Any] = getattr(import_named(module), name) if kind is None else kind.factory_of(path)
     except (ImportError, AttributeError) as error:
         what = "a class" if kind is None else kind.what
         raise ConfigError(

@@ -274,7 +274,7 @@ def test_a_torch_that_mixes_graphs_up_is_rejected(monkeypatch: pytest.MonkeyPatc
 
 
 def test_cuda_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    monkeypatch.setattr(compiling, "is_installed", lambda package: False)
     assert compile_engine.missing(torch.device("cuda")) == "the package triton"
 
 

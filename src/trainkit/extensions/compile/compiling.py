@@ -6,7 +6,6 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
+from trainkit.core.extras import is_installed
 from trainkit.engine.flat_storage import FlatGroup
 
 Objective = Callable[[Any], dict[str, Any]]  # rows -> the scalar to minimize as "loss", and other results
@@ -25,7 +25,7 @@ def missing(device: torch.device) -> str | None:
     if "isolate_recompiles" not in inspect.signature(torch.compile).parameters:
         return f"torch 2.13 or newer, which keeps the graphs of several policies apart, and this is {torch.__version__}"
     if device.type == "cuda":
-        return None if find_spec("triton") is not None else "the package triton"
+        return None if is_installed("triton") else "the package triton"
     usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
     compiler = os.environ.get("CXX", usual)
     if shutil.which(compiler) is None:

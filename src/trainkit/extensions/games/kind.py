@@ -1,12 +1,12 @@
 """Games of several agents as a kind of environments."""
 
-import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trainkit.core.errors import ConfigError
+from trainkit.core.extras import import_named
 from trainkit.envs.backends import Runner
 from trainkit.envs.kinds import Found, Space, replaced_action_space, replaced_observation_space
 from trainkit.extensions.games.check_game import check_game
@@ -29,7 +29,7 @@ class GameKind:
         """Return the factory of a game, with the parallel API if it has that."""
         with warnings.catch_warnings():  # PettingZoo 1.27 announces a registry that older versions do not have
             warnings.simplefilter("ignore", DeprecationWarning)
-            game = importlib.import_module(name.replace("/", "."))
+            game = import_named(name.replace("/", "."))
         made: Callable[..., Any] = getattr(game, "parallel_env", None) or game.env
         return made
 
