@@ -122,7 +122,7 @@ class CoupleKind:
 @pytest.fixture(autouse=True)
 def _couples_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "added_kinds", lambda: iter([CoupleKind()]))
-    for module in ("factories", "make"):
+    for module in ("factories", "envs_config"):
         monkeypatch.setattr(f"trainkit.envs.{module}.added_kinds", lambda: iter([CoupleKind()]))
 
 
