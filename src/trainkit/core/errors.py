@@ -185,9 +185,9 @@ class Checks:
     def one_of(self, name: str, value: object, allowed: Iterable[str]) -> bool:
         """Require one of these words; the error suggests the nearest one."""
         words = list(allowed)
-        return self.require(
-            value in words, f".{name} must be one of {words}, got {value!r}{did_you_mean(value, words)}"
-        )
+        if value in words:
+            return True
+        return self.require(False, f".{name} must be one of {words}, got {value!r}{did_you_mean(value, words)}")
 
 
 def _is_finite(value: Real) -> bool:
