@@ -110,7 +110,7 @@ def play(make: Callable[..., Any], player: str, n_moves: int) -> dict[str, Any]:
 
 def findings(make: Callable[..., Any]) -> list[str]:
     """Return the errors and warnings of `check_env`, without its notes, which depend on the machine."""
-    return [str(one) for one in tk.envs.env_checker(make, n_steps=600) if one.level != "note"]
+    return [str(one) for one in tk.envs.check_env(make, n_steps=600) if one.level != "note"]
 
 
 # ---- the page ----

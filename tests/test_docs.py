@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import trainkit
+from trainkit.core.extensions import present
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -138,6 +139,13 @@ def test_every_public_name_is_on_a_page_of_the_reference() -> None:
         assert set(getattr(trainkit, module).__all__) <= documented
     listed = set(re.findall(r"\[`(\w+)`\]\(", pages["reference/index.md"]))
     assert {name for module in modules for name in getattr(trainkit, module).__all__} <= listed
+
+
+def test_the_list_of_extensions_names_each() -> None:
+    text = (DOCS / "concepts.md").read_text()
+    section = text[text.index("`core/extensions.py` finds it") :]
+    named = re.findall(r"`([a-z_]+)`", section[: section.index("([how they attach]")])
+    assert named == list(present())
 
 
 def test_every_public_name_and_method_has_a_docstring() -> None:

@@ -35,7 +35,7 @@ NAMESPACES = {
     "buffer": """
         Buffer Dataset Horizon MinTree PrioritizedReplayBuffer
         ReplayBuffer ReturnScale Rollout RolloutBuffer RoundBuffer SumTree Transition
-        TransitionBatch buffer_from_config
+        TransitionBatch UniformSampler buffer_from_config
     """,
     "callbacks": """
         Callback Checkpoint Curriculum Histograms History LogEpisodes LogInfo

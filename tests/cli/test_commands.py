@@ -339,7 +339,7 @@ def test_presets_lists_all_or_the_settings_of_one(capsys: pytest.CaptureFixture[
     assert main(["presets", "rainbo"]) == 2
 
 
-def test_env_checker_ends_with_1_where_something_would_end_training(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_env_ends_with_1_where_something_would_end_training(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "CartPole-v1", "--steps", "50"]) == 0
     assert "CartPole-v1: 0 errors in" in capsys.readouterr().out
 

@@ -280,7 +280,7 @@ def test_environments_take_nested_actions_and_the_buffer_stores_their_rows(env: 
     envs.close()
 
 
-def test_env_checker_plays_nested_actions() -> None:
+def test_check_env_plays_nested_actions() -> None:
     for env in (Signals, Dials, Turrets, Signals()):
         assert {finding.level for finding in tk.check_env(env)} == {"note"}
 

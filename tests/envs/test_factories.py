@@ -260,7 +260,7 @@ def test_a_function_cannot_look_into_a_vector_environment() -> None:
         make_envs(envs, validate_env=print, observation_space=NARROW)
 
 
-def test_env_checker_reports_what_the_function_rejects() -> None:
+def test_check_env_reports_what_the_function_rejects() -> None:
     def validate(env: Any) -> None:
         raise ValueError("too small")
 

@@ -8,6 +8,7 @@ __dir__, __getattr__ = attach(
         "buffer.prioritized": "PrioritizedReplayBuffer buffer_from_config",
         "buffer.replay": "ReplayBuffer",
         "buffer.rollout": "RolloutBuffer",
+        "buffer.samplers": "UniformSampler",
         "buffer.segment_tree": "MinTree SumTree",
         "core.data": "Horizon ReturnScale Rollout Transition TransitionBatch",
         "core.protocols": "Buffer Dataset RoundBuffer",

@@ -4,6 +4,7 @@
 from trainkit.buffer.prioritized import PrioritizedReplayBuffer, buffer_from_config
 from trainkit.buffer.replay import ReplayBuffer
 from trainkit.buffer.rollout import RolloutBuffer
+from trainkit.buffer.samplers import UniformSampler
 from trainkit.buffer.segment_tree import MinTree, SumTree
 from trainkit.core.data import Horizon, ReturnScale, Rollout, Transition, TransitionBatch
 from trainkit.core.protocols import Buffer, Dataset, RoundBuffer
@@ -31,6 +32,7 @@ __all__ = [
     "SumTree",
     "Transition",
     "TransitionBatch",
+    "UniformSampler",
     "buffer_from_config",
     "sample_sequences",
 ]

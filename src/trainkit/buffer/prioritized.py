@@ -40,6 +40,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: as in `ReplayBuffer`.
     """
 
+    sampler: PrioritizedSampler
+
     def __init__(
         self,
         capacity: int,
@@ -56,7 +58,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: int | None = None,
     ) -> None:
         super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, frames=frames, seed=seed)
-        self._sampler: PrioritizedSampler = PrioritizedSampler(alpha, beta, eps, normalize, draw)
+        self.sampler = PrioritizedSampler(alpha, beta, eps, normalize, draw)
 
     @property
     def prioritized(self) -> bool:
@@ -66,41 +68,41 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def alpha(self) -> float:
         """How much priority counts."""
-        return self._sampler.alpha
+        return self.sampler.alpha
 
     @property
     def beta(self) -> Schedule:
         """The exponent of the importance weights; a number, knots or a schedule may be assigned at any time."""
-        return self._sampler.beta
+        return self.sampler.beta
 
     @beta.setter
     def beta(self, beta: Scheduled) -> None:
-        self._sampler.beta = beta
+        self.sampler.beta = beta
 
     @property
     def eps(self) -> float:
         """What is added to every priority."""
-        return self._sampler.eps
+        return self.sampler.eps
 
     @property
     def normalize(self) -> Literal["batch", "buffer"]:
         """What has the largest weight that weights are divided by."""
-        return self._sampler.normalize
+        return self.sampler.normalize
 
     @property
     def draw(self) -> Literal["stratified", "iid"]:
         """How rows are drawn."""
-        return self._sampler.mode
+        return self.sampler.mode
 
     def priorities(self) -> NDArray[np.float64]:
         """Return the priorities of all rows [size], environment by environment from the oldest."""
-        return np.empty(0) if self._bound is None else self._sampler.priority(self._all_rows)
+        return np.empty(0) if self._bound is None else self.sampler.priority(self._all_rows)
 
     def probabilities(self) -> NDArray[np.float64]:
         """Return the probability of each row to be sampled next [size], in the order of `priorities`."""
         if len(self) == 0:
             return np.empty(0)
-        mass: NDArray[np.float64] = self._sampler.mass(self._all_rows)
+        mass: NDArray[np.float64] = self.sampler.mass(self._all_rows)
         mass /= mass.sum()
         return mass
 
@@ -108,18 +110,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Return the importance weights of all rows [size], divided by the largest, in the order of `priorities`."""
         if len(self) == 0:
             return np.empty(0)
-        weight: NDArray[np.float64] = self._sampler.weight(self._all_rows, step)
+        weight: NDArray[np.float64] = self.sampler.weight(self._all_rows, step)
         weight /= weight.max()
         return weight
 
     @property
     def _all_rows(self) -> Rows:
         return self._storage.rings.live_rows(np.arange(len(self)))
-
-    def arguments(self) -> dict[str, Any]:
-        sampler = self._sampler
-        named = {"alpha": sampler.alpha, "eps": sampler.eps, "normalize": sampler.normalize, "draw": sampler.mode}
-        return super().arguments() | named | {"beta": sampler.beta}
 
 
 _TYPES: dict[str, type[ReplayBuffer]] = {kind.__name__: kind for kind in (ReplayBuffer, PrioritizedReplayBuffer)}

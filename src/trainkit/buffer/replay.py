@@ -1,5 +1,6 @@
 """The replay buffer: storage of one-step rows, a sampler that picks rows, and n-step returns computed on read."""
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,6 +77,9 @@ class DrawnRows(NamedTuple):
     column: Callable[[str, Rows, Windows], NDArray[Any]]  # (name, rows [K], their windows) -> the column [K, ...]
 
 
+_NOT_SAVED = {"spaces", "frames", "seed"}  # options of a buffer that `save` writes otherwise, or not at all
+
+
 @checked
 @fixed_options("n_envs", "stack")
 class ReplayBuffer(HasSpaces):
@@ -97,6 +101,9 @@ class ReplayBuffer(HasSpaces):
 
     Attributes:
         own_columns: names of columns that this kind of buffer computes, and others do not have.
+
+    A buffer that draws other rows is a subclass with another `sampler`, see `UniformSampler`. It keeps each option of
+    its constructor in an attribute of the same name, by which it is saved.
     """
 
     own_columns: ClassVar[tuple[str, ...]] = ()
@@ -121,7 +128,7 @@ class ReplayBuffer(HasSpaces):
         self._stack = stack
         self._spaces = None if spaces is None else Spaces.of(spaces)
         self._frames = frames
-        self._sampler = UniformSampler()
+        self._sampler: UniformSampler = UniformSampler()
         self._bound: Storage | None = None
         self._mirror: ImageMirror | None = None
         self._allocate: Allocate | None = None
@@ -743,9 +750,29 @@ class ReplayBuffer(HasSpaces):
             raise ConfigError(f"env_ids must be integers in [0, {n_envs}), got {env_ids!r}")
         return ids.astype(np.intp)
 
+    @property
+    def sampler(self) -> UniformSampler:
+        """What draws rows. A subclass that draws others assigns its own in the constructor."""
+        return self._sampler
+
+    @sampler.setter
+    def sampler(self, sampler: UniformSampler) -> None:
+        self._sampler = sampler
+        if self._bound is not None:
+            sampler.bind(self._bound)
+
     def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments, for `load`."""
-        return {"capacity": self.capacity, "n_envs": self._n_envs, "stack": self._stack}
+        """Return the constructor's arguments, for `load`: each from the attribute of its name.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        kept, names = vars(self), inspect.signature(type(self)).parameters.keys() - _NOT_SAVED
+        with Checks(type(self).__name__) as checks:
+            for name in names:
+                rule = f" is saved with its options, and keeps none as {name!r}: assign it to an attribute of this name"
+                checks.require(f"_{name}" in kept or hasattr(self, name), rule)
+        return {name: kept[f"_{name}"] if f"_{name}" in kept else getattr(self, name) for name in sorted(names)}
 
 
 def _split_batch(batch: TransitionBatch, n_batches: int) -> list[TransitionBatch]:

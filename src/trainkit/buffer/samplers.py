@@ -20,7 +20,12 @@ _MOST_QUEUED = 256  # arrays of rows whose masses are not written yet
 
 
 class UniformSampler:
-    """Sample every live row with the same probability, with replacement."""
+    """Sample every live row with the same probability, with replacement; the base class of samplers.
+
+    Its buffer binds it to its storage before anything else, calls `touch` with every row that is added or removed, and
+    `draw` for each batch; `rings` of the storage know which rows are live, and the order in which they were added.
+    `PrioritizedSampler` and the `LockstepSampler` of games are others.
+    """
 
     _storage: Storage
 
@@ -34,7 +39,7 @@ class UniformSampler:
     def draw(
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
     ) -> tuple[Rows, NDArray[np.float32]]:
-        """Sample rows and their importance weights [n_batches * B], batch after batch."""
+        """Sample rows and their importance weights [n_batches * B], batch after batch; at least one row is live."""
         rings = self._storage.rings
         index = (rng.random(n_batches * batch_size) * rings.n_live).astype(np.int64)
         return rings.live_rows(index), np.ones(len(index), np.float32)
@@ -63,7 +68,7 @@ class UniformSampler:
         return 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the priorities."""
+        """Return what later draws depend on, in plain values and arrays; options are the buffer's."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -59,7 +59,7 @@ def present() -> Mapping[str, ModuleType]:
 
 @cache
 def table(constant: str) -> Mapping[str, Entry]:
-    """Return what all extensions list under a constant, such as "NAMES" or "BACKENDS", by name."""
+    """Return what all extensions list under a constant, such as "NAMES" or "ENGINES", by name."""
     entries: dict[str, Entry] = {}
     for extension, module in present().items():
         for name, path in getattr(module, constant, {}).items():

@@ -168,9 +168,10 @@ class RawStep(NamedTuple):
 
 
 class Runner(Protocol):
-    """Run single environments one by one: see `sync` for this process, `process` for one each.
+    """Run single environments: `SyncRunner` of `sync` in this process, `ProcessRunner` of `process` in one each.
 
-    An environment is named by its index. What it raises is a `Failure`, by `take` or by the method itself.
+    An environment is named by its index. What it raises is a `Failure`, by `take` or by the method itself. All answers
+    of a call are taken before the next one, each once and in order; `work` is done before or while environments step.
     """
 
     @property
@@ -214,7 +215,14 @@ class Runner(Protocol):
 
 @runtime_checkable
 class RunsEnvs(Protocol):
-    """What runs environments elsewhere than `sync` and `process` do, for `make_envs(backend=)`."""
+    """Where environments run, an object given as `make_envs(backend=)`: elsewhere than `sync` and `process` run them.
+
+    Attributes:
+        has_processes: whether environments run in processes, which a timeout can end and which have environment
+            variables of their own.
+    """
+
+    has_processes: bool
 
     def check(self, checks: Checks, n_envs: int) -> None:
         """Note what cannot work with this number of environments."""
@@ -233,7 +241,7 @@ Players = Callable[[Ids], list[str]]  # the names of the policies that control r
 
 
 class Backend(Protocol):
-    """Drive the rows of N environments: see `single` and `vector` for the implementations.
+    """Read the rows of N environments: see `single` and `vector` for the implementations, made in `envs_config.py`.
 
     One may stand around another, `AroundBackend`; `HasEnvironments` is the base of those that do not.
     """

@@ -25,8 +25,12 @@ class AnyEnv(Protocol):
     def step(self, action: Any, /) -> Any: ...
 
 
-class EnvKind(Protocol):
-    """A kind of environments that an extension adds, by its constant ENV_KINDS.
+class EnvKind:
+    """A kind of environments that an extension adds, by its constant ENV_KINDS: the base class of kinds.
+
+    An environment of a kind may be several rows, as a game is one for each agent: `backend` reads them. `driven`
+    returns an environment with `reset`, `step`, `close` and two spaces, whose observations, actions and infos are
+    between it and that backend alone: any runner drives it. Other methods are of options that a kind may not support.
 
     Attributes:
         what: one is, with its article, for errors.
@@ -36,31 +40,30 @@ class EnvKind(Protocol):
 
     def is_name(self, spec: str) -> bool:
         """Return whether a text that is no registered id names an environment of this kind."""
-        ...
+        return False
 
     def factory_of(self, name: str) -> Callable[..., Any]:
         """Return what makes the environment of a name; may raise ImportError or AttributeError."""
-        ...
+        raise NotImplementedError
 
     def has(self, env: object) -> bool:
         """Return whether an environment is of this kind."""
-        ...
+        raise NotImplementedError
 
     def with_limit(self, env: Any, max_episode_steps: int) -> Any:
         """Return an environment whose episodes are truncated after a number of steps, or raise a ConfigError."""
-        ...
+        raise ConfigError(f"make_envs.max_episode_steps is not for {self.what}: limit {env!r}")
 
     def with_spaces(self, env: Any, observation_space: Space | None, action_space: Space | None) -> Any:
         """Return an environment with these spaces in place of its own; see `replaced_observation_space`."""
-        ...
+        raise ConfigError(f"make_envs.observation_space and action_space are not for {self.what}: leave them out")
 
     def check_spaces(self, env: Any, name: str) -> None:
         """Raise a ConfigError for an environment without spaces; its name is for errors."""
-        ...
 
     def driven(self, env: Any) -> Any:
         """Return an environment in the form that runners drive and `backend` reads."""
-        ...
+        raise NotImplementedError
 
     def backend(self, runner: Runner, kept_infos: Sequence[str]) -> Backend | None:
         """Return the backend that reads the rows of what a runner runs; None where that is of another kind.
@@ -69,11 +72,11 @@ class EnvKind(Protocol):
             runner: of the environments; closed if they are rejected.
             kept_infos: keys of infos that complete a row: its mask, its lives.
         """
-        ...
+        raise NotImplementedError
 
     def check(self, env: Any, *, n_steps: int, seed: int, mask_key: str | None) -> Iterator[Found]:
         """Play an environment as `check_env` does, and yield what was found; it stays open."""
-        ...
+        return iter(())
 
 
 class Gymnasium:

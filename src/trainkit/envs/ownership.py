@@ -1,7 +1,7 @@
 """Ownership of environments: one owner, one process, one thread at a time, never after they are closed.
 
 Two owners of the same environments would each continue episodes that the other has reset or stepped, and store rows
-that never happened. `Ownership` is the owner of one `Envs`; `claim_environments` protects the environment objects below
+that never happened. `Ownership` is the owner of one `Envs`; `claim_environment` protects the environment objects below
 it, which a user may hand to two `Envs`; `OwnerProcess` those that run in other processes or in compiled code.
 """
 

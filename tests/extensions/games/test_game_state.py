@@ -55,7 +55,7 @@ def test_turns_are_observed_with_the_state_and_the_mask_stays() -> None:
     np.testing.assert_array_equal(rows.obs["state"][:, 0] % 2, rows.extras["env_id"] % 2)
     assert rows.next_obs["state"].max() == max(stats.episode_lengths)
     plain, seen = (
-        [finding.what for finding in tk.envs.env_checker(make) if finding.level != "note"]
+        [finding.what for finding in tk.envs.check_env(make) if finding.level != "note"]
         for make in (SeenTicTacToe, lambda: tk.envs.ObserveState(SeenTicTacToe()))
     )
     assert seen == plain

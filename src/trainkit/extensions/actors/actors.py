@@ -26,6 +26,8 @@ class Actors(Part):
         lag: updates that the policy of an actor may be behind when a row of it is stored; actors play ahead as far.
     """
 
+    has_processes = True
+
     def __init__(
         self, actors: int, *, where: Literal["processes", "ray"] = "processes", fragment: int = 1, lag: int = 0
     ) -> None:

@@ -5,10 +5,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from trainkit.core.errors import ConfigError
 from trainkit.core.extras import import_named
 from trainkit.envs.backends import Runner
-from trainkit.envs.kinds import Found, Space, replaced_action_space, replaced_observation_space
+from trainkit.envs.kinds import EnvKind, Found, Space, replaced_action_space, replaced_observation_space
 from trainkit.extensions.games.check_game import check_game
 from trainkit.extensions.games.games import ByAgent, GameWrapper, driver_of, is_game, space_of
 from trainkit.extensions.games.games_backend import GamesBackend
@@ -16,7 +15,7 @@ from trainkit.extensions.games.games_backend import GamesBackend
 _NAME = re.compile(r"(\w+/)+\w+_v\d+")  # a module of PettingZoo's or mpe2's, with slashes
 
 
-class GameKind:
+class GameKind(EnvKind):
     """Games of several agents, with one of the three APIs of `games.py`; named as "pettingzoo/classic/chess_v6"."""
 
     what = "a game of several agents with PettingZoo's or RLlib's API"
@@ -37,16 +36,9 @@ class GameKind:
         """Return whether this is a game."""
         return is_game(env)
 
-    def with_limit(self, env: Any, max_episode_steps: int) -> Any:
-        """Raise a ConfigError: which agents a limit ends, the game itself decides."""
-        raise ConfigError(f"make_envs.max_episode_steps is not for a game of several agents: limit {env!r}")
-
     def with_spaces(self, env: Any, observation_space: Space | None, action_space: Space | None) -> Any:
         """Return a game whose agents all have these spaces."""
         return _GameWithSpaces(env, observation_space, action_space)
-
-    def check_spaces(self, env: Any, name: str) -> None:
-        """Accept any; `driven` checks the spaces of each agent."""
 
     def driven(self, env: Any) -> Any:
         """Return a game in the form that runners drive."""

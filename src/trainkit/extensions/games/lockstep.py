@@ -77,6 +77,7 @@ class LockstepReplayBuffer(ReplayBuffer):
     """
 
     own_columns = (MOMENT,)
+    sampler: LockstepSampler
 
     def __init__(
         self,
@@ -92,7 +93,8 @@ class LockstepReplayBuffer(ReplayBuffer):
         with Checks("LockstepReplayBuffer") as checks:
             checks.integer("n_agents", n_agents, low=1)
         super().__init__(capacity, n_envs=n_envs, stack=stack, spaces=spaces, frames=frames, seed=seed)
-        self._sampler: LockstepSampler = LockstepSampler(n_agents)
+        self.n_agents = n_agents
+        self.sampler = LockstepSampler(n_agents)
 
     def bind(self, spec: RowSpec) -> None:
         """Allocate all memory for rows of this spec.
@@ -100,7 +102,7 @@ class LockstepReplayBuffer(ReplayBuffer):
         Raises:
             ConfigError: its environments are not those of whole games.
         """
-        n_agents = self._sampler.n_agents
+        n_agents = self.n_agents
         if spec.n_envs % n_agents:
             raise ConfigError(
                 f"LockstepReplayBuffer.n_agents is {n_agents}, and rows come from {spec.n_envs} environments, which "
@@ -111,15 +113,12 @@ class LockstepReplayBuffer(ReplayBuffer):
     def _column(self, name: str, rows: Rows, windows: Windows, horizon: Horizon, step: int) -> NDArray[Any]:
         if name != MOMENT:
             return super()._column(name, rows, windows, horizon, step)
-        n_agents = self._sampler.n_agents
+        n_agents = self.n_agents
         if len(rows) == len(np.unique(rows)):  # no moment twice, as where a batch is all rows
             n_rings = self._storage.rings.n_rings
             moment: NDArray[np.int64] = self._storage.records.stamp[rows] * n_rings + rows % n_rings // n_agents
             return moment
-        present = self._sampler.is_present(rows.reshape(-1, n_agents))
+        present = self.sampler.is_present(rows.reshape(-1, n_agents))
         own = np.arange(len(rows)).reshape(present.shape)
         moments: NDArray[np.int64] = np.where(present, own[:, :1] + present.argmax(axis=1)[:, None], own)
         return moments.ravel()
-
-    def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"n_agents": self._sampler.n_agents}
