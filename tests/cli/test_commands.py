@@ -417,7 +417,6 @@ def test_the_traceback_of_a_mistake_is_shown_on_request() -> None:
 COMMANDS = [
     "train",
     "eval",
-    "serve",
     "completion",
     "plot",
     "compare",

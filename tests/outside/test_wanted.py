@@ -1,16 +1,13 @@
 """What users of other libraries expect and do not get yet: each test fails until the part that it names is rebuilt."""
 
 import contextlib
-import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -20,7 +17,6 @@ import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, Spaces
 from tests.outside.test_rival_names import PAGES, rows_of
 from trainkit.cli import main
-from trainkit.cli.serve import PolicyServer
 
 # ---- hints: no guess is better than a wrong one ----
 
@@ -175,67 +171,3 @@ def test_a_misspelled_environment_is_answered_by_the_right_spelling(name: str, r
         warnings.simplefilter("ignore")
         with pytest.raises(tk.ConfigError, match=re.escape(right)):
             tk.make_envs(name, 1)
-
-
-# ---- serving ----
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PolicyServer]:
-    policy = tk.DQNPolicy.for_envs(Spaces(FOUR_NUMBERS, spaces.Discrete(3)), hidden=(8,), device="cpu", seed=0)
-    with PolicyServer(policy) as own:
-        yield own
-
-
-def answers(server: PolicyServer, request: bytes) -> list[tuple[int, Any]]:
-    """Return status and body of each answer to some bytes, as a client reads them until the connection ends."""
-    address = urlsplit(server.url)
-    with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=20) as connection:
-        connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
-        rest = connection.makefile("rb").read()
-    found = []
-    while rest.startswith(b"HTTP/"):
-        head, _, rest = rest.partition(b"\r\n\r\n")
-        length = int((re.search(rb"(?i)content-length: (\d+)", head) or [b"", b"0"])[1])
-        found.append((int(head.split()[1]), json.loads(rest[:length] or b"null")))
-        rest = rest[length:]
-    assert rest == b"", rest[:200]  # no status line, so no answer of HTTP
-    return found
-
-
-SMUGGLED = b"GET /health HTTP/1.1\r\n\r\n"
-
-
-HTTP = pytest.mark.xfail(strict=True, raises=AssertionError, reason="the server is Python's http.server")
-
-
-@HTTP
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"GARBAGE\r\n\r\n",
-        b"GET /health\r\n\r\n",
-        b"GET /health HTTP/9.9\r\n\r\n",
-        b"GET /health HTTP/-1\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b'POST /predict HTTP/1.1\r\nContent-Length: 21\r\nContent-Length: 5\r\n\r\n{"obs": [0, 0, 0, 0]}',
-        b"GET /health HTTP/1.1\r\nno colon\r\n\r\n",
-    ],
-    ids=["word", "no_version", "9.9", "minus", "http2", "lengths", "colon"],
-)
-def test_a_request_that_is_not_http_is_answered_400_in_json(server: PolicyServer, request_bytes: bytes) -> None:
-    found = answers(server, request_bytes)
-    assert [status for status, _ in found] == [400]
-    assert [list(body) for _, body in found] == [["error"]]
-
-
-@HTTP
-@pytest.mark.parametrize(
-    "head",
-    [b"Content-Length: %d\r\n\r\n" % len(SMUGGLED), b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(SMUGGLED)],
-    ids=["length", "chunked"],
-)
-def test_the_body_of_a_get_is_not_read_as_a_second_request(server: PolicyServer, head: bytes) -> None:
-    end = b"\r\n0\r\n\r\n" if b"chunked" in head else b""
-    assert len(answers(server, b"GET /health HTTP/1.1\r\n" + head + SMUGGLED + end)) == 1

@@ -14,7 +14,6 @@ __dir__, __getattr__ = attach(
         "cli.completion": "add_completion",
         "cli.evaluate": "add_eval add_export",
         "cli.inspect": "add_inspect",
-        "cli.serve": "add_serve",
         "cli.train": "add_presets add_train add_train_of_each_preset",
         "cli.zoo": "add_zoo",
     },

@@ -7,7 +7,6 @@ from trainkit.cli.compare import add_compare, add_plot
 from trainkit.cli.completion import add_completion
 from trainkit.cli.evaluate import add_eval, add_export
 from trainkit.cli.inspect import add_inspect
-from trainkit.cli.serve import add_serve
 from trainkit.cli.train import add_presets, add_train, add_train_of_each_preset
 from trainkit.cli.zoo import add_zoo
 
@@ -21,7 +20,6 @@ __all__ = [
     "add_inspect",
     "add_plot",
     "add_presets",
-    "add_serve",
     "add_train",
     "add_train_of_each_preset",
     "add_zoo",

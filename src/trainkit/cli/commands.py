@@ -25,7 +25,6 @@ _COMMANDS = {  # `add_train` of `trainkit.cli` adds the arguments of `train`, an
     "compare": "compare runs by interquartile means with intervals",
     "inspect": "show what the folder of a run or a checkpoint holds",
     "export": "write a run's policy as ONNX",
-    "serve": "answer observations with a policy's actions, over HTTP",
     "presets": "list the presets, or the settings of one",
     "zoo": "list, add and evaluate the tuned settings that presets use",
     "check-env": "check an environment before training",

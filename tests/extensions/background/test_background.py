@@ -66,7 +66,8 @@ def test_training_and_scores_are_those_of_a_run_without_it(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("explore", [False, True])
 def test_every_kind_of_run_has_the_same_bits_and_scores(name: str, explore: bool) -> None:
-    plain, late = (make_run(name, evaluation=tk.Evaluation(explore=explore, background=b)) for b in (False, True))
+    kinds = tk.Evaluation, tk.BackgroundEvaluation
+    plain, late = (make_run(name, evaluation=kind(explore=explore)) for kind in kinds)
     plain.run()
     late.run()
     assert learned(late) == learned(plain)
