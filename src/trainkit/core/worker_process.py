@@ -28,7 +28,6 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.worker_protocol import CLOSING_S
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-_ENDING_S = 1.0  # for a process that closed its pipe
 _OWNER_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)}  # Windows has no SIGUSR1
 
 _PARENT_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
@@ -86,7 +85,7 @@ class PipedProcess:
 
     def end(self) -> str:
         """Release what is left of a process that died, and describe how it ended."""
-        code = self.wait(_ENDING_S)
+        code = self.wait(CLOSING_S)
         self.stop(0.0)
         if code is None:
             return "closed its pipe"

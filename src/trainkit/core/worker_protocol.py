@@ -124,7 +124,7 @@ class Requests:
 
     def __init__(self, channel: Channel) -> None:
         self.channel, self.number = channel, 0
-        self._n_answered = 0  # the number of the last answer
+        self._answered = 0  # the number of the last answer
         self._occasion, self._sent_at = "", 0.0  # of the last request
         self._is_whole = True  # whether no message was left half sent or half received
         self._end = ""  # what became of it
@@ -137,7 +137,7 @@ class Requests:
     @property
     def awaits_request(self) -> bool:
         """Whether it can answer at once."""
-        return self.is_usable and self._n_answered == self.number
+        return self.is_usable and self._answered == self.number
 
     def send(self, method: str, arguments: tuple[Any, ...] = (), *, occasion: str | None = None) -> None:
         """Send a request; to a worker that cannot answer nothing, as `receive` reports.
@@ -192,11 +192,11 @@ class Requests:
             raise WorkerLostError(self._end) from None
         self._is_whole = True
         try:
-            self._n_answered, result = pickle.loads(message)  # noqa: S301  # from a worker of our own
+            self._answered, result = pickle.loads(message)  # noqa: S301  # from a worker of our own
         except Exception as error:  # noqa: BLE001  # it may be anything of a user's
             what = f"returned what cannot be read outside its process {self._occasion}: {error}"
-            self._n_answered, result = self.number, Raised.of(error, what)
-        return self._n_answered, result
+            self._answered, result = self.number, Raised.of(error, what)
+        return self._answered, result
 
     def stop(self, seconds: float = CLOSING_S) -> None:
         """Let the worker end, and kill it if it has not after these seconds; a second call has no effect."""
@@ -230,6 +230,5 @@ def answer_by(number: int, method: str, work: Callable[[], Any]) -> bytes:
     except Exception as error:  # noqa: BLE001  # it may be anything of a user's
         unsent = TypeError(f"what it returned cannot be sent from its process: {error}")
         unsent.__cause__ = error
-        return pickle.dumps(
-            (number, Raised.of(unsent, f"raised TypeError in {method}: {unsent}")), pickle.HIGHEST_PROTOCOL
-        )
+        result = Raised.of(unsent, f"raised TypeError in {method}: {unsent}")
+        return pickle.dumps((number, result), pickle.HIGHEST_PROTOCOL)
