@@ -25,7 +25,16 @@ RECORDS = set(
     TransitionBatch UpdateResult PairedComparison PlayerStats ZooEntry ZooResult
 """.split()
 )
-BASES = {"AroundBackend", "Callback", "Engine", "Trainer", "EpisodeEvents", "GradientStep", "UniformSampler", "find_runs"}
+BASES = {
+    "AroundBackend",
+    "Callback",
+    "Engine",
+    "Trainer",
+    "EpisodeEvents",
+    "GradientStep",
+    "UniformSampler",
+    "find_runs",
+}
 NEEDS_AN_EXTRA = {"MlflowLogger", "WandbLogger"}
 ZOO = {"load", "train"}  # need weights and whole runs: tests/zoo calls them
 
