@@ -314,7 +314,7 @@ def _with_variables(variables: Mapping[str, str], make: Callable[[], Any]) -> An
 def _make_vector(env_id: str, n: int, single: EnvOptions) -> VectorEnv[Any, Any, Any]:
     """Make an id's own vector environment."""
     arguments = dict(single.env_kwargs)
-    with creation_errors(env_id):
+    with creation_errors(env_id, env_id):
         package, _, registered = env_id.rpartition(":")
         if package:
             import_named(package)

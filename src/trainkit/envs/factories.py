@@ -75,7 +75,7 @@ class EnvOptions:
             EnvError: its constructor or a wrapper raised.
         """
         name = f"env {context.index}"
-        with creation_errors(name):
+        with creation_errors(name, spec):
             env = self._construct(spec, context)
             for wrapper in self.wrappers:
                 env = wrapper(env)
@@ -158,8 +158,8 @@ def accepts_context(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> b
 
 
 @contextlib.contextmanager
-def creation_errors(name: str) -> Iterator[None]:
-    """Convert errors of the construction of an environment to trainkit's errors."""
+def creation_errors(name: str, spec: object) -> Iterator[None]:
+    """Convert errors of the construction of an environment of a specification to trainkit's errors."""
     try:
         yield
     except ConfigError:
@@ -170,7 +170,7 @@ def creation_errors(name: str) -> Iterator[None]:
         raise MissingExtraError(f"make_envs: {remedy}") from error
     except gym.error.Error as error:  # no such id
         remedy = "import the package that registers it, or give module:id, a class or a function that makes one"
-        raise ConfigError(f"make_envs: {str(error).rstrip('.')}: {remedy}") from error
+        raise ConfigError(f"make_envs: {str(error).rstrip('.')}: {_spelling(spec) or remedy}") from error
     except RAISED as error:
         raise EnvError(f"make_envs: {name} raised {type(error).__name__} when it was made: {error}") from error
 
@@ -253,8 +253,19 @@ def is_registered(env: str) -> bool:
     An id without its version, and one of a namespace whose package trainkit knows (ALE, MinAtar), count; "module:id"
     and "module.Class" do not.
     """
-    known = env in gym.registry or any(env == spec.id.rpartition("-v")[0] for spec in gym.registry.values())
-    return known or (env.partition("/")[0] in (*_PACKAGES, _MINATAR) and ":" not in env)
+    return (
+        env in gym.registry
+        or bool(versions_of(env))
+        or (env.partition("/")[0] in (*_PACKAGES, _MINATAR) and ":" not in env)
+    )
+
+
+def versions_of(env: str) -> list[str]:
+    """Return the registered ids of an environment that is named without its version, the newest last."""
+    if env in gym.registry:
+        return []
+    ids = [spec.id for spec in gym.registry.values() if env == spec.id.rpartition("-v")[0]]
+    return sorted(ids, key=lambda own: int(own.rpartition("-v")[2]))
 
 
 def is_class_path(spec: str) -> bool:
@@ -263,12 +274,26 @@ def is_class_path(spec: str) -> bool:
     return spec not in gym.registry and (is_path or any(kind.is_name(spec) for kind in added_kinds()))
 
 
+def _spelling(spec: object) -> str:
+    """Return the remedy for a name that is spelled as other libraries spell it, "" for others."""
+    if not isinstance(spec, str):
+        return ""
+    for kind in added_kinds():
+        if spelled := kind.spelling(spec):
+            return f"{kind.what} is named {spelled}"
+    module, colon, name = spec.partition(":")
+    return f"a class is named {module}.{name}" if colon and name.isidentifier() else ""
+
+
 def _load_class(path: str) -> Callable[..., Any]:
     """Return the class of "module.Class", or the factory of an environment of an added kind."""
     module, _, name = path.rpartition(".")
     kind = next((kind for kind in added_kinds() if kind.is_name(path)), None)
     try:
         made: Callable[..., Any] = getattr(import_named(module), name) if kind is None else kind.factory_of(path)
+        if inspect.ismodule(made):
+            remedy = _spelling(path) or "name a class in it, module.Class"
+            raise ConfigError(f"make_envs: {path!r} is a module: {remedy}")
     except (ImportError, AttributeError) as error:
         what = "a class" if kind is None else kind.what
         raise ConfigError(

@@ -42,6 +42,10 @@ class EnvKind:
         """Return whether a text that is no registered id names an environment of this kind."""
         return False
 
+    def spelling(self, spec: str) -> str:
+        """Return the name of the environment that a text means in another spelling, "" if it means none."""
+        return ""
+
     def factory_of(self, name: str) -> Callable[..., Any]:
         """Return what makes the environment of a name; may raise ImportError or AttributeError."""
         raise NotImplementedError

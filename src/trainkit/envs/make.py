@@ -13,7 +13,7 @@ from trainkit.core.signatures import checked
 from trainkit.envs.backends import Backend, RunsEnvs, StandsAround
 from trainkit.envs.envs import Envs
 from trainkit.envs.envs_config import EnvsConfig, EnvSpec, FailureOptions, ProcessOptions, RowOptions
-from trainkit.envs.factories import EnvOptions, ValidateEnv, Wrapper
+from trainkit.envs.factories import EnvOptions, ValidateEnv, Wrapper, versions_of
 
 
 @checked
@@ -92,7 +92,13 @@ def make_envs(
 
 
 def resolved(spec: EnvSpec) -> EnvSpec:
-    """Return what an extension makes of a specification of its own, such as a simulator; any other as it is."""
+    """Return what an extension makes of a specification of its own, such as a simulator; any other as it is.
+
+    Raises:
+        ConfigError: it is an id without its version, by which neither the zoo nor a repeated run finds it.
+    """
+    if isinstance(spec, str) and (versions := versions_of(spec)):
+        raise ConfigError(f"make_envs: {spec!r} names no version, which may change: give {versions[-1]!r}")
     if isinstance(spec, (str, gym.Env, VectorEnv, Envs, Sequence)) or callable(spec):
         return spec
     made = (entry.load()(spec) for entry in table("ENV_SPECS").values())

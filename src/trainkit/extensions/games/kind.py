@@ -3,9 +3,10 @@
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from trainkit.core.extras import import_named
+from trainkit.core.extras import import_named, is_installed
 from trainkit.envs.backends import Runner
 from trainkit.envs.kinds import EnvKind, Found, Space, replaced_action_space, replaced_observation_space
 from trainkit.extensions.games.check_game import check_game
@@ -23,6 +24,16 @@ class GameKind(EnvKind):
     def is_name(self, spec: str) -> bool:
         """Return whether a text names the module of a game."""
         return _NAME.fullmatch(spec) is not None
+
+    def spelling(self, spec: str) -> str:
+        """Return the name of a game that is written with dots, or without its package."""
+        path = re.sub("[.:]", "/", spec)
+        if self.is_name(path):
+            return path
+        may_be = self.is_name(f"package/{path}") and is_installed("pettingzoo")
+        folders = [Path(folder) for folder in import_named("pettingzoo").__path__] if may_be else []
+        found = (one.relative_to(folder.parent) for folder in folders for one in folder.glob(f"*/{path}*"))
+        return next((one.with_suffix("").as_posix() for one in found if one.stem == path), "")
 
     def factory_of(self, name: str) -> Callable[..., Any]:
         """Return the factory of a game, with the parallel API if it has that."""
