@@ -45,8 +45,8 @@ class Task:
             changes |= {name: number for name, number in self.for_q.items() if own[name] is not None}
             if self.reward is not None:
                 changes["reward"] = self.reward
-            if own["value"] == "categorical":
-                changes |= dict(zip(("v_min", "v_max"), self.support, strict=True))
+            if isinstance(own["value"], tk.CategoricalValue):
+                changes["value"] = tk.CategoricalValue(51, *self.support)
         return changes | self.for_one.get(preset, {})
 
     @property
@@ -181,7 +181,7 @@ def trained(
         task.env,
         seed=seed,
         device="cpu",
-        test_collector=None,
+        evaluation=None,
         max_epoch=n_evaluations,
         step_per_epoch=task.every,
         verbose=False,
@@ -203,10 +203,12 @@ def trained(
 
 def settings_of(task: Task, preset: str) -> str:
     """Write a preset's settings for a task in a line; of the table that its id names, without an environment."""
-    of, options = tk.presets.PRESETS[preset], {"zoo": task.uses_zoo, **task.changes(preset)}
+    of: Any = tk.presets.PRESETS[preset]
+    options = {"zoo": task.uses_zoo, **task.changes(preset)}
     entry = of.zoo_entry(task.env, options)
-    tuned = {} if entry is None else entry.settings
-    return str(sorted({**of.settings(of.domain_of_id(task.env)), **tuned, **options}.items()))
+    table = of.table(of.domain_of_id(task.env)) if entry is None else of.zoo_table(entry)
+    settings = of.changed(table, options)
+    return str(sorted((name, settings[name]) for name in of.settings()))
 
 
 def kept(cache: Path | None) -> Iterator[Run]:

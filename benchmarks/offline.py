@@ -53,7 +53,7 @@ class Run:
 def half_way(seed: int) -> tuple[tk.Policy, float]:
     """Train a DQN until it plays half-way, and return it with its mean return."""
     trainer = tk.presets.dqn(
-        ENV, seed=seed, device="cpu", test_collector=None, max_epoch=200, step_per_epoch=250, verbose=False
+        ENV, seed=seed, device="cpu", evaluation=None, max_epoch=200, step_per_epoch=250, verbose=False
     )
     with trainer:
         for epoch, _, info in trainer:
@@ -85,7 +85,7 @@ def judge(policy: tk.Policy, seed: int) -> float:
 
 def learn(learner: str, buffer: tk.ReplayBuffer, seed: int) -> list[float]:
     """Train a learner by its preset, judged after every epoch; plain DQN is CQL without its penalty."""
-    name, more = ("cql", {"penalty_weight": 0.0}) if learner == "dqn" else (learner, {})
+    name, more = ("cql", {"penalty": None}) if learner == "dqn" else (learner, {})
     buffer.seed(seed)  # each learner draws as if it were alone
     spaces = tk.make_envs(ENV)
     options: dict[str, Any] = {"seed": seed, "device": "cpu", "verbose": False, "show_progress": False, **more}

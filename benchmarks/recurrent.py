@@ -67,25 +67,24 @@ TASKS = {
 
 # In the maze random actions that are repeated reach the junction, and whole episodes are learned from: an LSTM that is
 # initialized for many steps keeps the cue.
-_MAZE_Q = {"hidden": (32,), "lr": 3e-3, "repeat": 1.25, "epsilon": [(0, 1.0), (30_000, 0.02)], "batch_size": 16}
-_MAZE_Q |= {"sequence_length": 60, "burn_in": None}
-_CARTPOLE_Q = {"hidden": (64,), "lr": 1e-3, "epsilon": [(0, 1.0), (25_000, 0.02)], "sequence_length": 20, "burn_in": 10}
+_MAZE_Q: dict[str, Any] = {"hidden": (32,), "lr": 3e-3, "batch_size": 16}
+_MAZE_Q |= {"exploration": tk.EZGreedy([(0, 1.0), (30_000, 0.02)], mu=1.25, max_repeat=100)}
+_CARTPOLE_Q = {"hidden": (64,), "lr": 1e-3, "epsilon": [(0, 1.0), (25_000, 0.02)]}
 _PPO: dict[str, Any] = {"hidden": (64,), "n_envs": 16, "step_per_collect": 2_048, "repeat_per_collect": 4, "zoo": False}
-_MAZE_PPO = _PPO | {"shared": True, "lr": 1e-3, "batch_size": 512}
+_MAZE_PPO = _PPO | {"network": {"shared": True}, "lr": 1e-3, "batch_size": 512}
 # Late large steps forget what balances: rate and clip fall over the run.
 _CARTPOLE_PPO = _PPO | {"lr": tk.Linear(1e-3, 0.0), "clip_ratio": tk.Linear(0.2, 0.02), "batch_size": 256}
 SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
-    ("tmaze", "r2d2"): _MAZE_Q,
-    ("tmaze", "drqn"): _MAZE_Q,
+    ("tmaze", "r2d2"): _MAZE_Q | {"sequences": tk.Sequences(60, None)},
+    ("tmaze", "drqn"): _MAZE_Q | {"sequences": tk.Sequences(60, None, stored_state=False)},
     ("tmaze", "recurrent_ppo"): _MAZE_PPO,
-    ("cartpole", "r2d2"): _CARTPOLE_Q,
-    ("cartpole", "drqn"): _CARTPOLE_Q,
+    ("cartpole", "r2d2"): _CARTPOLE_Q | {"sequences": tk.Sequences(20, 10)},
+    ("cartpole", "drqn"): _CARTPOLE_Q | {"sequences": tk.Sequences(20, 10, stored_state=False)},
     ("cartpole", "recurrent_ppo"): _CARTPOLE_PPO,
 }
 METHODS = "r2d2", "drqn", "recurrent_ppo"
 WITHOUT = {"r2d2": "dqn", "drqn": "dqn", "recurrent_ppo": "ppo"}
-_OF_A_MEMORY = "sequence_length", "burn_in"
-_OF_R2D2 = "double", "dueling", "n_step", "rescale", "prioritized", "alpha", "beta"
+_OF_R2D2 = "backup", "n_step", "value", "buffer"
 
 
 def made(task: str, method: str, seed: int, *, memory: bool) -> tk.Trainer[Any]:
@@ -97,11 +96,12 @@ def made(task: str, method: str, seed: int, *, memory: bool) -> tk.Trainer[Any]:
         (size,) = options["hidden"]
         options["recurrent"] = partial(tk.nets.LSTM, n_features=size, n_steps=200)
     if not memory:
-        options = {name: value for name, value in options.items() if name not in _OF_A_MEMORY}
+        options.pop("sequences", None)
     if not memory and method != "recurrent_ppo":  # a batch has as many rows
         table = tk.presets.settings(method)
-        options |= {name: table[name] for name in _OF_R2D2 if name in table and table["prioritized"]}
-        options |= {"norm": None, "batch_size": 256, "update_per_step": 0.125}
+        if method == "r2d2":
+            options |= {name: table[name] for name in _OF_R2D2}
+        options |= {"network": {**table["network"], "norm": None}, "batch_size": 256, "update_per_step": 0.125}
     common = {"max_epoch": steps // own.every, "step_per_epoch": own.every, "evaluation": None, "show_progress": False}
     trainer: tk.Trainer[Any] = preset(own.make, seed=seed, device="cpu", **options, **common)
     return trainer

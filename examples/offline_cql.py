@@ -23,7 +23,7 @@ def judge(policy: tk.Policy, n_episode: int = 100) -> float:
 
 def half_way(seed: int) -> tk.Policy:
     """Train a DQN until it returns 100 to 200."""
-    trainer = tk.presets.dqn(ENV, seed=seed, test_collector=None, max_epoch=200, step_per_epoch=250, verbose=False)
+    trainer = tk.presets.dqn(ENV, seed=seed, evaluation=None, max_epoch=200, step_per_epoch=250, verbose=False)
     with trainer:
         for result in trainer:
             if result.info.gradient_step and 100 <= judge(trainer.policy) <= 200:

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> tk.trainer.RunInfo:
         options.game,
         seed=options.seed,
         zoo=False,  # whose settings for Pong are for a CPU
-        lives_key="lives" if options.lives else None,
+        env_options={"lives_key": "lives" if options.lives else None},
         capacity=options.capacity,
         learning_starts=options.learning_starts,
         max_epoch=options.epochs,

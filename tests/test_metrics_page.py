@@ -46,17 +46,18 @@ def written(folder: Path, preset: Any, **settings: Any) -> set[str]:
 
 
 def test_the_tables_name_what_rainbow_writes_and_nothing_else(tmp_path: Path) -> None:
-    assert written(tmp_path, tk.presets.rainbow, v_min=None, v_max=None) == set(documented())
+    assert written(tmp_path, tk.presets.rainbow, value=tk.CategoricalValue()) == set(documented())
 
 
 def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) -> None:
     rows = [line.split("|")[2:4] for line in OTHERS.splitlines() if line.startswith("|")]
     added, left_out = ({tag for row in rows for tag in re.findall(r"`(\w+/\w+)`", row[side])} for side in (0, 1))
     logged = written(tmp_path / "epsilon", tk.presets.dqn)
-    logged |= written(tmp_path / "soft", tk.presets.dqn, epsilon=None, temperature=1.0)
+    logged |= written(tmp_path / "soft", tk.presets.dqn, exploration=tk.SoftQ(1.0))
     logged |= written(tmp_path / "weights", tk.presets.dqn, exploration=tk.ParameterNoise(0.5))
     logged |= written(tmp_path / "skip", tk.presets.dqn, on_nan="skip")
-    logged |= written(tmp_path / "auxiliary", tk.presets.dqn, auxiliary=lambda features, rows: features.mean(dim=1))
+    auxiliary = {"auxiliary": lambda features, rows: features.mean(dim=1)}
+    logged |= written(tmp_path / "auxiliary", tk.presets.dqn, network=auxiliary)
     assert logged == set(documented()) - left_out | added
 
 

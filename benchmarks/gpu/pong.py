@@ -23,7 +23,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "late priorities, overlap, frames on the device": {
         "refresh_priorities": "late",
         "overlap": True,
-        "frames_on_device": True,
+        "on_device": True,
     },
     "late priorities, acting on the CPU": {"refresh_priorities": "late", "act_on": "cpu"},
 }
@@ -36,9 +36,11 @@ def needs_atari() -> None:
         raise MissingError("ale-py is not installed: the extra `atari`")
 
 
-def rainbow(setup: Setup, **options: Any) -> tk.OffpolicyTrainer:
-    """Make the trainer of the general table, the paper's settings, with an engine of this device."""
+def rainbow(setup: Setup, *, on_device: bool = False, **options: Any) -> tk.OffpolicyTrainer:
+    """Make the trainer of the general table, the paper's settings, with an engine of this device, and frames on it."""
     needs_atari()
+    if on_device:
+        options["buffer"] = {"frames": tk.engine.DeviceFrames(setup.device)}
     small = {"capacity": 400, "learning_starts": 40, "batch_size": 4, "n_envs": 4} if setup.is_rehearsal else {}
     common = {"seed": 1, "zoo": False, "device": setup.device, "engine": setup.fastest}
     common |= {"verbose": False, "show_progress": False}

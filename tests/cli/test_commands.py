@@ -334,8 +334,13 @@ def test_presets_lists_all_or_the_settings_of_one(capsys: pytest.CaptureFixture[
     assert all(re.search(rf"^{name} ", output, re.MULTILINE) for name in tk.presets.PRESETS)
     assert main(["presets", "rainbow"]) == 0
     output = capsys.readouterr().out
-    assert re.search(r"^setting +classic +grid +atari", output, re.MULTILINE)
-    assert re.search(r"^beta +linear:0.4,1.0 +linear:0.4,1.0", output, re.MULTILINE)
+    shown = " ".join(output.split())
+    assert all(
+        f"--{name.replace('_', '-')}" in shown for name in ("lr", "epsilon", "capacity", "network.norm", "threads")
+    )
+    assert "--capacity N rows of the replay buffer [10000, grid 100000, atari 1000000]" in shown
+    assert main(["presets", "rainbow", "ALE/Breakout-v5"]) == 0
+    assert "--capacity N rows of the replay buffer [1000000]" in " ".join(capsys.readouterr().out.split())
     assert main(["presets", "rainbo"]) == 2
 
 

@@ -101,10 +101,10 @@ def test_a_constructor_of_trainkit_does_not_list_all_that_it_takes() -> None:
 
 
 def test_all_that_does_not_fit_is_reported_at_once() -> None:
-    assert problems_of(tk.DQNPolicy.for_envs, Spaces(), exporation=None, duelling=True, noisy="yes") == [
+    assert problems_of(tk.DQNPolicy.for_envs, Spaces(), exporation=None, duelling=True, double="yes") == [
         "DQNPolicy.for_envs: unknown option 'exporation', did you mean 'exploration'?",
         "DQNPolicy.for_envs: unknown option 'duelling', did you mean 'dueling'?",
-        "DQNPolicy.for_envs.noisy must be True or False, got 'yes'",
+        "DQNPolicy.for_envs.double must be True or False, got 'yes'",
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import trainkit as tk
 from tests.accelerator.runs import make
 from tests.helpers.tape import TapeCapture, record_by_tapes
 from tests.pretend import PretendDevice
@@ -27,10 +28,11 @@ def taped(monkeypatch: pytest.MonkeyPatch) -> PretendDevice:
 @pytest.mark.parametrize(
     ("name", "options", "n_outside"),
     [
-        ("r2d2", {"burn_in": 2}, 0),
-        ("drqn", {"burn_in": None, "recurrent": "gru"}, 0),
-        ("recurrent_ppo", {"sequence_length": 4}, 11),  # copies of the columns of a rollout
-        ("sac", {"burn_in": 1, "recurrent": "transformer", "n_envs": 2}, 2),  # the target network moves
+        ("r2d2", {"sequences": tk.Sequences(2, 2)}, 0),
+        ("drqn", {"sequences": tk.Sequences(2, None, stored_state=False), "recurrent": "gru"}, 0),
+        ("recurrent_ppo", {"sequences": tk.Sequences(4, 0)}, 11),  # copies of the columns of a rollout
+        # The target network moves.
+        ("sac", {"sequences": tk.Sequences(2, 1), "recurrent": "transformer", "n_envs": 2}, 2),
     ],
     ids=["r2d2", "drqn", "ppo", "sac"],
 )
@@ -49,7 +51,7 @@ def test_a_recurrent_policy_learns_by_a_graph_as_by_torch(
 
     weights = {}
     for engine in ("torch", "cuda_graph"):
-        how: dict[str, Any] = {"sequence_length": 2, "engine": engine, "n_updates": N_UPDATES, "evaluation": None}
+        how: dict[str, Any] = {"engine": engine, "n_updates": N_UPDATES, "evaluation": None}
         with make(name, taped.device, **how | options) as trainer:
             if engine == "cuda_graph":
                 monkeypatch.setattr(Learning, "update", update_once)

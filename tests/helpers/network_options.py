@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import is_typeddict
 
-from trainkit import nets
+from trainkit import Sequences, nets
+from trainkit.core.typed_options import types_of
 from trainkit.nets.layers import StackedNorm
 
 
@@ -31,15 +33,33 @@ def has(*kinds: type[nn.Module]) -> Callable[[Any], bool]:
 
 
 NETWORK_OPTIONS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
-    "encoder": (Plain, lambda trainer: Plain if has(Plain)(trainer) else None),
-    "activation": (nn.Softsign, lambda trainer: nn.Softsign if has(nn.Softsign)(trainer) else None),
-    "norm": ("rms", lambda trainer: "rms" if has(nn.RMSNorm, StackedNorm)(trainer) else None),
-    "recurrent": ("gru", lambda trainer: "gru" if has(nets.GRU)(trainer) else None),
-    "sequence_length": (7, lambda trainer: trainer.policy.sequences.length),
-    "burn_in": (3, lambda trainer: trainer.policy.sequences.burn_in),
-    "stored_state": (False, lambda trainer: trainer.policy.sequences.stored_state),
-    "auxiliary": (penalty, lambda trainer: trainer.policy.auxiliary),
+    "network.encoder": (Plain, lambda trainer: Plain if has(Plain)(trainer) else None),
+    "network.activation": (nn.Softsign, lambda trainer: nn.Softsign if has(nn.Softsign)(trainer) else None),
+    "network.norm": ("rms", lambda trainer: "rms" if has(nn.RMSNorm, StackedNorm)(trainer) else None),
+    "network.auxiliary": (penalty, lambda trainer: trainer.policy.auxiliary),
 }
-OF_A_MEMORY = frozenset({"recurrent", "sequence_length", "burn_in", "stored_state"})
-# What some of them need to have an effect.
-MEMORY_NEEDS = {name: {"recurrent": "lstm"} for name in ("sequence_length", "burn_in", "stored_state")}
+SEQUENCES = Sequences(7, 0)
+OF_A_MEMORY: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
+    "recurrent": ("gru", lambda trainer: "gru" if has(nets.GRU)(trainer) else None),
+    "sequences": (SEQUENCES, lambda trainer: trainer.policy.sequences),
+}
+MEMORY_NEEDS = {"sequences": {"recurrent": "lstm"}}
+
+
+def options_in(preset: Any) -> set[str]:
+    """Return the settings of a preset, and in the place of a group "group.option" for each of its options."""
+    types = {name: preset.option_types[name] for name in preset.settings()}
+    groups = {name: types_of(kind) for name, kind in types.items() if is_typeddict(kind)}
+    return types.keys() - groups.keys() | {f"{name}.{option}" for name, own in groups.items() for option in own}
+
+
+def given(setting: str, value: Any) -> dict[str, Any]:
+    """Return a setting, or an option of a group, as it is given to a preset."""
+    group, _, option = setting.partition(".")
+    return {group: {option: value} if option else value}
+
+
+def current(settings: Mapping[str, Any], setting: str) -> Any:
+    """Return the value of a setting, or of an option of a group."""
+    group, _, option = setting.partition(".")
+    return settings[group].get(option) if option else settings[group]

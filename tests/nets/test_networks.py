@@ -138,7 +138,7 @@ class TestQNetwork:
         assert QNetwork((3,), 2, hidden=(4,)).noise_size == 0
 
     def test_sigma0_reaches_every_noisy_layer(self) -> None:
-        network = QNetwork((9,), 2, hidden=(), head=(16,), noisy=True, sigma0=0.3)
+        network = QNetwork((9,), 2, hidden=(), head=(16,), noisy=0.3)
         sigmas = [layer.weight_sigma.flatten()[0].item() for layer in network.heads.advantage.layers]
 
         assert sigmas == pytest.approx([0.3 / 3, 0.3 / 4])
@@ -158,8 +158,8 @@ class TestQNetwork:
             ({"hidden": (True,)}, "QNetwork.hidden and head sizes must be a whole number >= 1, got True"),
             ({"head": (-1,)}, "QNetwork.hidden and head sizes must be a whole number >= 1, got -1"),
             ({"head": (1.5,)}, "QNetwork.hidden and head sizes must be a whole number >= 1, got 1.5"),
-            ({"sigma0": -0.1}, "QNetwork.sigma0 must be in [0, inf), got -0.1"),
-            ({"sigma0": math.nan}, "QNetwork.sigma0 must be in [0, inf), got nan"),
+            ({"noisy": -0.1}, "QNetwork.noisy must be in [0, inf), got -0.1"),
+            ({"noisy": math.nan}, "QNetwork.noisy must be in [0, inf), got nan"),
         ],
     )
     def test_wrong_input_is_refused_by_name_and_rule(self, options: Any, message: str) -> None:
@@ -170,7 +170,7 @@ class TestQNetwork:
 
     def test_everything_wrong_with_it_is_said_at_once(self) -> None:
         with pytest.raises(ConfigError) as refusal:
-            QNetwork((2,), 0, width=0, hidden=(0,), sigma0=-1)
+            QNetwork((2,), 0, width=0, hidden=(0,), noisy=-1)
 
         assert str(refusal.value).count("QNetwork.") == 4
 
@@ -381,7 +381,7 @@ class TestNetwork:
 
     def test_numbers_of_cosines_and_actions_that_cannot_work_are_refused_at_once(self) -> None:
         with pytest.raises(ConfigError) as refusal:
-            ImplicitQNetwork((4,), 0, hidden=(0,), n_cosines=0, sigma0=-1)
+            ImplicitQNetwork((4,), 0, hidden=(0,), n_cosines=0, noisy=-1)
 
         assert str(refusal.value).count("ImplicitQNetwork.") == 4
 

@@ -55,10 +55,12 @@ def offline() -> tk.Trainer:
 
 RUNS: dict[str, Callable[[], tk.Trainer]] = {
     "dqn": replayed,
-    "prioritized": lambda: replayed(prioritized=True, value="quantile", quantiles=5, double=True),
-    "munchausen": lambda: replayed(munchausen=True, repeat=2.0),
-    "c51": lambda: replayed(value="categorical", epsilon=None, temperature=0.5),
-    "iqn": lambda: replayed(value="implicit", quantiles=4, noisy=True, epsilon=None),
+    "prioritized": lambda: replayed(buffer="prioritized", value=tk.QuantileValue(5), backup="double"),
+    "munchausen": lambda: replayed(backup="munchausen", exploration=tk.EZGreedy(0.5, mu=2.0, max_repeat=100)),
+    "c51": lambda: replayed(value="categorical", exploration=tk.SoftQ(0.5)),
+    "iqn": lambda: replayed(
+        value=tk.ImplicitQuantileValue(4, target_quantiles=4), network={"noisy": True}, epsilon=None
+    ),
     "noise": lambda: replayed(exploration=tk.ParameterNoise(0.1), n_step=2),
     "ppo": lambda: tk.presets.ppo("CartPole-v1", step_per_collect=20, batch_size=10, callbacks=Batches(), **TINY),
     "ppo_box": lambda: tk.presets.ppo("Pendulum-v1", step_per_collect=20, callbacks=Batches(), **TINY),
@@ -299,7 +301,7 @@ def test_a_constant_takes_the_place_of_a_schedule_of_exploration() -> None:
 
 
 def test_settings_of_the_loop_apply_from_the_next_step_on() -> None:
-    with replayed(prioritized=True, max_epoch=2) as trainer:
+    with replayed(buffer="prioritized", max_epoch=2) as trainer:
         next(trainer)
         n_updates = trainer.gradient_step
         trainer.update_per_step, trainer.step_per_epoch, trainer.batch_size = 1.0, 80, 4
@@ -355,7 +357,7 @@ def test_what_cannot_be_assigned_names_the_remedy(assign: Callable[[Any], None],
 
 # Options that shape a network, and are no names of anything afterwards; `double` is a method of torch's modules.
 OF_NETWORKS = set("activation channels_last critic_only double encoder envs head hidden imitation norm".split())
-OF_NETWORKS |= set("recurrent shared sigma0".split())
+OF_NETWORKS |= set("recurrent shared".split())
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -223,7 +223,7 @@ def test_parts_that_were_replaced_are_saved(tmp_path: Any) -> None:
 
 
 def test_saving_says_which_part_is_not_saved(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with tk.presets.dqn("CartPole-v1", double=True, **REPLAY) as trainer:
+    with tk.presets.dqn("CartPole-v1", backup="double", **REPLAY) as trainer:
         trainer.policy.backup = Mine()
         saved = trainer.policy.save(tmp_path / "policy")
     assert "DQNPolicy.backup was replaced by" in caplog.text

@@ -16,12 +16,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from typing_extensions import is_typeddict
 
 import trainkit as tk
 from examples.two_agents import TwoPoles
 from tests.outside.test_assignments import digest
 from trainkit import presets
 from trainkit.core.signatures import union_members
+from trainkit.core.typed_options import types_of
 
 TINY: dict[str, Any] = {"device": "cpu", "seed": 1, "hidden": (8,), "max_epoch": 2, "zoo": False, "log_every": 10}
 ONLINE: dict[str, Any] = TINY | {"n_envs": 2, "n_test_envs": 2, "episode_per_test": 2, "step_per_epoch": 40}
@@ -30,7 +32,7 @@ OF_Q = REPLAY | {"target_every": 10, "env_options": {"max_episode_steps": 30}}
 ROLLOUTS = ONLINE | {"step_per_collect": 20, "batch_size": 10, "repeat_per_collect": 2}
 OFFLINE = {name: own for name, own in TINY.items() if name != "zoo"}
 OFFLINE |= {"update_per_epoch": 25, "batch_size": 8, "episode_per_test": 2, "n_test_envs": 2}
-HOW_A_RUN_IS_EXECUTED = {"device", "engine", "precision", "act_on", "threads", "overlap", "frames_on_device"}
+HOW_A_RUN_IS_EXECUTED = {"device", "engine", "precision", "act_on", "threads", "overlap"}
 
 
 def received(*_: object, **__: object) -> Any:
@@ -72,13 +74,8 @@ def dataset() -> tk.ReplayBuffer:
 # Runs of each kind of preset, in one of which an option must matter: some need another option.
 Q_RUNS: list[dict[str, Any]] = [
     OF_Q,
-    OF_Q | {"prioritized": True, "n_step": 3},
-    OF_Q | {"recurrent": "gru", "sequence_length": 4, "burn_in": 2, "batch_size": 4},
-    OF_Q | {"repeat": 2.0},
-    OF_Q | {"noisy": True},
-    OF_Q | {"munchausen": True},
-    OF_Q | {"value": "categorical"},
-    OF_Q | {"value": "quantile", "quantiles": 5},
+    OF_Q | {"buffer": "prioritized", "n_step": 3},
+    OF_Q | {"recurrent": "gru", "sequences": tk.Sequences(4, 2), "batch_size": 4},
 ]
 COMMON: list[dict[str, Any]] = [
     {"callbacks": tk.on(epoch_end=failing)},
@@ -91,7 +88,7 @@ COMMON: list[dict[str, Any]] = [
 OF_BC = [more for more in COMMON if "reward" not in more]
 ROLLOUT_RUNS: list[dict[str, Any]] = [
     ROLLOUTS,
-    ROLLOUTS | {"recurrent": "gru", "sequence_length": 4},
+    ROLLOUTS | {"recurrent": "gru", "sequences": tk.Sequences(4, 0)},
     ROLLOUTS | {"env": "Pendulum-v1"},
     *(ROLLOUTS | more for more in COMMON),
     ROLLOUTS | {"env": TwoPoles, "self_play": True},
@@ -105,19 +102,19 @@ RUNS: dict[str, list[dict[str, Any]]] = {
     "reinforce": [run | EPISODES for run in ROLLOUT_RUNS],
     "sac": [
         REPLAY | {"env": "Pendulum-v1"},
-        REPLAY | {"env": "Pendulum-v1", "prioritized": True},
-        REPLAY | {"env": "Pendulum-v1", "recurrent": "gru", "sequence_length": 4, "burn_in": 2, "batch_size": 4},
+        REPLAY | {"env": "Pendulum-v1", "buffer": "prioritized"},
+        REPLAY | {"env": "Pendulum-v1", "recurrent": "gru", "sequences": tk.Sequences(4, 2), "batch_size": 4},
         *(REPLAY | {"env": "Pendulum-v1"} | more for more in COMMON),
         REPLAY | {"env": TwoPendulums, "self_play": True},
     ],
     "bc": [OFFLINE, *(OFFLINE | more for more in OF_BC)],
-    "cql": [OFFLINE | more for more in ({"target_every": 5}, {"value": "categorical"}, *COMMON)],
-    "bcq": [OFFLINE | more for more in ({"target_every": 5}, {"value": "quantile", "quantiles": 5}, *COMMON)],
+    "cql": [OFFLINE | more for more in ({"target_every": 5}, {"recurrent": "gru"}, *COMMON)],
+    "bcq": [OFFLINE | more for more in ({"target_every": 5}, *COMMON)],
 }
 SPECIAL: dict[str, Any] = {
     "activation": "elu",
     "auxiliary": lambda features, rows: features.square().mean(dim=1),
-    "buffer": {"type": "PrioritizedReplayBuffer", "capacity": 50},
+    "buffer": "prioritized",
     "callbacks": tk.callbacks.StopAt(env_step=20),
     "callback_errors": "log",
     "critic_only": ("x",),
@@ -126,21 +123,19 @@ SPECIAL: dict[str, Any] = {
     "evaluation": tk.Evaluation(duration=3),
     "exploration": tk.EpsilonGreedy(0.9),
     "rules": (received,),
-    "lives_key": "lives",
     "log_every": 1_000,
     "max_env_step": 30,
     "max_epoch_seconds": 1e-9,
     "max_seconds": 1e-9,
     "n_test_envs": 1,
+    "penalty": tk.ConservativePenalty(0.5),
     "optimizer": functools.partial(torch.optim.SGD, lr=0.1),
     "resume_from": "nowhere",
     "reward": 0.5,
+    "sequences": tk.Sequences(3, 0, stored_state=False),
     "stop_return": -1e9,
-    "test_collector": object(),
     "test_env": "MountainCar-v0",
     "test_in_train": True,
-    "v_min": -3.0,
-    "v_max": 3.0,
 }
 
 
@@ -213,17 +208,21 @@ def files_in(folder: Path) -> list[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Yield (preset, option): all of one preset of each kind, of the others those that depend on another option."""
-    for name, preset in presets.PRESETS.items():
-        options = preset.option_types if name in RUNS else preset.needs
-        yield from ((name, option) for option in options)
+    """Yield (preset, option) of one preset of each kind; "group.option" are those in a group."""
+    for name in RUNS:
+        for option, annotation in presets.PRESETS[name].option_types.items():
+            own = types_of(annotation) if is_typeddict(annotation) else {}
+            yield from ((name, f"{option}.{inner}") for inner in own)
+            if not own:
+                yield name, option
 
 
-def kind_of(name: str) -> str:
-    """Return the preset of the same kind whose runs are in the table."""
-    if name in RUNS:
-        return name
-    return "dqn" if isinstance(presets.PRESETS[name], presets.QPreset) else "ppo"
+def annotated(preset: Any, option: str, base: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the annotation of an option, and its value in a run."""
+    group, _, inner = option.partition(".")
+    table = base[group] if group in base else preset.settings().get(group, preset.table().get(group))
+    kind = preset.option_types[group]
+    return (types_of(kind)[inner], table.get(inner)) if inner else (kind, table)
 
 
 def made(preset: Any, options: dict[str, Any]) -> tk.Trainer:
@@ -241,14 +240,15 @@ def made(preset: Any, options: dict[str, Any]) -> tk.Trainer:
 def has_effect(name: str, option: str, capsys: Any, folder: Path, known: dict[Any, str]) -> bool:
     """Return whether any other value of an option changes the outcome of any run."""
     preset = presets.PRESETS[name]
-    for position, run in enumerate(RUNS[kind_of(name)]):
+    group, _, inner = option.partition(".")
+    for position, run in enumerate(RUNS[name]):
         base = {key: own for key, own in run.items() if key in ("env", "resumed", *preset.option_types)}
         key = name, position, option in HOW_A_RUN_IS_EXECUTED
         if key not in known:
             known[key] = outcome(functools.partial(made, preset, base), capsys, folder, option)
-        current = base[option] if option in base else preset.settings().get(option, preset.table().get(option))
-        for value in others(option, preset.option_types[option], current):
-            changed = outcome(functools.partial(made, preset, base | {option: value}), capsys, folder, option)
+        for value in others(inner or option, *annotated(preset, option, base)):
+            given = {group: {**base.get(group, {}), inner: value} if inner else value}
+            changed = outcome(functools.partial(made, preset, base | given), capsys, folder, option)
             if changed != known[key]:
                 return True
     return False
@@ -287,16 +287,14 @@ def test_every_option_has_an_effect_or_is_rejected(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: presets.c51("CartPole-v1", loss="mse"), "loss has no effect: value is 'categorical'"),
-        (lambda: presets.sac("Pendulum-v1", alpha=0.5), "alpha has no effect: prioritized is False"),
-        (lambda: presets.sac("Pendulum-v1", beta=0.5), "beta has no effect: prioritized is False"),
+        (lambda: presets.sac("Pendulum-v1", buffer={"alpha": 0.5}), "ReplayBuffer: unknown option 'alpha'"),
         (
             lambda: presets.sac("Pendulum-v1", temperature=0.2, initial_temperature=3.0),
-            "initial_temperature has no effect: temperature is 0.2",
+            "SACPolicy.initial_temperature needs temperature='auto', got 0.2",
         ),
         (
             lambda: presets.dqn("CartPole-v1", refresh_priorities="late"),
-            "refresh_priorities has no effect: prioritized",
+            "refresh_priorities 'late' needs a prioritized buffer, ReplayBuffer is not",
         ),
         (
             lambda: presets.ppo("CartPole-v1", action_scaling=False),

@@ -53,7 +53,6 @@ def test_a_buffer_that_relabels_goals_is_not_answered_by_one_that_does_not() -> 
         ("--n-timesteps", "--step-per-collect"),
         ("--n-timesteps", "--n-step"),
         ("--env", "--n-envs"),
-        ("--max-episode-steps", "--max-env-step"),  # ends the run after one rollout
     ],
 )
 def test_a_flag_of_another_library_is_not_answered_by_a_wrong_one(
@@ -124,7 +123,6 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 SHORT = ["--max-env-step", "64", "--quiet", "--set", "episode_per_test=1", "--set", "n_test_envs=1"]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="flags of `train` are options of the preset alone")
 @pytest.mark.parametrize(
     "flags",
     [["--max-episode-steps", "10"], ["--env-kwargs", '{"sutton_barto_reward": true}'], ["--evaluation", "none"]],
@@ -137,12 +135,14 @@ def test_train_has_the_flags_that_eval_and_the_settings_have(
     assert "unknown flag" not in said(arguments, capsys)
 
 
-@pytest.mark.parametrize("flag", ["--env-kwargs", "--max-episode-steps"])
+@pytest.mark.parametrize(
+    "flag", ["--stack", "--env-wrappers", "--dueling", "--atoms", "--double", "--alpha", "--max-repeat"]
+)
 def test_a_hint_in_the_shell_is_in_the_shells_spelling(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = said(["train", "ppo", "CartPole-v1", flag, "4"], capsys)
+    shown = said(["train", "dqn", "CartPole-v1", flag, "4"], capsys)
     hint = shown.partition("did you mean ")[2]
-    assert hint == "" or re.match(r"(--[a-z-]+( |=|\?)|--set )", hint), shown
-    assert "--max-env-step?" not in shown
+    assert hint == "" or re.match(r"(--[a-z.-]+( |=|\?)|--set )", hint), shown
+    assert "unknown flag" in shown
 
 
 def test_help_takes_less_than_a_second_of_the_processor() -> None:
@@ -156,7 +156,6 @@ def test_help_takes_less_than_a_second_of_the_processor() -> None:
 # ---- names of environments ----
 
 
-@pytest.mark.xfail(strict=True, reason="an id that gymnasium does not know is answered by gymnasium's guess")
 @pytest.mark.parametrize(
     ("name", "right"),
     [

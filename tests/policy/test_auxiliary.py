@@ -162,7 +162,7 @@ def test_an_auxiliary_without_effect_is_an_error() -> None:
 
 def test_each_run_of_a_preset_trains_its_own_copy_of_a_module() -> None:
     module = RewardModel(8)
-    config = presets.dqn.config("CartPole-v1", auxiliary=module, hidden=(8,), evaluation=None, seed=1)
+    config = presets.dqn.config("CartPole-v1", network={"auxiliary": module}, hidden=(8,), evaluation=None, seed=1)
     policies = [config.build().policy for _ in range(2)]
 
     assert len({id(policy.auxiliary) for policy in policies} | {id(module)}) == 3

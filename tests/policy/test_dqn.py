@@ -253,7 +253,7 @@ class TestNoise:
         assert len(np.unique(values[:, 0])) == 20
 
     def test_leads_to_different_actions_of_alike_rows(self) -> None:
-        actions = made(noisy=True, sigma0=5.0).act(self.obs, explore=True).action
+        actions = made(noisy=5.0).act(self.obs, explore=True).action
 
         assert len(set(actions.tolist())) > 1
 

@@ -210,8 +210,9 @@ def test_without_any_reward_the_support_is_one_around_0() -> None:
 @pytest.mark.parametrize("name", ["c51", "rainbow"])
 def test_presets_fit_the_support_to_what_was_collected_before_learning(name: str) -> None:
     preset = getattr(tk.presets, name)
-    options = {"n_envs": 2, "step_per_collect": 2, "learning_starts": 64, "hidden": (8,), "head": (), "batch_size": 8}
-    options |= {"update_per_step": 1.0}
+    options = {"n_envs": 2, "step_per_collect": 2, "learning_starts": 64, "hidden": (8,), "batch_size": 8}
+    options |= {"network": {"head": ()}}
+    options["update_per_step"] = 1.0
     trainer = preset("MountainCar-v0", **options, max_epoch=1, step_per_epoch=70, evaluation=None, device="cpu", seed=1)
     assert trainer.policy.value.is_automatic
     trainer.run()

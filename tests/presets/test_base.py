@@ -13,7 +13,7 @@ from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
 from trainkit.core.signatures import mismatch
-from trainkit.trainer.options import TrainerOptions
+from trainkit.trainer.options import Options
 
 EVERY = pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=repr)
 TINY: dict[str, Any] = {"max_epoch": 1, "device": "cpu", "verbose": False, "hidden": (8,)}
@@ -23,7 +23,7 @@ TINY: dict[str, Any] = {"max_epoch": 1, "device": "cpu", "verbose": False, "hidd
 def test_the_signature_of_a_preset_has_every_option_by_name(preset: Any) -> None:
     named = inspect.signature(preset).parameters
     options = {name for name, one in named.items() if one.kind is one.KEYWORD_ONLY}
-    assert options == {*preset.settings(), *TrainerOptions.__annotations__}
+    assert options == {*preset.settings(), *Options.__annotations__}
     assert [name for name in named if name not in options][-1] == "env"
 
 
@@ -137,7 +137,7 @@ def test_where_spaces_choose_the_table_the_run_records_how_its_environments_were
     assert arguments["env_options"] == {"mapping": {}}
     assert (arguments["n_envs"], arguments["n_test_envs"]) == (envs.n, 10)
     table = presets.dqn.general_table(f"{__name__}.Pictures", {})
-    assert (table["env_options"], table["encoder"]) == ({}, None)
+    assert (table["env_options"], table["network"]) == ({}, {"head": (512,)})
     assert table["capacity"] == presets.dqn.table("atari")["capacity"]
 
 

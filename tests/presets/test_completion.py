@@ -11,7 +11,7 @@ import trainkit as tk
     ("call", "options"),
     [
         (tk.presets.dqn, {"capacity", "lr", "checkpoint", "seed", "env_options"}),
-        (tk.presets.cql, {"penalty_weight", "update_per_epoch", "logger"}),
+        (tk.presets.cql, {"penalty", "update_per_epoch", "logger"}),
         (tk.OffpolicyTrainer, {"batch_size", "max_env_step", "callbacks"}),
         (tk.on, {"epoch_end", "episode_end"}),
         (tk.OfflineTrainer, {"update_per_epoch", "resume_from"}),

@@ -1,4 +1,4 @@
-"""Presets evaluate by default, and `evaluation=None` or `test_collector=None` switches evaluation off."""
+"""Presets evaluate by default, and `evaluation=None` switches evaluation off."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,6 @@ from trainkit.cli import main
 from trainkit.core.stats import RunWarning
 from trainkit.loggers.runs import RunFolder
 
-OFF = [{"evaluation": None}, {"test_collector": None}, {"evaluation": None, "test_collector": None}]
 OFFLINE = ("bc", "cql", "bcq")
 
 
@@ -28,13 +27,9 @@ def made(name: str, **options: Any) -> Any:
     return presets.PRESETS[name](env, **common, n_envs=2, step_per_epoch=20, n_test_envs=2, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "off"),
-    [*((name, OFF[0]) for name in presets.PRESETS), *((name, off) for name in ("dqn", "bc") for off in OFF[1:])],
-    ids=str,
-)
-def test_none_switches_evaluation_off(name: str, off: dict[str, None]) -> None:
-    with made(name, **off) as trainer:
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_none_switches_evaluation_off(name: str) -> None:
+    with made(name, evaluation=None) as trainer:
         assert trainer.test_collector is None
         _, stats, info = next(trainer)
     assert stats.test.is_empty
@@ -65,16 +60,15 @@ def test_environments_of_the_user_stay_open_offline() -> None:
     envs.reset()  # a closed one raises
 
 
-@pytest.mark.parametrize("option", ["evaluation", "test_collector"])
-def test_the_command_line_switches_evaluation_off(option: str, tmp_path: Path) -> None:
-    settings = ["max_epoch=1", "step_per_epoch=60", "hidden=(8,)", "n_envs=2", "device=cpu", f"{option}=none"]
+def test_the_command_line_switches_evaluation_off(tmp_path: Path) -> None:
+    settings = ["max_epoch=1", "step_per_epoch=60", "hidden=(8,)", "n_envs=2", "device=cpu", "evaluation=none"]
     words = [word for setting in settings for word in ("--set", setting)]
     assert main(["train", "dqn", "CartPole-v1", "--quiet", "--logdir", str(tmp_path), *words]) == 0
     lines = (tmp_path / "dqn-CartPole-v1" / "seed1" / "numbers.jsonl").read_text().splitlines()
     tags = {tag for line in lines for tag in json.loads(line)}
     assert "train/returns/mean" in tags
     assert not any(tag.startswith("test/") for tag in tags)
-    assert RunFolder.read(tmp_path / "dqn-CartPole-v1" / "seed1").config["settings"][option] == "none"
+    assert RunFolder.read(tmp_path / "dqn-CartPole-v1" / "seed1").config["settings"]["evaluation"] == "none"
 
 
 def test_a_wrapped_vector_environment_is_not_evaluated_without_its_wrapper() -> None:

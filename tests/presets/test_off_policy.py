@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, Plain
+from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, OF_A_MEMORY, Plain, current, given, options_in
 from tests.helpers.pairs import PushedCorridors
 from tests.presets.test_q_learning import Lives, Screen, limit_of
 from tests.trainer.toys import everything
@@ -75,7 +75,7 @@ def test_one_seed_decides_everything() -> None:
 
 
 def test_prioritized_windows_are_learned_from() -> None:
-    (result,) = tiny(prioritized=True, n_step=3, max_epoch=1, learning_starts=16)
+    (result,) = tiny(buffer="prioritized", n_step=3, max_epoch=1, learning_starts=16)
     assert result.stats["update/weight_mean"] < 1
     assert result.stats["buffer/largest_priority"] != 1  # written by an update
 
@@ -118,6 +118,12 @@ def adam(trainer: Any) -> Any:
 
 
 PINK = tk.ColoredNoise()
+PRIORITIES = {"type": "PrioritizedReplayBuffer", "alpha": 0.25, "beta": 0.75}
+
+
+class Own(tk.SACPolicy):
+    """An actor-critic of a user."""
+
 
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Any]] = {
@@ -125,14 +131,12 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "test_env": ("Pendulum-v1", lambda t: t.evaluation_schedule.evaluation.collector.envs.name),
     "n_test_envs": (3, lambda t: t.evaluation_schedule.evaluation.collector.envs.n),
     "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
-    "lives_key": ("lives", lambda t: t.train_collector.envs.lives_key),
     "hidden": ((7,), lambda t: (t.policy.actor.encoder.n_features,)),
     "normalize_obs": (True, lambda t: t.policy.observes),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
-    "adam_eps": (0.25, lambda t: adam(t).eps),
     "max_grad_norm": (3.0, lambda t: t.policy.gradient_steps["critic"].clip.limit),
     "tau": (0.5, lambda t: t.policy._learning.targets["critic"].spec.tau),
     "temperature": (0.5, lambda t: t.policy._schedule(0)),
@@ -140,9 +144,6 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "target_entropy": (-7.0, lambda t: t.policy.target_entropy),
     "exploration": (PINK, lambda t: t.policy.exploration),
     "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
-    "prioritized": (True, lambda t: t.buffer.prioritized),
-    "alpha": (0.25, lambda t: t.buffer._sampler.alpha),
-    "beta": (0.75, lambda t: t.buffer._sampler.beta(0)),
     "capacity": (123, lambda t: t.buffer.capacity),
     "batch_size": (9, lambda t: t.batch_size),
     "step_per_collect": (24, lambda t: t.step_per_collect),
@@ -154,8 +155,8 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options["stop_fn"](x))),
     "device": ("cpu", lambda t: t.policy.device.type),
-    "buffer": ({"capacity": 77}, lambda t: {"capacity": t.buffer.capacity}),
-    "frames_on_device": (True, lambda t: t.buffer.frames is not None),
+    "buffer": (PRIORITIES, lambda t: {**PRIORITIES, "alpha": t.buffer.alpha, "beta": t.buffer.beta(0)}),
+    "policy_class": (Own, lambda t: type(t.policy)),
     "episode_per_collect": (3, lambda t: t.episode_per_collect),
     "updates_per_round": (4, lambda t: t.updates_per_round),
     "refresh_priorities": ("round", lambda t: t.refresh_priorities),
@@ -165,17 +166,15 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "on_nan": ("skip", lambda t: t.policy.on_nan),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
+    **OF_A_MEMORY,
 }
 NEEDS: dict[str, dict[str, Any]] = {
     **MEMORY_NEEDS,
     "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
     "self_play": {"env": PushedCorridors},
-    "auxiliary": {"encoder": Plain},  # the features of vectors are not learned otherwise
-    "alpha": {"prioritized": True},
-    "beta": {"prioritized": True},
-    "frames_on_device": {"env": Look},
-    "updates_per_round": {"prioritized": True, "refresh_priorities": "round"},
-    "refresh_priorities": {"prioritized": True, "updates_per_round": 4},
+    "network.auxiliary": {"network": {"encoder": Plain}},  # the features of vectors are not learned otherwise
+    "updates_per_round": {"refresh_priorities": "round"},
+    "refresh_priorities": {"updates_per_round": 4},
     "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("Pendulum-v1")])},
 }
 
@@ -184,12 +183,15 @@ def test_a_number_is_the_beta_of_colored_noise() -> None:
     assert tiny(exploration=0.5).policy.exploration.beta == 0.5
 
 
-@pytest.mark.parametrize("setting", sorted({*presets.sac.settings()} - {"zoo"}))  # see test_zoo
+@pytest.mark.parametrize("setting", sorted(options_in(presets.sac) - {"zoo"}))  # see test_zoo
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":
-        assert value != presets.sac.settings()[setting]
-    assert value == read(tiny(**NEEDS.get(setting, {}), **{setting: value}))
+        assert value != current(presets.sac.settings(), setting)
+    needed = NEEDS.get(setting, {})
+    own = given(setting, value)
+    both = {**needed, **own, **{name: {**needed[name], **own[name]} for name in needed.keys() & own.keys()}}
+    assert value == read(tiny(**both))
 
 
 def test_linear_is_stretched_over_the_run() -> None:

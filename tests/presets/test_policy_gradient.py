@@ -9,9 +9,9 @@ import torch
 
 import trainkit as tk
 from tests.extensions.games.test_game_state import SeenCorridors
-from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
+from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, OF_A_MEMORY, current, given, options_in
 from tests.helpers.pairs import Corridors, PushedCorridors
-from tests.presets.test_q_learning import Board, Lives, Screen, limit_of
+from tests.presets.test_q_learning import Board, Screen, limit_of
 from tests.trainer.toys import Walk
 from trainkit import presets
 
@@ -93,11 +93,16 @@ def test_small_grids_take_the_grid_table_but_actions_in_a_box_the_continuous_one
 @pytest.mark.parametrize("domain", ["classic", "grid", "continuous", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: Any, domain: str) -> None:
-    assert set(preset.settings(domain)) == set(presets.ppo.settings())
+    assert set(preset.settings(domain)) == set(preset.settings())
     assert presets.settings(preset.name, domain) == preset.settings(domain)
 
 
 PINK = tk.ColoredNoise()
+
+
+class Own(tk.PPOPolicy):
+    """A policy of a user."""
+
 
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Any]] = {
@@ -105,10 +110,9 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "test_env": ("CartPole-v1", lambda t: t.evaluation_schedule.evaluation.collector.envs.name),
     "n_test_envs": (3, lambda t: t.evaluation_schedule.evaluation.collector.envs.n),
     "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
-    "lives_key": ("lives", lambda t: t.train_collector.envs.lives_key),
     "hidden": ((7,), lambda t: (t.policy.network.actor_torso.n_features,)),
-    "shared": (True, lambda t: t.policy.network.critic_torso is None),
-    "critic_only": (("place",), lambda t: tuple(t.policy.network.critic_only)),
+    "network.shared": (True, lambda t: t.policy.network.critic_torso is None),
+    "network.critic_only": (("place",), lambda t: tuple(t.policy.network.critic_only)),
     "normalize_obs": (True, lambda t: t.policy.observes),
     "action_scaling": (False, lambda t: t.policy.action_scale.scaling),
     "action_bound_method": (
@@ -121,7 +125,6 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "reward": ("sign", lambda t: t.policy.horizon.reward),
     "optimizer": (torch.optim.AdamW, lambda t: t.policy.gradient_steps["model"].optimizer.factory),
     "lr": (0.125, lambda t: t.policy.gradient_steps["model"].optimizer.lr),
-    "adam_eps": (0.25, lambda t: t.policy.gradient_steps["model"].optimizer.eps),
     "max_grad_norm": (3.0, lambda t: t.policy.gradient_steps["model"].clip.limit),
     "lam": (0.25, lambda t: t.policy.lam),
     "clip_ratio": (0.3, lambda t: t.policy.clip_ratio(0)),
@@ -143,15 +146,16 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
     "on_nan": ("skip", lambda t: t.policy.on_nan),
     "precision": ("bf16", lambda t: t.policy.precision),
+    "policy_class": (Own, lambda t: type(t.policy)),
     **NETWORK_OPTIONS,
+    **OF_A_MEMORY,
 }
 NEEDS: dict[str, dict[str, Any]] = {
-    "critic_only": {"env": Clock},
+    "network.critic_only": {"env": Clock},
     **MEMORY_NEEDS,
     "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
     "self_play": {"env": PushedCorridors},
     "episode_per_collect": {"step_per_collect": None},
-    "lives_key": {"env": Lives},
     "action_scaling": {"env": Push},
     "action_bound_method": {"env": Push},
     "log_std": {"env": Push},
@@ -160,12 +164,12 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("setting", sorted({*presets.ppo.settings()} - {"zoo"}))  # see test_zoo
+@pytest.mark.parametrize("setting", sorted(options_in(presets.ppo) - {"zoo"}))  # see test_zoo
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":
-        assert value != presets.ppo.settings()[setting]
-    assert value == read(tiny(presets.ppo, **NEEDS.get(setting, {}), **{setting: value}))
+        assert value != current(presets.ppo.settings(), setting)
+    assert value == read(tiny(presets.ppo, **NEEDS.get(setting, {}), **given(setting, value)))
 
 
 def test_linear_is_stretched_over_the_run() -> None:
@@ -192,8 +196,10 @@ def test_mujoco_is_learned_from_one_environment_at_its_own_scale() -> None:
 
 @every
 def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
-    with pytest.raises(tk.ConfigError, match=rf"presets\.{preset.name}: unknown option 'lamm', did you mean 'lam'"):
-        tiny(preset, lamm=0.9)
+    with pytest.raises(
+        tk.ConfigError, match=rf"presets\.{preset.name}: unknown option 'batch_sise', did you mean 'batch_size'"
+    ):
+        tiny(preset, batch_sise=9)
 
 
 def test_both_ways_to_collect_are_refused_by_the_trainer() -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS
+from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, OF_A_MEMORY, current, given, options_in
 from tests.helpers.turns import TicTacToe
 from tests.trainer.toys import Walk, everything
 from trainkit import presets
+from trainkit.core.config import to_plain
 from trainkit.nets.noisy import NoisyLinear
 
 TINY: dict[str, Any] = {
@@ -32,8 +33,8 @@ every = pytest.mark.parametrize("preset", Q_PRESETS, ids=repr)
 
 
 def tiny(preset: presets.QPreset = presets.rainbow, env: Any = Walk, **more: Any) -> Any:
-    is_categorical = more.get("value", preset.settings()["value"]) == "categorical"
-    support = {"v_min": -12.0, "v_max": 12.0} if is_categorical else {}
+    is_categorical = isinstance(preset.settings()["value"], tk.CategoricalValue)
+    support = {"value": tk.CategoricalValue(51, -12.0, 12.0)} if is_categorical else {}
     return preset(env, **{"seed": 1} | TINY | support | more)
 
 
@@ -174,7 +175,7 @@ def test_a_vector_environment_that_cannot_be_made_again_needs_a_test_env() -> No
     with pytest.raises(tk.ConfigError, match=r"presets\.rainbow cannot make .* again for evaluation: give test_env"):
         tiny(env=venv)
     assert tiny(env=venv, test_env=Walk).evaluation_schedule.evaluation.collector.envs.n == 2
-    assert tiny(env=venv, test_collector=None).evaluation_schedule.evaluation is None
+    assert tiny(env=venv, evaluation=None).evaluation_schedule.evaluation is None
 
 
 def test_a_vector_environment_made_otherwise_than_its_id_needs_a_test_env() -> None:
@@ -197,18 +198,19 @@ def test_a_number_of_environments_that_contradicts_the_ones_given_is_refused() -
         tiny(env=gym.vector.SyncVectorEnv([Walk, Walk]), test_env=Walk, n_envs=5)
 
 
-@pytest.mark.parametrize("option", ["test_collector", "evaluation"])
-def test_a_collector_of_another_policy_is_refused_with_what_to_give_instead(option: str) -> None:
+def test_a_collector_of_another_policy_is_refused_with_what_to_give_instead() -> None:
     envs = tk.make_envs(Walk)
     collector = tk.Collector(tk.DQNPolicy.for_envs(envs), envs)
-    given = collector if option == "test_collector" else tk.Evaluation(collector)
     with pytest.raises(tk.ConfigError) as caught:
-        tiny(**{option: given})
-    assert str(caught.value) == (f"presets.rainbow makes the policy, which {option} would have to share: give test_env")
+        tiny(evaluation=tk.Evaluation(collector))
+    assert str(caught.value) == "presets.rainbow makes the policy, which evaluation would have to share: give test_env"
+    with pytest.raises(tk.ConfigError, match=r"presets\.rainbow: unknown option 'test_collector'"):
+        tiny(test_collector=collector)
 
 
 def test_images_take_the_atari_table_and_lives_end_no_evaluation() -> None:
-    trainer = tiny(presets.dqn, env=Screen, lives_key="lives", head=(4,), capacity=100)
+    options = {"lives_key": "lives"}
+    trainer = tiny(presets.dqn, env=Screen, env_options=options, network={"head": (4,)}, capacity=100)
     assert (trainer.policy.horizon.gamma, trainer.policy.horizon.reward) == (0.99, "sign")
     assert trainer.train_collector.envs.lives_key == "lives"
     assert trainer.evaluation_schedule.evaluation.collector.envs.lives_key is None
@@ -219,7 +221,8 @@ def test_small_grids_take_the_grid_table(preset: Any) -> None:
     trainer = tiny(preset, env=Board)
     assert type(trainer.policy.network.encoder.encoders[0]) is tk.nets.MinAtarCNN
     table = preset.settings("grid")
-    assert (table["hidden"] + table["head"], table["gamma"]) == ((128,), trainer.policy.horizon.gamma)
+    layers = table["hidden"] + table["network"].get("head", ())
+    assert (layers, table["gamma"]) == ((128,), trainer.policy.horizon.gamma)
     assert trainer.run().epoch == TINY["max_epoch"]
     (obs,) = trainer.buffer.sample(1, horizon=tk.Horizon(), step=0).obs
     assert (obs.dtype, obs.shape) == (np.bool_, (10, 10, 4))
@@ -236,23 +239,19 @@ def test_linear_is_stretched_over_the_run() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"double": True, "munchausen": True}, "presets.dqn was given both double and munchausen"),
-        ({"temperature": 1.0}, "presets.dqn was given both epsilon and temperature"),
         ({"exploration": tk.SoftQ(1.0), "epsilon": 0.5}, "presets.dqn.epsilon has no effect: exploration is given"),
-        (
-            {"exploration": tk.SoftQ(1.0), "temperature": 0.5, "epsilon": None},
-            "presets.dqn.temperature has no effect: exploration is given",
-        ),
-        ({"exploration": tk.SoftQ(1.0), "repeat": 1.5}, "presets.dqn.repeat has no effect: exploration is given"),
         ({"exploration": tk.ColoredNoise()}, "presets.dqn.exploration must be an Exploration or None"),
-        ({"repeat": 1.5, "epsilon": None}, "presets.dqn.repeat has no effect: epsilon is None"),
-        ({"max_repeat": 7, "repeat": None}, "presets.dqn.max_repeat has no effect: repeat is None"),
+        ({"sequences": tk.Sequences()}, "DQNPolicy.sequences has no effect, as the network carries no state"),
+        ({"lr": 1e-3, "optimizer": tk.Adam(1e-4)}, "presets.dqn.lr has no effect: optimizer has a learning rate"),
+        ({"buffer": {"capacity": 9}}, "presets.dqn.buffer has a capacity, an option of its own: give capacity="),
+        ({"buffer": {"alpha": 0.5}}, "ReplayBuffer: unknown option 'alpha'"),
+        ({"policy_class": tk.SACPolicy}, "presets.dqn.policy_class must be a class like DQNPolicy or None, got"),
         (
             {"value": "median"},
             "'expected' or 'categorical' or 'quantile' or 'implicit' or a Value, got 'median'",
         ),
-        ({"value": "categorical", "rescale": 1e-3}, "presets.dqn cannot rescale a categorical value"),
-        ({"value": "categorical", "munchausen": True}, "MunchausenBackup adds to returns"),
+        ({"backup": "maximum"}, "presets.dqn.backup must be 'max' or 'double' or 'munchausen' or a Backup, got"),
+        ({"value": "categorical", "backup": "munchausen"}, "MunchausenBackup adds to returns"),
     ],
 )
 def test_parts_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -309,48 +308,42 @@ def limit_of(collector: tk.Collector) -> int:
 
 # Each setting, another value of it, and what has that value then.
 OWN = tk.EZGreedy(0.3, max_repeat=7)
+MEDIANS, SOFT, LOW = tk.QuantileValue(7, kappa=0.5), tk.MunchausenBackup(0.5), tk.ConservativePenalty(0.25)
+PRIORITIES = {"type": "PrioritizedReplayBuffer", "alpha": 0.25, "beta": 0.75}
+
+
+class Own(tk.DQNPolicy):
+    """A Q-learner of a user."""
+
+
 REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "n_envs": (5, lambda t: t.train_collector.envs.n),
     "test_env": ("CartPole-v1", lambda t: t.evaluation_schedule.evaluation.collector.envs.name),
     "n_test_envs": (3, lambda t: t.evaluation_schedule.evaluation.collector.envs.n),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
     "normalize_obs": (True, lambda t: t.policy.observes),
-    "head": ((7,), lambda t: (t.policy.network.heads.advantage.layers[0].weight.shape[0],)),
-    "dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
-    "noisy": (True, lambda t: t.policy.network.noise_size > 0),
-    "sigma0": (
+    "network.head": ((7,), lambda t: (t.policy.network.heads.advantage.layers[0].weight.shape[0],)),
+    "network.dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
+    "network.noisy": (
         0.25,
         lambda t: pytest.approx(float(t.policy.network.heads.advantage.layers[0].weight_sigma[0, 0].detach()) * 8**0.5),
     ),
-    "double": (True, lambda t: isinstance(t.policy.backup, tk.DoubleBackup)),
     "env_options": ({"max_episode_steps": 7}, lambda t: {"max_episode_steps": limit_of(t.train_collector)}),
-    "lives_key": ("lives", lambda t: t.train_collector.envs.lives_key),
-    "value": ("quantile", lambda t: {tk.QuantileValue: "quantile"}[type(t.policy.value)]),
-    "loss": ("huber", lambda t: t.policy.value.kind),
-    "rescale": (1e-2, lambda t: t.policy.value.rescale),
-    "atoms": (7, lambda t: t.policy.value.width),
-    "quantiles": (6, lambda t: t.policy.value.width),
-    "munchausen": (True, lambda t: isinstance(t.policy.backup, tk.MunchausenBackup)),
-    "entropy_temperature": (0.5, lambda t: t.policy.backup.temperature),
-    "repeat": (1.5, lambda t: t.policy.exploration.mu),
-    "max_repeat": (7, lambda t: t.policy.exploration.max_repeat),
-    "temperature": (0.5, lambda t: t.policy.exploration.temperature(0)),
+    "value": (MEDIANS, lambda t: MEDIANS if t.policy.value.arguments() == MEDIANS.arguments() else None),
+    "backup": (SOFT, lambda t: SOFT if t.policy.backup.arguments() == SOFT.arguments() else None),
+    "penalty": (LOW, lambda t: LOW if t.policy.penalty.arguments() == LOW.arguments() else None),
     "exploration": (OWN, lambda t: OWN if t.policy.exploration.max_repeat == 7 else None),
-    "v_min": (-3.0, lambda t: t.policy.value.v_min),
-    "v_max": (3.0, lambda t: t.policy.value.v_max),
+    "policy_class": (Own, lambda t: type(t.policy)),
+    "store_action_prob": (True, lambda t: "action_prob" in t.policy.extras_spec),
     "n_step": ((2, 4), lambda t: t.policy.horizon.n_step),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
-    "adam_eps": (0.25, lambda t: adam(t).eps),
     "max_grad_norm": (3.0, lambda t: t.policy.gradient_steps["network"].clip.limit),
     "epsilon": (0.75, lambda t: t.policy.exploration.epsilon(0)),
     "target_every": (77, lambda t: t.policy._learning.targets["network"].spec.every),
     "target_tau": (0.5, lambda t: t.policy._learning.targets["network"].spec.tau),
-    "prioritized": (True, lambda t: t.buffer.prioritized),
-    "alpha": (0.25, lambda t: t.buffer._sampler.alpha),
-    "beta": (0.75, lambda t: t.buffer._sampler.beta(0)),
     "capacity": (123, lambda t: t.buffer.capacity),
     "batch_size": (9, lambda t: t.batch_size),
     "step_per_collect": (24, lambda t: t.step_per_collect),
@@ -362,8 +355,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options["stop_fn"](x))),
     "device": ("cpu", lambda t: t.policy.device.type),
-    "buffer": ({"capacity": 77}, lambda t: {"capacity": t.buffer.capacity}),
-    "frames_on_device": (True, lambda t: t.buffer.frames is not None),
+    "buffer": (PRIORITIES, lambda t: {**PRIORITIES, "alpha": t.buffer.alpha, "beta": t.buffer.beta(0)}),
     "episode_per_collect": (3, lambda t: t.episode_per_collect),
     "updates_per_round": (4, lambda t: t.updates_per_round),
     "refresh_priorities": ("round", lambda t: t.refresh_priorities),
@@ -373,41 +365,103 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "on_nan": ("skip", lambda t: t.policy.on_nan),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
+    **OF_A_MEMORY,
 }
 NEEDS = {
     **MEMORY_NEEDS,
     "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
     "self_play": {"env": TicTacToe},
-    "lives_key": {"env": Lives},
-    "sigma0": {"noisy": True},
-    "atoms": {"value": "categorical"},
-    "v_min": {"value": "categorical"},
-    "v_max": {"value": "categorical"},
-    "quantiles": {"value": "quantile"},
-    "entropy_temperature": {"munchausen": True},
-    "temperature": {"epsilon": None},
-    "max_repeat": {"repeat": 1.25},
-    "alpha": {"prioritized": True},
-    "beta": {"prioritized": True},
     "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
-    "frames_on_device": {"env": Screen, "head": (4,), "capacity": 100},
     "episode_per_collect": {"step_per_collect": None},
-    "updates_per_round": {"prioritized": True, "refresh_priorities": "round"},
-    "refresh_priorities": {"prioritized": True, "updates_per_round": 4},
+    "updates_per_round": {"refresh_priorities": "round"},
+    "refresh_priorities": {"updates_per_round": 4},
 }
 
 
-@pytest.mark.parametrize("setting", sorted({*presets.dqn.settings()} - {"act_on", "zoo"}))  # see tests/gpu and test_zoo
+@pytest.mark.parametrize("setting", sorted(options_in(presets.dqn) - {"act_on", "zoo"}))  # see tests/gpu and test_zoo
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":
-        assert value != presets.settings("dqn")[setting]
-    assert value == read(tiny(presets.dqn, **NEEDS.get(setting, {}), **{setting: value}))
+        assert value != current(presets.settings("dqn"), setting)
+    assert value == read(tiny(presets.dqn, **NEEDS.get(setting, {}), **given(setting, value)))
+
+
+def test_words_stand_for_parts_with_their_defaults() -> None:
+    trainer = tiny(presets.dqn, value="quantile", backup="double", buffer="prioritized", max_epoch=4)
+    assert trainer.policy.value.arguments() == tk.QuantileValue(200).arguments()
+    assert isinstance(trainer.policy.backup, tk.DoubleBackup)
+    assert isinstance(trainer.buffer, tk.PrioritizedReplayBuffer)
+    assert trainer.buffer.alpha == 0.6
+    assert [trainer.buffer.beta(step) for step in (0, 64, 128)] == pytest.approx([0.4, 0.7, 1.0])  # over the run
+    assert type(tiny(presets.rainbow, buffer="uniform").buffer) is tk.ReplayBuffer
+
+
+def test_a_word_keeps_the_tables_own_part_of_this_kind() -> None:
+    config = presets.c51.config("ALE/Breakout-v5", value="categorical", zoo=False)
+    assert config["value"].given_bounds == {"v_min": -10.0, "v_max": 10.0}
+    assert presets.rainbow.config("CartPole-v1", buffer="prioritized", zoo=False)["buffer"]["alpha"] == 0.5
+
+
+def test_a_group_changes_only_what_it_names() -> None:
+    table = presets.settings("rainbow")["network"]
+    config = presets.rainbow.config("CartPole-v1", network={"norm": None}, buffer={"alpha": 0.7}, zoo=False)
+    assert config["network"] == {**table, "norm": None} != table
+    assert config["buffer"] == {"type": "PrioritizedReplayBuffer", "alpha": 0.7, "beta": tk.Linear(0.4, 1.0)}
+    atari = presets.dqn.config("ALE/Breakout-v5", env_options={"lives_key": "lives"})["env_options"]
+    assert atari == {**presets.settings("dqn", "atari")["env_options"], "lives_key": "lives"}
+
+
+def test_a_buffer_of_another_type_takes_the_capacity_and_nothing_else_of_the_tables() -> None:
+    trainer = tiny(presets.rainbow, buffer={"type": tk.ReplayBuffer}, capacity=77)
+    assert (type(trainer.buffer), trainer.buffer.capacity) == (tk.ReplayBuffer, 77)
+    beta = tiny(presets.dqn, buffer={"type": "PrioritizedReplayBuffer"}).buffer.beta
+    assert beta(0) == 0.4  # the class's own default
+
+
+def test_epsilon_is_that_of_the_tables_exploration_and_exploration_replaces_epsilon() -> None:
+    repeating = tiny(presets.dqn, env=Board, epsilon=0.25).policy.exploration
+    assert (repeating.epsilon(0), repeating.mu, repeating.max_repeat) == (0.25, 1.25, 100)
+    assert type(tiny(presets.dqn, env=Board, epsilon=None).policy.exploration) is tk.Greedy
+    assert type(tiny(presets.dqn, exploration=tk.SoftQ(0.5)).policy.exploration) is tk.SoftQ
+    assert type(tiny(presets.noisy_dqn, epsilon=0.25).policy.exploration) is tk.EpsilonGreedy
+
+
+def test_the_learning_rate_is_that_of_the_optimizer() -> None:
+    for options, expected in (
+        ({"lr": 0.5}, tk.Adam(0.5, eps=1.5e-4)),
+        ({"lr": 0.5, "optimizer": tk.Adam(eps=0.25)}, tk.Adam(0.5, eps=0.25)),
+        ({"optimizer": tk.Adam(0.125)}, tk.Adam(0.125)),
+        ({"lr": None}, tk.Adam(eps=1.5e-4)),
+        ({"lr": 0.5, "optimizer": torch.optim.AdamW}, tk.engine.TorchOptimizer(torch.optim.AdamW, 0.5)),
+    ):
+        assert adam(tiny(presets.dqn, **options)) == expected
+
+
+def test_a_part_may_have_a_linear_which_is_stretched_over_the_run() -> None:
+    ez = tk.EZGreedy(tk.Linear(1.0, 0.5, share=0.25), mu=1.5)
+    adam_of_the_run = tk.Adam(tk.Linear(1.0, 0.5), eps=0.25)
+    trainer = tiny(presets.dqn, exploration=ez, optimizer=adam_of_the_run, max_epoch=4)
+    exploration = trainer.policy.exploration
+    assert [exploration.epsilon(step) for step in (0, 16, 32, 999)] == [1.0, 0.75, 0.5, 0.5]
+    assert exploration.mu == 1.5
+    assert [adam(trainer).lr(step) for step in (0, 64, 128)] == [1.0, 0.75, 0.5]
+    assert ez.epsilon == tk.Linear(1.0, 0.5, share=0.25)  # the users' part is as it was
+
+
+def test_a_subclass_is_the_policy_of_a_tuned_baseline() -> None:
+    class Halved(tk.DQNPolicy):
+        def loss(self, rows: Any, *more: Any) -> Any:
+            return super().loss(rows, *more)
+
+    trainer = tiny(presets.rainbow, policy_class=Halved)
+    assert type(trainer.policy) is Halved
+    assert isinstance(trainer.policy.backup, tk.DoubleBackup)
+    assert trainer.run().gradient_step > 0
 
 
 def test_a_value_part_is_copied_for_every_policy() -> None:
     part = tk.QuantileValue(7, kappa=0.5)
-    config = presets.dqn.config("CartPole-v1", value=part, device="cpu", test_collector=None)
+    config = presets.dqn.config("CartPole-v1", value=part, device="cpu", evaluation=None)
     values = [config.build().policy.value for _ in range(2)]
     assert all(isinstance(value, tk.QuantileValue) for value in values)
     assert len({id(value) for value in (part, *values)}) == 3
@@ -415,26 +469,47 @@ def test_a_value_part_is_copied_for_every_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "message"),
     [
-        ({"value": tk.Target(9)}, r"presets\.dqn\.value must be 'expected' or .* or a Value, got"),
-        (
-            {"value": tk.QuantileValue(), "atoms": 9},
-            r"presets\.dqn\.atoms has no effect: value is QuantileValue\(\)",
-        ),
-        ({"value": tk.QuantileValue(), "rescale": 1e-3}, r"presets\.dqn cannot rescale a value part"),
+        ("atoms", "value=CategoricalValue(atoms=...)"),
+        ("quantiles", "value=QuantileValue(quantiles=...) or value=ImplicitQuantileValue(quantiles=...)"),
+        ("double", "backup='double'"),
+        ("prioritized", "buffer='prioritized'"),
+        ("beta", "buffer={'beta': ...}"),
+        ("alpha", "backup=MunchausenBackup(alpha=...) or buffer={'alpha': ...}"),
+        ("dueling", "network={'dueling': ...}"),
+        ("max_repeat", "exploration=EZGreedy(max_repeat=...)"),
+        ("burn_in", "sequences=Sequences(burn_in=...)"),
+        ("weight_decay", "optimizer=Adam(weight_decay=...)"),
+        ("lives_key", "env_options={'lives_key': ...}"),
     ],
 )
-def test_a_value_part_is_checked(options: Any, message: str) -> None:
-    with pytest.raises(tk.ConfigError, match=message):
-        tiny(presets.dqn, **options)
+def test_an_argument_of_a_part_names_the_part(option: str, message: str) -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        presets.dqn("CartPole-v1", **{option: 1})
+    assert str(caught.value).splitlines()[0] == f"presets.dqn: unknown option {option!r}, did you mean {message}?"
+
+
+def test_an_option_of_a_group_is_checked_as_others_are() -> None:
+    with pytest.raises(tk.ConfigError) as caught:
+        presets.dqn("CartPole-v1", network={"duelling": True, "noisy": "yes"})
+    assert str(caught.value).splitlines() == [
+        "presets.dqn.network: unknown option 'duelling', did you mean 'dueling'?",
+        "presets.dqn.network.noisy must be True or False or a number, got 'yes'",
+        "docs/migration.md lists the names of other libraries",
+    ]
+
+
+def test_a_value_part_is_checked() -> None:
+    with pytest.raises(tk.ConfigError, match=r"presets\.dqn\.value must be 'expected' or .* or a Value, got"):
+        tiny(presets.dqn, value=tk.Target(9))
 
 
 @pytest.mark.parametrize("domain", ["classic", "grid", "atari"])
 @every
 def test_the_tables_name_every_setting(preset: presets.QPreset, domain: Any) -> None:
     assert set(preset.settings(domain)) == set(presets.dqn.settings())
-    assert presets.settings(preset.name, domain) == preset.settings(domain)
+    assert to_plain(presets.settings(preset.name, domain)) == to_plain(preset.settings(domain))
 
 
 @every
@@ -488,17 +563,16 @@ def test_frames_live_on_the_policys_device_on_request(preset: Any) -> None:
     def factory() -> Any:
         return tk.testing.FakeVectorEnv(gym.spaces.Box(0, 255, (36, 36), np.uint8), gym.spaces.Discrete(2), n=2)
 
-    small: dict[str, Any] = {"capacity": 50, "seed": 1, "device": "cpu", "test_collector": None, "learning_starts": 8}
+    small: dict[str, Any] = {"capacity": 50, "seed": 1, "device": "cpu", "evaluation": None, "learning_starts": 8}
     small |= {"batch_size": 4, "max_epoch": 1, "step_per_epoch": 24, "verbose": False}
-    made = [preset(factory(), **small, frames_on_device=asked) for asked in (True, False)]
+    on_device = {"frames": tk.engine.DeviceFrames("cpu")}
+    made = [preset(factory(), **small, buffer=options) for options in (on_device, {})]
     assert isinstance(made[0].buffer.frames, tk.engine.DeviceFrames)
     assert str(made[0].buffer.frames.device) == "cpu"
     assert made[1].buffer.frames is None
     assert made[0].run().gradient_step > 0
     with pytest.raises(tk.ConfigError, match="frames is for observations with images"):
-        tiny(preset, frames_on_device=True)
-    with pytest.raises(tk.ConfigError, match=r"\.frames_on_device must be"):
-        tiny(preset, frames_on_device="yes")
+        tiny(preset, buffer=on_device)
 
 
 def test_options_of_the_trainer_are_passed_on(tmp_path: Any) -> None:
@@ -541,22 +615,8 @@ def test_no_preset_draws_from_the_global_generators() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "name", "value"),
-    [
-        (presets.dqn, "atoms", 7),
-        (presets.dqn, "burn_in", 7),
-        (presets.dqn, "beta", 0.7),
-        (presets.c51, "loss", "huber"),
-        (presets.rainbow, "quantiles", 7),
-        (presets.dqn, "sigma0", 0.7),
-        (presets.reinforce, "lam", 0.1),
-        (presets.a2c, "clip_ratio", 0.1),
-    ],
-    ids=str,
+    ("preset", "name"), [(presets.reinforce, "lam"), (presets.a2c, "clip_ratio"), (presets.bcq, "recurrent")], ids=str
 )
-def test_a_setting_that_does_nothing_is_refused_even_if_it_is_the_tables_own(
-    preset: Any, name: str, value: Any
-) -> None:
-    for given in (value, preset.settings()[name]):
-        with pytest.raises(tk.ConfigError, match=rf"{name} has no effect: "):
-            preset("CartPole-v1", seed=1, zoo=False, **{name: given})
+def test_an_option_of_another_algorithm_is_unknown(preset: Any, name: str) -> None:
+    with pytest.raises(tk.ConfigError, match=rf"presets\.{preset.name}: unknown option '{name}'"):
+        preset.check_options({name: None})

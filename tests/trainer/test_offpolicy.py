@@ -664,4 +664,6 @@ def test_a_buffer_that_draws_no_rounds_is_refused_where_rounds_are_asked_for() -
 
     with pytest.raises(tk.ConfigError, match="needs a buffer with sample_round, Plain has none"):
         make_trainer(buffer=Plain(60), **ROUND)
-    assert make_trainer(buffer=Plain(60), **LATE).run().gradient_step > 0
+    with pytest.raises(tk.ConfigError, match="refresh_priorities 'late' needs a prioritized buffer, Plain is not"):
+        make_trainer(buffer=Plain(60), **LATE)
+    assert make_trainer(buffer=Plain(60)).run().gradient_step > 0

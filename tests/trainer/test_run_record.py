@@ -61,12 +61,12 @@ def made_by_hand(**options: Any) -> tk.OffpolicyTrainer[Any]:
 
 
 def test_a_presets_run_is_described_by_the_names_that_the_preset_has() -> None:
-    trainer = tk.presets.rainbow("CartPole-v1", seed=3, lr=1e-3, n_step=4, alpha=0.7, **TINY)
+    trainer = tk.presets.rainbow("CartPole-v1", seed=3, lr=1e-3, n_step=4, buffer={"alpha": 0.7}, **TINY)
     record = trainer.describe()
     assert trainer.settings().items() <= record.items()
     expected = {
         "preset": "rainbow", "env": "CartPole-v1", "seed": 3, "batch_size": 8, "log_every": 1_000,
-        "policy": "DQNPolicy", "policy/lr": 1e-3, "policy/n_step": 4, "policy/hidden": [8], "policy/noisy": True,
+        "policy": "DQNPolicy", "policy/lr": 1e-3, "policy/n_step": 4, "policy/hidden": [8], "policy/noisy": 0.1,
         "policy/backup": "DoubleBackup", "policy/value": "CategoricalValue", "policy/value/atoms": 51,
         "policy/exploration": "Greedy", "policy/optimizer": "Adam", "policy/optimizer/eps": 1.5e-4,
         "policy/target/every": 50, "policy/engine": "auto", "policy/device": "cpu", "policy/clip/limit": 10.0,

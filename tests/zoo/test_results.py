@@ -149,9 +149,7 @@ def test_seeds_in_processes_give_the_same_outcomes(tmp_path: Path) -> None:
 def test_a_compact_policy_is_smaller_and_acts_alike(tmp_path: Path, name: str) -> None:
     env = "Pendulum-v1" if name == "sac" else "CartPole-v1"
     hidden = (32, 32)
-    policy = tk.presets.PRESETS[name](
-        env, seed=1, hidden=hidden, device="cpu", test_collector=None, verbose=False
-    ).policy
+    policy = tk.presets.PRESETS[name](env, seed=1, hidden=hidden, device="cpu", evaluation=None, verbose=False).policy
     assert isinstance(policy, policy_base.Policy)
     sizes = []
     for compact in (False, True):

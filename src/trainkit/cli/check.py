@@ -67,7 +67,7 @@ def run_bench(options: argparse.Namespace) -> int:
     n_steps = options.steps or (_QUICK_STEPS if options.quick else _STEPS)
     rows = [["preset", "steps/s", "updates/s", "collect", "update", "env ms", "act ms", "store ms"]]
     for name in options.presets:
-        overrides = {"max_epoch": 2, "step_per_epoch": n_steps, "device": options.device, "test_collector": None}
+        overrides = {"max_epoch": 2, "step_per_epoch": n_steps, "device": options.device, "evaluation": None}
         quiet = {"verbose": False, "show_progress": False}
         with PRESETS[name](options.env, seed=1, **overrides, **quiet) as trainer:
             next(trainer)  # to warm up

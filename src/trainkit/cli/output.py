@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
 from trainkit.core.names import option_hint
@@ -52,6 +52,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **options)
         self._negative_number_matcher = re.compile(r"-\.?\d")  # argparse's own takes -1e1 for a flag
         self._to_add: list[Callable[[Sequence[str]], None]] = []
+        self.hints: Mapping[str, str] = {}  # {name of an unknown flag: what is meant}
 
     def before_parsing(self, add: Callable[[Sequence[str]], None]) -> None:
         """Call `add` with the words before they are parsed: it adds the arguments that depend on them, or are slow."""
@@ -82,6 +83,8 @@ class Parser(argparse.ArgumentParser):
     def _hint(self, word: str) -> str:
         """Return an unknown flag with the one that was meant."""
         name, known = _as_option(word), [_as_option(own) for own in self._option_string_actions]
+        if name in self.hints:
+            return f"{word.partition('=')[0]}, did you mean {self.hints[name]}?"
         hint = option_hint(name, known) if word.startswith("--") else ""
         meant = re.sub(r"^, did you mean '(\w+)'\?$", lambda found: f", did you mean {as_flag(found[1])}?", hint)
         return f"{word.partition('=')[0]}{meant}"

@@ -136,7 +136,7 @@ class RunConfig:
         for name, plain in self.complete.items():
             with files.decoding(f"{self.file}: {name}", "a setting", remedy="correct it", error=ConfigError):
                 given[name] = from_plain(plain)
-        return given | {name: from_text(text) for name, text in self.settings.items()}
+        return with_items(given, {name: from_text(text) for name, text in self.settings.items()})
 
     def trainer(self, **options: Any) -> Trainer:
         """Make the trainer; `options` are those outside the config, such as the logger and what to resume."""
@@ -200,6 +200,22 @@ def _changes(content: Mapping[str, Any], now: Mapping[str, str | None]) -> str:
     )
 
 
+def with_items(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, and others in place of some; "group.item" is one of a dict, whose others stay.
+
+    Raises:
+        ConfigError: the group is no dict.
+    """
+    result = dict(given)
+    for name, value in sorted(settings.items(), key=lambda own: own[0].count(".")):  # a group before its items
+        group, dot, item = name.partition(".")
+        inner = result.get(group, {})
+        if dot and not isinstance(inner, Mapping):
+            raise ConfigError(f"{name} is of a dict, and {group} is {short(inner)}: give {group} as a dict")
+        result[group] = with_items(inner, {item: value}) if dot else value
+    return result
+
+
 def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:
     """Return the settings of a TOML file as strings, overridden by `name=value` arguments."""
     settings: dict[str, str] = {}
@@ -212,8 +228,8 @@ def read_settings(file: Path | None, words: Sequence[str]) -> dict[str, str]:
         settings |= texts_from_toml(values)
     for word in words:
         name, equals, text = word.partition("=")
-        if not (equals and name.isidentifier()):
-            raise ConfigError(f"--set needs name=value, got {word!r}")
+        if not (equals and all(part.isidentifier() for part in name.split("."))):
+            raise ConfigError(f"--set needs name=value, or group.item=value, got {word!r}")
         settings[name] = text
     return settings
 

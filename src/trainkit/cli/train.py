@@ -12,8 +12,7 @@ from pathlib import Path
 
 from trainkit.cli.flags import SCHEDULES, add_settings, given_settings, preset_name, preset_of
 from trainkit.cli.output import Parser, format_table, print_line
-from trainkit.cli.run_config import RunConfig, read_config, read_settings
-from trainkit.core.config import to_shell
+from trainkit.cli.run_config import RunConfig, parse_dict, read_config, read_settings
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.core.extensions import table
 from trainkit.core.folders import CHECKPOINT
@@ -30,9 +29,10 @@ Report = Callable[[int, int], object]  # (epoch, max_epoch)
 
 _TRAIN_EXAMPLES = """\
   trainkit train rainbow CartPole-v1
-  trainkit train dqn CartPole-v1 --lr 5e-4 --hidden 64,64 --no-double --seeds 5
+  trainkit train dqn CartPole-v1 --lr 5e-4 --hidden 64,64 --backup double --seeds 5
   trainkit train dqn CartPole-v1 --seeds 20 --jobs 4    four runs at a time
-  trainkit train dqn --help                         every setting of DQN, with its defaults
+  trainkit train dqn --help                         the settings of DQN that are set most often
+  trainkit presets dqn                              every setting of DQN, with its defaults
   trainkit train ppo LunarLander-v3 --config moon.toml --logdir runs --name moon
   trainkit train rainbow CartPole-v1 --max-epoch 20 --resume
   trainkit train cql CartPole-v1 --data recorded/
@@ -42,9 +42,15 @@ _TRAIN_EXAMPLES = """\
 Each run is a folder LOGDIR/NAME/seedN: config.json (all settings, which --config repeats to the bit), numbers.jsonl,
 events/ for tensorboard, checkpoint/. A TOML file holds settings, one per line; flags override it, and a config.json."""
 
+_SETTINGS_EXAMPLES = """\
+examples:
+  trainkit train dqn ENV --lr 5e-4 --hidden 64,64 --seeds 5 --jobs 2
+  trainkit train dqn ENV --set env_options.stack=4 --config settings.toml --resume"""
+
 _PRESETS_EXAMPLES = """\
   trainkit presets
-  trainkit presets rainbow          every setting and its default, per kind of environment"""
+  trainkit presets rainbow                  every setting and its default, per kind of environment
+  trainkit presets rainbow ALE/Pong-v5      those for one environment"""
 
 
 def add_train(parser: Parser) -> None:
@@ -60,9 +66,10 @@ def _add_settings(parser: Parser, words: Sequence[str]) -> None:
     """Add a flag for each setting of the preset that the words name."""
     name = preset_of(words, [f"--{option}" for option in ("set", "config", "data", "shuffle-rows", "logdir", "name")])
     if name is not None:
-        add_settings(parser, PRESETS[name], words)
+        add_settings(parser, PRESETS[name], words, shows_all=False)
         parser.usage = f"{parser.prog} {name} [ENV] [options and settings]"
-        parser.epilog = f"{SCHEDULES}\n\n{parser.epilog}"
+        rest = f"Every other setting is a flag, too: `trainkit presets {name}` lists them all, and says what each is."
+        parser.epilog = f"{rest}\n\n{SCHEDULES}\n\n{_SETTINGS_EXAMPLES.replace('dqn', name)}"
 
 
 def add_train_of_each_preset(parser: Parser) -> None:
@@ -72,7 +79,7 @@ def add_train_of_each_preset(parser: Parser) -> None:
     for name, preset in PRESETS.items():
         below = presets.add_parser(name, help=preset.summary)
         _add_run_options(below)
-        add_settings(below, preset, ())
+        add_settings(below, preset, (), shows_all=True)
 
 
 def _add_run_options(parser: Parser) -> None:
@@ -80,6 +87,8 @@ def _add_run_options(parser: Parser) -> None:
     parser.add_argument(
         "env", metavar="ENV", nargs="?", help="an id, module.Class or a/game_v1; offline: where to evaluate"
     )
+    parser.add_argument("--env-kwargs", metavar="DICT", help="for the environment's constructor")
+    parser.add_argument("--max-episode-steps", metavar="N", type=int, help="truncate episodes there")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="change a setting; repeatable")
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file of settings, or a run's config.json")
     parser.add_argument("--seed", type=int, help="root of all randomness, default 1, or that of config.json")
@@ -113,6 +122,7 @@ def add_presets(parser: Parser) -> None:
     """Add the arguments of the command that lists presets."""
     parser.runs(run_presets, examples=_PRESETS_EXAMPLES)
     parser.add_argument("preset", metavar="PRESET", nargs="?", help="one of them")
+    parser.add_argument("env", metavar="ENV", nargs="?", help="whose defaults are shown; default: of each kind")
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -188,7 +198,7 @@ def _config_of(options: argparse.Namespace) -> RunConfig:
             raise ConfigError(f"{options.config} is of a run of {saved.preset}, not {options.preset}: leave one out")
         own = ("seed", "data", "shuffle_rows")
         given = {name: value for name in own if (value := getattr(options, name)) is not None}
-        changes = read_settings(None, options.set) | given_settings(options)
+        changes = read_settings(None, options.set) | _given(options)
         return replace(saved, settings={**saved.settings, **changes}, **given)
     if options.preset is None:
         raise ConfigError("trainkit train needs a PRESET, or --config RUN/config.json to repeat a run")
@@ -198,8 +208,18 @@ def _config_of(options: argparse.Namespace) -> RunConfig:
         seed=1 if options.seed is None else options.seed,
         data=options.data,
         shuffle_rows=options.shuffle_rows,
-        settings=read_settings(options.config, options.set) | given_settings(options),
+        settings=read_settings(options.config, options.set) | _given(options),
     )
+
+
+def _given(options: argparse.Namespace) -> dict[str, str]:
+    """Return {setting: text} of the flags that were given."""
+    given = given_settings(options)
+    if options.max_episode_steps is not None:
+        given["env_options.max_episode_steps"] = str(options.max_episode_steps)
+    if options.env_kwargs is not None:
+        given["env_options.env_kwargs"] = repr(parse_dict("--env-kwargs", options.env_kwargs))
+    return given
 
 
 def train(config: RunConfig, folder: Path, options: argparse.Namespace, report: Report | None = None) -> RunInfo:
@@ -285,11 +305,9 @@ def run_presets(options: argparse.Namespace) -> int:
         return 0
     reject_unknown("trainkit presets", [options.preset], PRESETS)
     preset = PRESETS[options.preset]
-    tables = {domain: preset.settings(domain) for domain in preset.domains}
-    rows = [["setting", *tables]]
-    rows += [[name, *(to_shell(own[name]) for own in tables.values())] for name in preset.settings()]
-    print_line(f"{preset.name}: {preset.summary}\n")
-    print_line(format_table(rows, left=len(rows[0])))
-    print_line(f"\n`trainkit train {preset.name} --help` says what each is, and lists the options of its trainer, too")
+    listing = Parser(usage=argparse.SUPPRESS, add_help=False)
+    add_settings(listing, preset, [] if options.env is None else [options.env], shows_all=True)
+    print_line(f"{preset.name}: {preset.summary}\n\n{listing.format_help()}")
+    print_line(f"{SCHEDULES}\n\n`trainkit train {preset.name} ENV --lr 1e-3` changes one, and so does --set lr=1e-3")
     print_line("trainkit/presets names the source of each number, and where it differs from the paper")
     return 0

@@ -2,15 +2,17 @@
 
 import argparse
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trainkit.cli.output import Commands, Parser, add_command, format_table, print_line
-from trainkit.cli.run_config import read_settings
+from trainkit.cli.run_config import read_settings, with_items
 from trainkit.core import files
 from trainkit.core.config import from_toml, to_toml
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.presets import PRESETS
-from trainkit.presets.base import EnvPreset, with_changes
+from trainkit.presets.base import EnvPreset
 from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry, folder_flag
 from trainkit.zoo.report import page, report_command, rows
 from trainkit.zoo.results import train
@@ -125,10 +127,12 @@ def run_add(options: argparse.Namespace) -> int:
     with Checks("trainkit zoo add") as checks:
         is_free = options.replace or not path.exists()
         checks.require(is_free, f": {path} exists: give --replace, which also drops its result, or edit it")
-    given = {name: from_toml(text) for name, text in read_settings(options.config, options.set).items()}
+    texts = read_settings(options.config, options.set)
+    given = with_items({}, {name: from_toml(text) for name, text in texts.items()})
     preset.check_options(given)
     table = preset.general_table(options.env, given.get("env_options", {}))
-    settings = {**preset.complete_settings(with_changes(table, given)), **given}
+    changed: Mapping[str, Any] = preset.changed(table, given)
+    settings = {**preset.complete_settings(preset.changed(table, given)), **{name: changed[name] for name in given}}
     head = {
         "source": options.source,
         "source_result": options.source_result,

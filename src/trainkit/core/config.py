@@ -46,8 +46,10 @@ class Part:
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def __repr__(self) -> str:
-        """Return the constructor's call, with the arguments that it had."""
-        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
+        """Return the constructor's call, with the arguments that differ from the defaults."""
+        usual = {name: one.default for name, one in inspect.signature(type(self)).parameters.items()}
+        own = {name: repr(value) for name, value in self.arguments().items()}
+        given = ", ".join(f"{name}={text}" for name, text in own.items() if text != repr(usual.get(name, usual)))
         return f"{type(self).__name__}({given})"
 
 
@@ -67,6 +69,12 @@ def arguments_of(value: object) -> dict[str, Any]:
     slots = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
     kept |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
     return {name: kept.get(name, kept.get(f"_{name}")) for name in names if name in kept or f"_{name}" in kept}
+
+
+def with_arguments(part: Part, changes: Mapping[str, Any]) -> Any:
+    """Return a part of the same class with some other arguments."""
+    kind: Any = type(part)
+    return kind(**{**arguments_of(part), **changes})
 
 
 def exported_part(name: str) -> type[Part]:

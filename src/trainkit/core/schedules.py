@@ -195,12 +195,20 @@ class Adjustable:
     Args:
         low, high, above_low: the range of values, as in `as_schedule`.
         owner: named in errors; None is the class of the object.
+        of_part: whether the constructor stores a `Linear`, too, for a part that is given to a preset; what the part is
+            bound to elsewhere calls `check_lengths`.
     """
 
     def __init__(
-        self, *, low: float, high: float = float("inf"), above_low: bool = False, owner: str | None = None
+        self,
+        *,
+        low: float,
+        high: float = float("inf"),
+        above_low: bool = False,
+        owner: str | None = None,
+        of_part: bool = False,
     ) -> None:
-        self._owner = owner
+        self._owner, self._of_part = owner, of_part
         self._range: dict[str, Any] = {"low": low, "high": high, "above_low": above_low}
         self.__doc__ = "A number, knots or a schedule of the step; may be assigned between any two steps."
 
@@ -211,9 +219,20 @@ class Adjustable:
 
         def __get__(self, instance: object, owner: type) -> Schedule: ...
 
-    def __set__(self, instance: object, value: Scheduled) -> None:
+    def __set__(self, instance: object, value: Scheduled | Linear) -> None:
         owner = type(instance).__name__ if self._owner is None else self._owner
-        vars(instance)[self._name] = as_schedule(owner, self._name, value, **self._range)
+        if isinstance(value, Linear) and self._of_part and self._name not in vars(instance):
+            as_schedule(owner, self._name, value.over(1), **self._range)
+            vars(instance)[self._name] = value
+        else:
+            vars(instance)[self._name] = as_schedule(owner, self._name, value, **self._range)
+
+
+def check_lengths(part: object) -> None:
+    """Raise `ConfigError` if a part has a `Linear`, which a preset has not stretched over a run."""
+    for name, value in getattr(part, "__dict__", {}).items():
+        if isinstance(value, Linear):
+            as_schedule(type(part).__name__, name, value, low=float("-inf"))
 
 
 _PROGRESS = re.compile("progress|remaining")

@@ -109,18 +109,39 @@ def options_of(public: Function) -> dict[str, Any]:
     return {name: annotation for name, annotation in known.items() if name not in ("self", "cls", "return")}
 
 
-def check_options(subject: str, options: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for unknown options, and for values that do not match the option's annotation."""
-    problems = []
-    for name, value in options.items():
-        if name not in annotations:
-            problems.append(f"{subject}: unknown option {name!r}{option_hint(name, annotations, options_by_owner())}")
-        elif problem := mismatch(value, annotations[name]):
-            problems.append(f"{subject}.{name} {problem}")
-    if not options.keys() <= annotations.keys():
+def check_options(
+    subject: str, options: Mapping[str, Any], annotations: Mapping[str, Any], hints: Mapping[str, str] | None = None
+) -> None:
+    """Raise `ConfigError` for unknown options, and for values that do not match the option's annotation.
+
+    Args:
+        subject: of the error.
+        options: those given; a mapping for a `TypedDict` is checked like them.
+        annotations: {option: annotation}.
+        hints: {name: what to write for an option of this name}, of some that are unknown.
+    """
+    problems = _mistakes(subject, options, annotations, hints or {})
+    if any(": unknown option " in problem for problem in problems):
         problems.append(OTHER_LIBRARIES)
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def _mistakes(
+    subject: str, options: Mapping[str, Any], annotations: Mapping[str, Any], hints: Mapping[str, str]
+) -> list[str]:
+    """Return what is wrong with options, a line for each."""
+    problems = []
+    for name, value in options.items():
+        if name not in annotations:
+            meant = f", did you mean {hints[name]}?" if name in hints else ""
+            hint = meant or option_hint(name, annotations, options_by_owner())
+            problems.append(f"{subject}: unknown option {name!r}{hint}")
+        elif problem := mismatch(value, annotations[name]):
+            problems.append(f"{subject}.{name} {problem}")
+        elif is_typeddict(annotations[name]):
+            problems += _mistakes(f"{subject}.{name}", value, types_of(annotations[name]), {})
+    return problems
 
 
 def _checked_function(function: Function) -> Any:

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from trainkit.core.config import Part
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
-from trainkit.core.schedules import Schedule, as_schedule
+from trainkit.core.schedules import Linear, Schedule, as_schedule
 from trainkit.core.signatures import checked
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
@@ -25,17 +25,18 @@ LearningRate = float | Sequence[tuple[int, float]] | Callable[[Any], float | LRS
 
 
 @checked
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Adam(Part):
     """Specify Adam (Kingma & Ba, 2015, whose numbers are the defaults).
 
     Attributes:
         lr: learning rate; a number, knots or a schedule of the environment step; or a factory of a torch scheduler,
-            such as `lambda optimizer: CosineAnnealingLR(optimizer, 1_000)`, which starts at 1e-3.
+            such as `lambda optimizer: CosineAnnealingLR(optimizer, 1_000)`, which starts at 1e-3; in a preset also a
+            `Linear`.
         betas, eps, weight_decay: as in `torch.optim.Adam`.
     """
 
-    lr: LearningRate = 1e-3
+    lr: LearningRate | Linear = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
@@ -50,7 +51,7 @@ class Adam(Part):
             checks.number("eps", self.eps, low=0, above_low=True)
             checks.number("weight_decay", self.weight_decay, low=0)
             with checks.gather():
-                learning_rate("Adam", self.lr)
+                learning_rate("Adam", self.lr.over(1) if isinstance(self.lr, Linear) else self.lr)
 
     def make(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Return torch's Adam for these parameters."""
@@ -271,7 +272,7 @@ class Rate:
         optimizer: whose groups have the learning rate; None if `lr` is a schedule.
     """
 
-    def __init__(self, owner: str, lr: LearningRate | None, optimizer: Optimizer | None) -> None:
+    def __init__(self, owner: str, lr: LearningRate | Linear | None, optimizer: Optimizer | None) -> None:
         made = None if lr is None else learning_rate(owner, lr, optimizer)
         self.scheduler = made if isinstance(made, LRScheduler) else None
         self._schedule: Schedule | None = None if isinstance(made, LRScheduler) else made

@@ -17,7 +17,7 @@ from torch.nn import functional
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import checked
-from trainkit.nets.noisy import NoisyLinear
+from trainkit.nets.noisy import NoisyLinear, check_noise, initial_noise
 from trainkit.nets.weights import SeededModule, new_linear
 
 Activation = str | nn.Module | Callable[..., Any]  # a name, a function of a tensor, or a module or its class
@@ -153,19 +153,19 @@ class MLP(SeededModule):
         activation: Activation | None = None,
         norm: Norm | None = None,
         activate_last: bool = False,
-        noisy: bool = False,
-        sigma0: float = 0.5,
+        noisy: bool | float = False,
     ) -> None:
         with Checks("MLP") as checks:
             for size in sizes:
                 checks.integer("sizes", size, low=1)
             checks.require(len(sizes) > 0, f".sizes must be (in, hidden ..., out), got {sizes!r}")  # (in) has no layer
-            checks.number("sigma0", sigma0, low=0)
+            check_noise(checks, noisy)
             with checks.gather():
                 check_norm(norm)
         super().__init__()
         pairs = list(itertools.pairwise(sizes))
-        layers: list[Any] = [NoisyLinear(a, b, sigma0=sigma0) if noisy else new_linear(a, b) for a, b in pairs]
+        sigma0 = initial_noise(noisy)
+        layers: list[Any] = [new_linear(a, b) if sigma0 is None else NoisyLinear(a, b, sigma0=sigma0) for a, b in pairs]
         self.layers = nn.ModuleList(layers)
         self.activation = activation_function(activation)
         self.is_active = [activate_last or position < len(layers) - 1 for position in range(len(layers))]

@@ -11,6 +11,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.nets.encoders import EncoderLike, Recurrent, make_encoder
 from trainkit.nets.layers import MLP, Activation, Norm
+from trainkit.nets.noisy import check_noise
 from trainkit.nets.weights import SeededModule, new_linear
 
 
@@ -59,8 +60,7 @@ class ActionHeads(nn.Module):
         head: hidden layers, of each of the two heads when dueling.
         dueling: add a value [B, 1, W] and advantages [B, A, W] whose mean over the *actions*, the legal ones where
             there is a mask, is taken out (Wang et al., 2016, equation 9).
-        noisy: make the layers noisy (Fortunato et al., 2018).
-        sigma0: the noisy layers' initial noise.
+        noisy: make the layers noisy (Fortunato et al., 2018); a number is their initial noise sigma0, True is 0.5.
         activation: after each hidden layer; default relu.
         norm: before each activation.
     """
@@ -73,8 +73,7 @@ class ActionHeads(nn.Module):
         width: int = 1,
         head: Sequence[int] = (),
         dueling: bool = False,
-        noisy: bool = False,
-        sigma0: float = 0.5,
+        noisy: bool | float = False,
         activation: Activation | None = None,
         norm: Norm | None = None,
     ) -> None:
@@ -83,7 +82,7 @@ class ActionHeads(nn.Module):
 
         def mlp(outputs: int) -> MLP:
             sizes = [n_features, *head, outputs]
-            return MLP(sizes, activation=activation, norm=norm, noisy=noisy, sigma0=sigma0)
+            return MLP(sizes, activation=activation, norm=norm, noisy=noisy)
 
         self.advantage = mlp(n_actions * width)
         self.state_value = mlp(width) if dueling else None
@@ -133,8 +132,7 @@ class HeadOptions(TypedDict, total=False):
 
     head: Sequence[int]
     dueling: bool
-    noisy: bool
-    sigma0: float
+    noisy: bool | float
 
 
 @checked
@@ -152,7 +150,7 @@ class QNetwork(SeededModule):
         recurrent: what carries a state behind the hidden layers: "lstm", "gru", "transformer", or a function of its
             number of inputs that returns a `nets.Memory`; None for nothing.
         channels_last: of images, see `NatureCNN`.
-        heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
+        heads: `head`, `dueling` and `noisy`, as in `ActionHeads`.
     """
 
     def __init__(
@@ -229,7 +227,7 @@ class ImplicitQNetwork(SeededModule):
         recurrent: what carries a state behind the hidden layers: "lstm", "gru", "transformer", or a function of its
             number of inputs that returns a `nets.Memory`; None for nothing.
         channels_last: of images, see `NatureCNN`.
-        heads: `head`, `dueling`, `noisy` and `sigma0`, as in `ActionHeads`.
+        heads: `head`, `dueling` and `noisy`, as in `ActionHeads`.
     """
 
     def __init__(
@@ -284,7 +282,7 @@ def check_layers(
     width: object,
     hidden: Sequence[object],
     head: Sequence[object] = (),
-    sigma0: object = 0.5,
+    noisy: object = False,
     **flags: bool,
 ) -> None:
     """Check the sizes of a network of action values."""
@@ -292,7 +290,7 @@ def check_layers(
     checks.integer("width", width, low=1)
     for size in (*hidden, *head):
         checks.integer("hidden and head sizes", size, low=1)
-    checks.number("sigma0", sigma0, low=0)
+    check_noise(checks, noisy)
 
 
 def _mean_over_actions(advantage: Tensor, legal: Tensor | None) -> Tensor:

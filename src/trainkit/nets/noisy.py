@@ -62,6 +62,19 @@ class NoisyLinear(nn.Module):
         return mean + functional.linear(x * noise_in, self.weight_sigma, self.bias_sigma) * noise_out
 
 
+def initial_noise(noisy: bool | float) -> float | None:
+    """Return sigma0 for the option `noisy` of networks, of which True is the paper's 0.5; None is without noise."""
+    if isinstance(noisy, bool):
+        return 0.5 if noisy else None
+    return noisy
+
+
+def check_noise(checks: Checks, noisy: object) -> None:
+    """Check the option `noisy` of networks."""
+    if not isinstance(noisy, bool):
+        checks.number("noisy", noisy, low=0)
+
+
 def sample_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
     """Sample f(e) for standard normal e, [R, size], on the generator's device."""
     normal = torch.randn(rows, size, generator=generator, device=generator.device, dtype=torch.float32)

@@ -28,6 +28,7 @@ from trainkit.core.data import (
 )
 from trainkit.core.errors import ConfigError, check_flag
 from trainkit.core.protocols import EnvSpaces
+from trainkit.core.schedules import check_lengths
 from trainkit.core.signatures import checked, mismatch
 from trainkit.core.spaces import checked_legal, count_actions, joint_actions, legal_actions, zeros_of
 from trainkit.engine.device import to_device
@@ -38,7 +39,7 @@ from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_w
 from trainkit.nets.encoders import EncoderLike, Recurrent, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
-from trainkit.nets.noisy import sample_noise
+from trainkit.nets.noisy import initial_noise, sample_noise
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.acting_copy import ActOn, Parts, acting_copy
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, best_action, pick
@@ -178,8 +179,7 @@ class DQNPolicy(Policy):
         norm: Norm | None = None,
         recurrent: Recurrent | None = None,
         dueling: bool = False,
-        noisy: bool = False,
-        sigma0: float = 0.5,
+        noisy: bool | float = False,
         channels_last: bool = False,
         double: bool = False,
         value: Value | None = None,
@@ -196,7 +196,7 @@ class DQNPolicy(Policy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, head, encoder, activation, norm, recurrent, dueling, noisy, sigma0, channels_last: as in `QNetwork`;
+            hidden, head, encoder, activation, norm, recurrent, dueling, noisy, channels_last: as in `QNetwork`;
                 layers default to (128, 128) shared and none per head, for images to none and (512,) as in the paper,
                 with `recurrent` (512,) and none, for grids to (128,) and none; noisy heads explore by themselves.
             double: `DoubleBackup`.
@@ -212,7 +212,7 @@ class DQNPolicy(Policy):
             raise ConfigError(f"{cls.__name__}.for_envs was given both double and backup: give one")
         value = ExpectedValue() if value is None else value
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
-        heads: dict[str, Any] = {"head": head, "dueling": dueling, "noisy": noisy, "sigma0": sigma0}
+        heads: dict[str, Any] = {"head": head, "dueling": dueling, "noisy": noisy}
         heads |= {"encoder": encoder, "activation": activation, "norm": norm, "recurrent": recurrent}
         network = default_network(preprocess, n_actions, value, hidden, channels_last=channels_last, **heads)
         defaults = parts_for(
@@ -222,7 +222,10 @@ class DQNPolicy(Policy):
             optimizer=lambda: spec_with_lr(optimizer, Adam(5e-4), lr),
             horizon=lambda: Horizon(n_step, gamma, reward),
         )
-        defaults |= {"backup": DoubleBackup() if double else None, "exploration": Greedy() if noisy else None}
+        defaults |= {
+            "backup": DoubleBackup() if double else None,
+            "exploration": None if initial_noise(noisy) is None else Greedy(),
+        }
         return cls(network, value=value, **defaults | parts)
 
     @property
@@ -234,6 +237,7 @@ class DQNPolicy(Policy):
     def exploration(self, exploration: Exploration) -> None:
         if problem := mismatch(exploration, Exploration):
             raise ConfigError(f"{type(self).__name__}.exploration {problem}")
+        check_lengths(exploration)
         self._exploration = exploration
         self._own_values = exploration if isinstance(exploration, HasOwnValues) else None
 

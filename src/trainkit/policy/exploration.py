@@ -16,7 +16,7 @@ from trainkit.core.assignments import Elsewhere
 from trainkit.core.config import Part
 from trainkit.core.data import ACTION_PROB, ArraySpec, Obs, any_true
 from trainkit.core.errors import Checks, ConfigError, DivergedError
-from trainkit.core.schedules import Adjustable, Scheduled
+from trainkit.core.schedules import Adjustable, Linear, Scheduled
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import random_legal
 
@@ -109,14 +109,14 @@ class EpsilonGreedy(Part):
     """A random legal action with probability epsilon, else the greedy one, independently in every row.
 
     Args:
-        epsilon: in [0, 1]; a number, knots or a schedule of the environment step.
+        epsilon: in [0, 1]; a number, knots or a schedule of the environment step; in a preset also a `Linear`.
         per_env: factors [N], one per environment, to spread epsilon over them (Horgan et al., 2018).
     """
 
-    epsilon = Adjustable(low=0, high=1)
+    epsilon = Adjustable(low=0, high=1, of_part=True)
     eps = Elsewhere("exploration.epsilon = 0.1 is for actions that follow")
 
-    def __init__(self, epsilon: Scheduled, *, per_env: Sequence[float] | None = None) -> None:
+    def __init__(self, epsilon: Scheduled | Linear, *, per_env: Sequence[float] | None = None) -> None:
         self.epsilon = epsilon
         self.per_env = per_env
 
@@ -200,16 +200,16 @@ class EZGreedy(Part):
     One object explores for one policy. Calls with neither `env_ids` nor `starts`, as by `predict`, repeat nothing.
 
     Args:
-        epsilon: in [0, 1]; a number, knots or a schedule of the environment step.
+        epsilon: in [0, 1]; a number, knots or a schedule of the environment step; in a preset also a `Linear`.
         mu: at least 0; the larger, the shorter are the repeats, and 0 makes all lengths equally probable. The paper's
             is 2.
         max_repeat: largest n. For mu=2 the mean is 3.2 with 100, 6.0 with 10,000.
     """
 
-    epsilon = Adjustable(low=0, high=1)
+    epsilon = Adjustable(low=0, high=1, of_part=True)
     eps = Elsewhere("exploration.epsilon = 0.1 is for actions that follow")
 
-    def __init__(self, epsilon: Scheduled, *, mu: float = 2.0, max_repeat: int = 10_000) -> None:
+    def __init__(self, epsilon: Scheduled | Linear, *, mu: float = 2.0, max_repeat: int = 10_000) -> None:
         self.epsilon = epsilon
         with Checks("EZGreedy") as checks:
             checks.number("mu", mu, low=0)
@@ -287,13 +287,13 @@ class SoftQ(Part):
     """Actions with the probabilities softmax(q / temperature), independently in every row.
 
     Args:
-        temperature: above 0, in units of return; a number, knots or a schedule of the environment step. The limit 0 is
-            greedy.
+        temperature: above 0, in units of return; a number, knots or a schedule of the environment step; in a preset
+            also a `Linear`. The limit 0 is greedy.
     """
 
-    temperature = Adjustable(low=0, above_low=True)
+    temperature = Adjustable(low=0, above_low=True, of_part=True)
 
-    def __init__(self, temperature: Scheduled = 1.0) -> None:
+    def __init__(self, temperature: Scheduled | Linear = 1.0) -> None:
         self.temperature = temperature
 
     def choose(

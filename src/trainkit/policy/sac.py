@@ -81,7 +81,7 @@ class SACPolicy(StochasticPolicy):
         *,
         action_space: Space[Any],
         temperature: Literal["auto"] | Scheduled = "auto",
-        initial_temperature: float = 1.0,
+        initial_temperature: float | None = None,
         target_entropy: float | None = None,
         exploration: Noise | None = None,
         target: Target | None = None,
@@ -109,7 +109,9 @@ class SACPolicy(StochasticPolicy):
         self.target_entropy = -float(self.distribution.n_dimensions) if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
         is_learned = temperature == "auto"
-        self.learned_temperature = LogTemperature(initial_temperature) if is_learned else None
+        self.learned_temperature = (
+            LogTemperature(1.0 if initial_temperature is None else initial_temperature) if is_learned else None
+        )
         self._schedule = None if is_learned else as_schedule(name, "temperature", temperature, low=0)
         default: OptimizerSpec = Adam(3e-4) if optimizer is None else optimizer
         of_critics = default if critic_optimizer is None else critic_optimizer
@@ -277,13 +279,13 @@ class LogTemperature(nn.Module):
 
 
 def _check_temperature(
-    checks: Checks, temperature: Literal["auto"] | Scheduled, initial: float, target_entropy: float | None
+    checks: Checks, temperature: Literal["auto"] | Scheduled, initial: float | None, target_entropy: float | None
 ) -> None:
     is_learned = temperature == "auto"
-    checks.number("initial_temperature", initial, low=0, above_low=True)
-    if target_entropy is not None:
-        checks.number("target_entropy", target_entropy)
-        checks.require(is_learned, f".target_entropy needs temperature='auto', got {temperature!r}")
+    checks.number("initial_temperature", initial, low=0, above_low=True, optional=True)
+    checks.number("target_entropy", target_entropy, optional=True)
+    for name, value in (("initial_temperature", initial), ("target_entropy", target_entropy)):
+        checks.require(is_learned or value is None, f".{name} needs temperature='auto', got {temperature!r}")
     if not is_learned:
         rule = f".temperature must be 'auto', a number or a schedule, got {temperature!r}"
         if checks.require(not isinstance(temperature, str), rule):

@@ -58,7 +58,7 @@ class Distributional(Protocol):
         ...
 
 
-class ReturnValue(nn.Module, Part):
+class ReturnValue(Part, nn.Module):
     """Base of the value parts whose outputs are returns: the expected one, or W quantiles.
 
     With `rescale` they are h(return), so that returns of any size can be learned without clipping (Pohlen et al.,
@@ -157,7 +157,7 @@ SLACK = 0.1  # room beyond the returns that bounds are fitted to; and beyond the
 
 
 @read_only
-class SupportValue(nn.Module, Part):
+class SupportValue(Part, nn.Module):
     """Base of the value parts whose outputs are logits over W evenly spaced returns, the support.
 
     A bound that is given never changes. One that is None is automatic: the policy sets it before its first update and

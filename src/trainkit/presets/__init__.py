@@ -26,10 +26,11 @@ __dir__, __getattr__ = attach(
     __name__,
     {
         "presets.all_presets": "PRESETS settings",
-        "presets.base": "Preset PresetConfig Settings table_of",
+        "presets.base": "NetworkOptions Preset PresetConfig QNetworkOptions Settings table_of",
         "presets.off_policy": "OffpolicyPreset OffpolicySettings SACPreset SACSettings sac",
         "presets.policy_gradient": (
-            "CentralizedCriticPreset OnpolicyPreset OnpolicySettings a2c ippo mappo ppo recurrent_ppo reinforce"
+            "A2CPreset A2CSettings ActorCriticOptions CentralizedCriticPreset OnpolicyPreset OnpolicySettings "
+            "PPOPreset PPOSettings ReinforcePreset a2c ippo mappo ppo recurrent_ppo reinforce"
         ),
         "presets.q_learning": (
             "QPreset QSettings c51 double_dqn dqn drqn dueling_dqn iqn munchausen_dqn noisy_dqn prioritized_dqn qrdqn "

@@ -15,12 +15,18 @@ from trainkit.extensions.offline.presets import (
     cql,
 )
 from trainkit.presets.all_presets import PRESETS, settings
-from trainkit.presets.base import Preset, PresetConfig, Settings, table_of
+from trainkit.presets.base import NetworkOptions, Preset, PresetConfig, QNetworkOptions, Settings, table_of
 from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings, SACPreset, SACSettings, sac
 from trainkit.presets.policy_gradient import (
+    A2CPreset,
+    A2CSettings,
+    ActorCriticOptions,
     CentralizedCriticPreset,
     OnpolicyPreset,
     OnpolicySettings,
+    PPOPreset,
+    PPOSettings,
+    ReinforcePreset,
     a2c,
     ippo,
     mappo,
@@ -46,6 +52,9 @@ from trainkit.presets.q_learning import (
 )
 
 __all__ = [
+    "A2CPreset",
+    "A2CSettings",
+    "ActorCriticOptions",
     "BCPreset",
     "BCQPreset",
     "BCQSettings",
@@ -53,17 +62,22 @@ __all__ = [
     "CQLPreset",
     "CQLSettings",
     "CentralizedCriticPreset",
+    "NetworkOptions",
     "OfflinePreset",
     "OfflineSettings",
     "OffpolicyPreset",
     "OffpolicySettings",
     "OnpolicyPreset",
     "OnpolicySettings",
+    "PPOPreset",
+    "PPOSettings",
     "PRESETS",
     "Preset",
     "PresetConfig",
+    "QNetworkOptions",
     "QPreset",
     "QSettings",
+    "ReinforcePreset",
     "SACPreset",
     "SACSettings",
     "Settings",

@@ -29,7 +29,7 @@ AnyPreset = Preset[..., Any, Any]
 
 def _is_there(preset: AnyPreset) -> bool:
     """Return whether the encoder that a preset's settings select is there."""
-    return preset.table()["recurrent"] is None or "recurrent" in table("ENCODERS")
+    return preset.table().get("recurrent") is None or "recurrent" in table("ENCODERS")
 
 
 class Presets(Mapping[str, AnyPreset]):

@@ -2,17 +2,17 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Generic, Literal, ParamSpec, TypeVar
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv, VectorWrapper
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, is_typeddict
 
 from trainkit.collector import Collector
-from trainkit.core.config import plain_call
+from trainkit.core.config import Part, arguments_of, plain_call, with_arguments
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extensions import exported, table
 from trainkit.core.protocols import Dataset, EnvSpaces
@@ -21,7 +21,14 @@ from trainkit.core.signatures import check_options, checked
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.core.typed_options import completed, types_of
 from trainkit.engine.engine import EngineName
-from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, ignores_lr, spec_with_lr
+from trainkit.engine.optimizers import (
+    Adam,
+    LearningRate,
+    OptimizerSpec,
+    TorchOptimizer,
+    ignores_lr,
+    spec_with_lr,
+)
 from trainkit.engine.precision import Precision
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.envs_config import EnvSpec
@@ -32,19 +39,23 @@ from trainkit.nets.layers import Activation, Norm
 from trainkit.policy import (
     CategoricalValue,
     ColoredNoise,
+    DoubleBackup,
+    DQNPolicy,
     ExpectedValue,
     ImplicitQuantileValue,
+    MaxBackup,
+    MunchausenBackup,
     Noise,
     QuantileValue,
     Target,
     Value,
 )
 from trainkit.policy.auxiliary import Auxiliary
+from trainkit.policy.backups import Backup, Penalty
 from trainkit.policy.update_result import OnNan
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
 from trainkit.trainer import Trainer
-from trainkit.trainer.evaluation import Evaluation
-from trainkit.trainer.options import Callbacks, TrainerOptions
+from trainkit.trainer.options import Callbacks, Options
 
 # Sticky actions and the minimal action set follow Machado et al. (2018) as Dopamine does (Castro et al., 2018). A game
 # starts with FIRE where it has one: a greedy policy might wait forever.
@@ -61,27 +72,51 @@ ATARI_ENVS: Mapping[str, Any] = {
 }
 
 
-class Settings(TrainerOptions, total=False):
-    """Settings of every preset; the options of every trainer are settings, too.
-
-    Schedules may be `Linear`, over the whole run. `evaluation=None` or `test_collector=None` switches evaluation off.
+class NetworkOptions(TypedDict, total=False):
+    """Options of every network, as its policy's `for_envs` has them.
 
     Args:
-        episode_per_test: episodes per evaluation.
-        n_test_envs: environments that evaluations step together.
-        env_options: arguments of `make_envs`, for training and evaluation, such as {"stack": 4}.
-        hidden: widths of the hidden layers.
-        encoder: in front of these: "impala" and others, or a module; None is the algorithm's own.
+        encoder: in front of the hidden layers: "impala" and others, or a module; None is the algorithm's own.
         activation: "relu", "tanh" and others; None is the algorithm's own.
         norm: normalization of every layer; None normalizes none.
-        recurrent: a memory behind the hidden layers, "lstm", "gru", "transformer" or a function of its number of
-            inputs, with which `batch_size` counts sequences except in rollouts; None for none.
-        sequence_length: consecutive rows that a memory learns from.
         auxiliary: a function or a module (features, rows) -> a further loss per row.
+    """
+
+    encoder: EncoderLike | None
+    activation: Activation | None
+    norm: Norm | None
+    auxiliary: Auxiliary | None
+
+
+class QNetworkOptions(NetworkOptions, total=False):
+    """Options of a network of action values.
+
+    Args:
+        head: widths of the layers after the hidden ones, separate for value and advantages if dueling.
+        dueling: a value and advantages instead of action values.
+        noisy: explore by noise in the weights; a number is its initial scale, True is 0.5.
+    """
+
+    head: tuple[int, ...]
+    dueling: bool
+    noisy: bool | float
+
+
+class Settings(Options, total=False):
+    """Settings of every preset; the options of every trainer are settings, too.
+
+    Schedules may be `Linear`, over the whole run, also in a part.
+
+    Args:
+        evaluation: how to evaluate, such as `Evaluation(duration=50)`; None switches it off, which is on otherwise.
+        episode_per_test: episodes per evaluation.
+        n_test_envs: environments that evaluations step together.
+        env_options: arguments of `make_envs`, for training and evaluation, such as {"stack": 4}; the others stay. The
+            loss of a life, by `lives_key`, ends no episode in evaluation.
+        hidden: widths of the hidden layers.
         normalize_obs: subtract the mean of observations and divide by their standard deviation.
-        optimizer: an `Adam`, or a class of torch's optimizers; None is Adam.
-        lr: learning rate.
-        adam_eps: eps of Adam, if `optimizer` is None.
+        optimizer: an `Adam`, or a class of torch's optimizers.
+        lr: learning rate, in place of the optimizer's; None leaves that as it is.
         max_grad_norm: gradients of a larger norm are scaled down to it; None is unlimited.
         on_nan: what an update does whose loss or gradient is not finite, which never reaches the weights: "raise", or
             "skip" up to ten in a row.
@@ -97,16 +132,9 @@ class Settings(TrainerOptions, total=False):
     n_test_envs: Annotated[int, 10]
     env_options: Annotated[Mapping[str, Any], {}]
     hidden: tuple[int, ...]
-    encoder: Annotated[EncoderLike | None, None]
-    activation: Annotated[Activation | None, None]
-    norm: Annotated[Norm | None, None]
-    recurrent: Annotated[Recurrent | None, None]
-    sequence_length: Annotated[int, 20]
-    auxiliary: Annotated[Auxiliary | None, None]
     normalize_obs: Annotated[bool, False]
-    optimizer: Annotated[OptimizerSpec | None, None]
-    lr: LearningRate | Linear
-    adam_eps: float
+    optimizer: Annotated[OptimizerSpec, Adam()]
+    lr: LearningRate | Linear | None
     max_grad_norm: float | None
     on_nan: Annotated[OnNan, "raise"]
     max_epoch: int
@@ -116,14 +144,25 @@ class Settings(TrainerOptions, total=False):
     precision: Annotated[Precision, "float32"]
 
 
-class EnvSettings(Settings, total=False):
+class MemorySettings(TypedDict, total=False):
+    """Settings of a network with a memory.
+
+    Args:
+        recurrent: a memory behind the hidden layers: "lstm", "gru", "transformer", or a function of its number of
+            inputs; `batch_size` then counts sequences, except in rollouts. None for none.
+        sequences: what a memory learns from, such as `Sequences(40, burn_in=20)`; None is the algorithm's own.
+    """
+
+    recurrent: Annotated[Recurrent | None, None]
+    sequences: Annotated[Part | None, None]
+
+
+class EnvSettings(MemorySettings, Settings, total=False):
     """Settings of presets that train in an environment.
 
     Args:
         n_envs: environments that are stepped together.
         test_env: to evaluate in; None is the training environment again.
-        lives_key: the key of the info that has the lives, whose loss ends an episode in training; evaluation plays
-            whole games.
         gamma: discount per step.
         reward: what is learned from: "sign", "return_scale", a clip (lo, hi), a factor or a function, as in `Horizon`;
             None is the reward itself.
@@ -136,7 +175,6 @@ class EnvSettings(Settings, total=False):
 
     n_envs: int
     test_env: Annotated[EnvSpec | None, None]
-    lives_key: Annotated[str | None, None]
     gamma: float
     reward: Annotated[Any, None]
     step_per_epoch: int
@@ -149,31 +187,44 @@ class ActionValueSettings(TypedDict, total=False):
     """Settings of a network of action values and its target.
 
     Args:
-        head: widths of the layers after the hidden ones, separate for value and advantages if dueling.
-        dueling: a value and advantages instead of action values.
-        value: what is learned of the return: its expected value, or its distribution.
-        loss: of an expected value.
-        rescale: scale of the value rescaling of Pohlen et al. (2018), of all values but the categorical.
-        atoms: number of returns of a categorical value.
-        v_min: lowest return of a categorical value; None fits it to the rewards.
-        v_max: highest return of a categorical value; None fits it to the rewards.
-        quantiles: number of quantiles; None is as many as in the value's paper.
+        network: options of `QNetworkOptions`, such as {"dueling": True}; the others stay.
+        value: what is learned of the return: its expected value, or its distribution; a word or a part, such as
+            `CategoricalValue(51, -10.0, 10.0)`.
         target_every: environment steps between updates of the target network; offline, updates.
         target_tau: share by which an update moves the target network; 1 copies.
     """
 
-    head: Annotated[tuple[int, ...], ()]
-    dueling: Annotated[bool, False]
-    value: Annotated[Literal["expected", "categorical", "quantile", "implicit"] | Value, "expected"]
-    loss: Annotated[Literal["huber", "mse"], "mse"]
-    rescale: Annotated[float | None, None]
-    atoms: Annotated[int, 51]
-    v_min: Annotated[float | None, None]
-    v_max: Annotated[float | None, None]
-    quantiles: Annotated[int | None, None]
+    network: Annotated[QNetworkOptions, {}]
+    value: Annotated[Literal["expected", "categorical", "quantile", "implicit"] | Value, ExpectedValue("mse")]
     target_every: int
     target_tau: Annotated[Scheduled | Linear, 1.0]
 
+
+class QLearningSettings(ActionValueSettings, MemorySettings, total=False):
+    """Settings of the Q-learner.
+
+    Args:
+        backup: the next value: of the best action, of the one that the online network selects, or of a soft policy; a
+            word or a part, such as `MunchausenBackup(0.03)`.
+        penalty: added to the loss, such as `ConservativePenalty(1.0)`; None for nothing.
+        policy_class: a subclass of `DQNPolicy`, made by its `for_envs`; None is `DQNPolicy`.
+    """
+
+    backup: Annotated[Literal["max", "double", "munchausen"] | Backup, MaxBackup()]
+    penalty: Annotated[Penalty | None, None]
+    policy_class: Annotated[type[DQNPolicy] | None, None]
+
+
+# Parts by the words that name them in a shell.
+ACTION_VALUE_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "value": {
+        "expected": ExpectedValue("mse"),
+        "categorical": CategoricalValue(),
+        "quantile": QuantileValue(),
+        "implicit": ImplicitQuantileValue(),
+    },
+    "backup": {"max": MaxBackup(), "double": DoubleBackup(), "munchausen": MunchausenBackup()},
+}
 
 MAIN, RANDOM = "main", "random"  # the policies of self-play
 
@@ -182,32 +233,21 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 EnvSettingsT = TypeVar("EnvSettingsT", bound=EnvSettings)
 TrainerT = TypeVar("TrainerT", bound=Trainer, covariant=True)
 
-Needs = tuple[str, tuple[Any, ...]]  # another setting, and its values with which a setting has an effect
+_OF_ENVS = ("n_envs", "n_test_envs", "env_options")  # settings that environments are made by
 
-
-ACTION_VALUE_NEEDS: dict[str, Needs] = {
-    "loss": ("value", ("expected",)),
-    "atoms": ("value", ("categorical",)),
-    "v_min": ("value", ("categorical",)),
-    "v_max": ("value", ("categorical",)),
-    "quantiles": ("value", ("quantile", "implicit")),
-}
-
-_OF_ENVS = ("n_envs", "n_test_envs", "env_options", "lives_key")  # settings that environments are made by
-
-# Options of make_envs that do not change the environment.
+# Options of make_envs that change neither the environment nor its evaluation.
 _HOW_ENVS_ARE_RUN = frozenset(
-    ("backend", "seed", "validate_env", "on_error", "max_restarts", "restart_delay_s", "failed_episodes")
+    ("backend", "seed", "validate_env", "lives_key", "on_error", "max_restarts", "restart_delay_s", "failed_episodes")
 ) | {"soft_horizon", "step_timeout_s", "wait_num"}
 
 # Settings of the machine, of evaluation and of the zoo itself, which an entry of the zoo leaves open.
-_NOT_LEARNING = frozenset(
-    ("device", "engine", "precision", "on_nan", "act_on", "overlap", "frames_on_device", "zoo")
-) | {*("episode_per_test", "n_test_envs", "test_env", "stop_return")}
+_NOT_LEARNING = frozenset(("device", "engine", "precision", "on_nan", "act_on", "overlap", "zoo")) | {
+    *("episode_per_test", "n_test_envs", "test_env", "stop_return")
+}
 
-_OF_A_MEMORY = "sequence_length", "burn_in", "stored_state"
+_TRAINER_OPTIONS = frozenset(types_of(Options))
 
-_TRAINER_OPTIONS = frozenset(types_of(TrainerOptions))
+_GROUPS = frozenset(("env_options", "network"))  # settings of which a call changes only what it names
 
 # Options of a call that do not belong to its config: they are of one run, or change no bit.
 _OF_ONE_RUN = ("seed", "logger", "checkpoint", "resume_from", "save_checkpoint_fn", "verbose", "show_progress")
@@ -227,13 +267,13 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     Attributes:
         kind: the `TypedDict` of the settings.
-        needs: {setting: what it needs to have an effect}.
+        words: {setting: {word: the part that it stands for}}.
         of_box: settings that have an effect on Box actions only.
         learns_from_data: whether it learns from a dataset, the first argument of a call, and not in an environment.
     """
 
     kind: ClassVar[Any]
-    needs: ClassVar[Mapping[str, Needs]] = {}
+    words: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     of_box: ClassVar[frozenset[str]] = frozenset()
     learns_from_data: ClassVar[bool] = False
     __call__: Callable[..., TrainerT]
@@ -252,7 +292,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         domains = {"grid": domains.get("classic", {}), **domains}
         usual = parts or {}
         self._tables: dict[str, SettingsT] = {
-            domain: with_changes(table, {**usual, **domains.get(domain, {})}) for domain, table in tables.items()
+            domain: self.changed(self.changed(table, usual), domains.get(domain, {}))
+            for domain, table in tables.items()
         }
         self.__doc__ = f"{summary}.\n\n{type(self).__call__.__doc__}"
         self.__signature__ = self._signature()  # completion in notebooks: type checkers have it by `settings`
@@ -284,7 +325,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     def settings(self, domain: str | None = None) -> dict[str, Any]:
         """Return the general settings of a domain, those without the zoo; None means the first domain."""
         table = by_name(self.table(domain))
-        return {name: table[name] for name in self.option_types if name not in _TRAINER_OPTIONS}
+        return {name: copy.deepcopy(table[name]) for name in self.option_types if name not in _TRAINER_OPTIONS}
 
     def table(self, domain: str | None = None) -> SettingsT:
         """Return the settings of a domain, including options of the trainer; None means the first domain."""
@@ -303,7 +344,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         return None
 
     def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
-        """Return the settings that a call with these arguments starts from; `buffer` is for offline presets."""
+        """Return the settings that a call with these arguments has; `buffer` is for offline presets."""
         raise NotImplementedError
 
     def load_data(self, path: str, shuffle_rows: int | None) -> Dataset:
@@ -317,7 +358,32 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for unknown options, and for values that do not match their annotation."""
-        check_options(repr(self), options, self.option_types)
+        check_options(repr(self), options, self.option_types, self._hints())
+
+    def _hints(self) -> dict[str, str]:
+        """Return {name: where it is given, at most three places}, of what is no option but within one."""
+        places: dict[str, list[str]] = {}
+        for name, setting, value in self.within_options():
+            places.setdefault(name, []).append(f"{setting}={value}")
+        return {name: " or ".join(found[:3]) for name, found in places.items()}
+
+    def within_options(self) -> Iterator[tuple[str, str, str]]:
+        """Yield (name, option, value) of words of options, options in a group, and arguments of parts."""
+        for setting, annotation in self.option_types.items():
+            if is_typeddict(annotation):
+                yield from ((name, setting, f"{{{name!r}: ...}}") for name in types_of(annotation))
+        for setting, words in self.words.items():
+            yield from ((word, setting, repr(word)) for word in words)
+        for setting, kinds in self._part_classes().items():
+            for kind in kinds:
+                names = inspect.signature(kind).parameters
+                yield from ((name, setting, f"{kind.__name__}({name}=...)") for name in names)
+
+    def _part_classes(self) -> dict[str, list[Any]]:
+        """Return {setting: classes of parts that it may be}."""
+        sequences = exported("Sequences") if "sequences" in self.option_types else None
+        named = {setting: [*map(type, words.values())] for setting, words in self.words.items()}
+        return {"optimizer": [Adam], "sequences": [] if sequences is None else [sequences], **named}
 
     def domain_of(self, spaces: EnvSpaces) -> str:
         """Return the domain of an environment's spaces: one that has a table, else the first that has one.
@@ -328,21 +394,32 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         domain = "atari" if preprocess.sees_images_only else "grid" if preprocess.sees_grids else "classic"
         return domain if domain in self.domains else self.domains[0]
 
-    def _no_effect(self, name: str, settings: SettingsT) -> str | None:
-        """Return why a setting has no effect in combination with the others, None if it has one."""
-        if name in _OF_A_MEMORY and settings["recurrent"] is None:
-            return "recurrent is None"
-        other, values = self.needs.get(name, ("", ()))
-        if not other or (value := by_name(settings)[other]) in values:
-            return None
-        return f"{other} is {value!r}, and {name} needs {' or '.join(map(repr, values))}"
+    def changed(self, settings: SettingsT, options: Mapping[str, Any]) -> SettingsT:
+        """Return the settings with options in place of some, parts in the place of words.
 
-    def _check_effects(self, options: Mapping[str, Any], settings: SettingsT) -> None:
-        """Raise `ConfigError` for options without an effect."""
+        A group of options changes only what it names. A word keeps the settings' own part where that is of this kind.
+        """
+        given = {name: self._merged(name, value, by_name(settings)[name]) for name, value in options.items()}
+        return with_changes(settings, self._replacing(settings, given))
+
+    def _merged(self, name: str, value: Any, current: Any) -> Any:
+        """Return the value of an option, in place of a setting."""
+        if name in _GROUPS and isinstance(value, Mapping):
+            return {**current, **value}
+        if not isinstance(value, str) or value not in self.words.get(name, {}):
+            return value
+        part = self.words[name][value]
+        return current if type(current) is type(part) else part
+
+    def _replacing(self, settings: SettingsT, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options, and None for the settings that they replace."""
+        optimizer, lr = given.get("optimizer"), given.get("lr")
+        if optimizer is None:
+            return dict(given)
         with Checks(repr(self)) as checks:
-            for name in options:
-                reason = self._no_effect(name, settings)
-                checks.require(reason is None, f".{name} has no effect: {reason}")
+            rule = ".lr has no effect: optimizer has a learning rate of its own, give one"
+            checks.require(lr is None or not _sets_lr(optimizer, lr), rule)
+        return {"lr": None, **given} if lr is None and ignores_lr(optimizer, 0.0) else dict(given)
 
     def _check_effects_in(self, spaces: EnvSpaces, options: Mapping[str, Any], table: SettingsT) -> None:
         """Raise `ConfigError` for options without an effect on such actions, except the table's values."""
@@ -354,29 +431,14 @@ class Preset(Generic[P, SettingsT, TrainerT]):
                 rule = f".{name} has no effect: actions are {spaces.action_space}, and it is for a Box"
                 checks.require(is_usual, rule)
 
-    def with_effect(self, options: Mapping[str, Any], domain: str | None = None) -> dict[str, Any]:
-        """Return the options that have an effect together with the others and the table of a domain."""
-        settings = with_changes(self.table(domain), options)
-        return {name: value for name, value in options.items() if self._no_effect(name, settings) is None}
-
-    def _over_the_run(
-        self, settings: SettingsT, table: SettingsT, n_steps: int, options: Mapping[str, Any]
-    ) -> SettingsT:
+    def _over_the_run(self, settings: SettingsT, table: SettingsT, n_steps: int) -> SettingsT:
         """Return the settings with schedules over the steps of the run, and the optimizer with its learning rate.
 
         A torch scheduler starts at the learning rate of the preset's table.
         """
         n_between = self._steps_between(settings)
         settings, table = (over_the_run(own, n_steps, n_between) for own in (settings, table))
-        given, lr, usual = settings["optimizer"], settings["lr"], table["lr"]
-        assert not isinstance(lr, Linear), "stretched by over_the_run"
-        assert not isinstance(usual, Linear), "stretched by over_the_run"
-        with Checks(repr(self)) as checks:
-            checks.require(given is None or "adam_eps" not in options, ".adam_eps has no effect: optimizer is given")
-            is_ignored = "lr" in options and ignores_lr(given, lr)
-            checks.require(not is_ignored, ".lr has no effect: optimizer has a learning rate of its own, give one")
-        optimizer = spec_with_lr(given, Adam(usual, eps=settings["adam_eps"]), lr)
-        return with_changes(settings, {"optimizer": optimizer})
+        return with_changes(settings, {"optimizer": _with_lr(settings["optimizer"], settings["lr"], table["lr"])})
 
     def _schedule_steps(self, settings: SettingsT, per_epoch: int) -> int:
         """Return the steps that schedules cover: those of the run, unless they are given."""
@@ -384,8 +446,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
             return settings["max_epoch"] * per_epoch
         with Checks(repr(self)) as checks:
             checks.integer("schedule_steps", given, low=1)
-            used = {name: own for name, own in settings.items() if self._no_effect(name, settings) is None}
-            has_effect = bool(settings.get("self_play", False)) or _has_linear(used)
+            has_effect = bool(settings.get("self_play", False)) or has_linear(settings)
             checks.require(has_effect, ".schedule_steps has no effect: no setting is a Linear, leave it out")
         return given
 
@@ -394,40 +455,36 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         return 1
 
     def _plain_config(self, domain: str, settings: SettingsT) -> dict[str, Any]:
-        """Return how a trainer is made: the preset, the domain, and every setting that has an effect, in plain values.
+        """Return how a trainer is made: the preset, the domain, and every setting, in plain values.
 
         Options of the trainer that were not given are left out; "unknown" are those without a plain value.
         """
-        effective: dict[str, Any] = {}
+        own: dict[str, Any] = {}
         for name in self.option_types:
             value = by_name(settings)[name]
             is_unset = name in _TRAINER_OPTIONS and (value is None or value == ())
-            if not (name in _OF_ONE_RUN or is_unset or self._no_effect(name, settings) or _is_replaced(name, settings)):
-                effective[name] = value
-        if "zoo" in effective:
-            effective["zoo"] = False  # nothing is left to an entry of the zoo
-        return {"preset": self.name, "domain": domain, **plain_call(effective)}
+            if not (name in _OF_ONE_RUN or is_unset):
+                own[name] = value
+        if "zoo" in own:
+            own["zoo"] = False  # nothing is left to an entry of the zoo
+        return {"preset": self.name, "domain": domain, **plain_call(own)}
 
     def _evaluates(self, options: Mapping[str, Any], env_option: str) -> bool:
-        """Return whether to evaluate: unless `evaluation` or `test_collector` is given, as None.
-
-        An `evaluation` without a collector says how.
+        """Return whether to evaluate: unless `evaluation` is given, as None; one without a collector says how.
 
         Args:
             options: what the preset is called with.
             env_option: the option that names the environment of evaluation.
         """
-        given = [option for option in ("evaluation", "test_collector") if option in options]
-        for option in given:
-            if isinstance(options[option], Evaluation) and not options[option].has_collector:
-                return True
-            if options[option] is not None:
-                raise ConfigError(f"{self} makes the policy, which {option} would have to share: give {env_option}")
-        if given and options.get("test_env") is not None:
+        evaluation = options.get("evaluation")
+        if evaluation is not None and evaluation.has_collector:
+            raise ConfigError(f"{self} makes the policy, which evaluation would have to share: give {env_option}")
+        is_off = "evaluation" in options and evaluation is None
+        if is_off and options.get("test_env") is not None:
             raise ConfigError(
-                f"{self} was given test_env, and {given[0]}=None, which switches evaluation off: give one"
+                f"{self} was given test_env, and evaluation=None, which switches evaluation off: give one"
             )
-        return not given
+        return not is_off
 
     def _trainer_options(self, options: Mapping[str, Any], settings: SettingsT) -> dict[str, Any]:
         """Return the trainer's options among these, with `stop_return` converted to a `stop_fn`."""
@@ -495,7 +552,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         if entry is None:
             return None, ""
         own = entry.settings.get("env_options", {})
-        return entry, _changed_tasks(own, options.get("env_options", own))
+        return entry, _changed_tasks(own, {**own, **options.get("env_options", {})})
 
     def zoo_table(self, entry: ZooEntry) -> EnvSettingsT:
         """Return the settings of an entry of the zoo, with those of the general table that it leaves open.
@@ -504,7 +561,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             ConfigError: the entry has unknown settings, or values that do not match their annotation.
         """
         check_options(f"{entry.path}.settings", entry.settings, self.option_types)
-        return with_changes(self.table(self.domain_of_id(entry.env)), entry.settings)
+        return self.changed(self.table(self.domain_of_id(entry.env)), entry.settings)
 
     def general_table(self, env: EnvSpec, env_options: Mapping[str, Any]) -> EnvSettingsT:
         """Return the general table for an environment, which is made if its id does not determine the table."""
@@ -520,21 +577,20 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         return with_changes(self.table(self.domain_of(envs)), {name: first[name] for name in _OF_ENVS})
 
     def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
-        """Return the settings that a call with this environment and these options starts from."""
+        """Return the settings that a call with this environment and these options has."""
         entry = self.zoo_entry(env, options)
-        if entry is not None:
-            return {**self.settings(self.domain_of_id(env)), **entry.settings}
-        table = by_name(self.general_table(env, options.get("env_options", {})))
-        return {name: table[name] for name in self.settings()}
+        table = self.general_table(env, options.get("env_options", {})) if entry is None else self.zoo_table(entry)
+        settings = by_name(self.changed(table, options))
+        return {name: settings[name] for name in {**self.settings(), **options}}
 
     def complete_settings(self, settings: EnvSettingsT) -> dict[str, Any]:
         """Return the settings that an entry of the zoo must name, so that it does not change with the general table.
 
-        That is all that matters to learning and has an effect, unless it is off (None, False or empty) both here and in
-        the general table.
+        That is all that matters to learning, unless it is off (None, False or empty) both here and in the general
+        table.
         """
         general, own = by_name(self.table()), by_name(settings)
-        names = [name for name in self.settings() if name not in _NOT_LEARNING and not self._no_effect(name, settings)]
+        names = [name for name in self.settings() if name not in _NOT_LEARNING]
         values = {name: own[name] for name in names}
         return {name: value for name, value in values.items() if not (_is_off(value) and _is_off(general[name]))}
 
@@ -545,19 +601,18 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         entry, changed = self._entry_and_changes(env, options)
         tuned = None if entry is None or changed else self.zoo_table(entry)
         # For environments whose spaces will choose the table.
-        making = with_changes(self.table(domain) if tuned is None else tuned, options)
+        making = self.changed(self.table(domain) if tuned is None else tuned, options)
         envs = self._make_envs(env, "n_envs", making, options)
         table = tuned
         if table is None:
             table = self._table_by_spaces(envs) if domain is None else self.table(domain)
         domain = self.domain_of(envs) if domain is None else domain
-        settings = with_changes(table, options)
+        settings = self.changed(table, options)
         config = self._plain_config(domain, settings)
         n_steps = self._schedule_steps(settings, settings["step_per_epoch"])
         if settings["self_play"]:  # by the clock of the policy, which controls one row of each group
             n_steps //= envs.group_size
-        settings = self._over_the_run(settings, table, n_steps, options)
-        self._check_effects(options, settings)
+        settings = self._over_the_run(settings, table, n_steps)
         self._check_effects_in(envs, options, table)
         policy = self.make_policy(envs, settings)
         policy.on_nan = settings["on_nan"]
@@ -594,9 +649,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         n = options.get(count, 1) if has_own_number(env) else by_name(settings)[count]
         env_options = options.get("env_options", {}) if is_made else settings["env_options"]
         is_test = count == "n_test_envs"
-        return make_envs(
-            env, n, lives_key=None if is_test else settings["lives_key"], in_evaluation=is_test, **env_options
-        )
+        without = {"lives_key": None} if is_test else {}  # which ends no game that is evaluated
+        return make_envs(env, n, **{"in_evaluation": is_test, **env_options, **without})
 
     def _same_again(self, env: EnvSpec) -> EnvSpec:
         """Return what evaluation environments can be made from."""
@@ -646,15 +700,13 @@ class PresetConfig(Generic[TrainerT]):
         Where neither the zoo nor the environment's id determines the table, an environment is made for its spaces; so
         it is offline, where neither `env` nor the buffer has them.
         """
-        return {**self.preset.settings_for(self.env, self.options, self.buffer), **self.options}
+        return self.preset.settings_for(self.env, self.options, self.buffer)
 
     def written_out(self) -> "PresetConfig[TrainerT]":
         """Return an equal configuration that names the settings of the zoo itself, so that it stays as it is."""
-        entry = self.preset.zoo_entry(self.env, self.options)
-        if entry is None:
+        if self.preset.zoo_entry(self.env, self.options) is None:
             return self
-        own = self.preset.with_effect({**entry.settings, **self.options}, self.preset.domain_of_id(self.env))
-        return replace(self, options={**own, **self.options, "zoo": False})
+        return replace(self, options={**self.settings(), "zoo": False})
 
     def copy(self, **changes: Any) -> "PresetConfig[TrainerT]":
         """Return a copy with some of env, buffer, seed and options changed."""
@@ -683,19 +735,34 @@ def _without_rendering(env_options: Mapping[str, Any]) -> dict[str, Any]:
     return others | {"env_kwargs": kwargs} if kwargs else others
 
 
-def _is_replaced(name: str, settings: Settings) -> bool:
-    """Return whether the optimizer that was given leaves a setting of Adam without effect."""
-    given, lr = settings["optimizer"], settings["lr"]
-    if name == "lr":
-        return not isinstance(lr, Linear) and ignores_lr(given, lr)
-    return name == "adam_eps" and given is not None
+def _sets_lr(optimizer: OptimizerSpec, lr: Any) -> bool:
+    """Return whether an optimizer was given a learning rate of its own, which is not the setting `lr`."""
+    if isinstance(optimizer, Adam):
+        return optimizer.lr not in (Adam().lr, lr)
+    if isinstance(optimizer, TorchOptimizer) and optimizer.lr is not None:
+        return bool(optimizer.lr != lr)
+    return ignores_lr(optimizer.factory if isinstance(optimizer, TorchOptimizer) else optimizer, lr)
 
 
-def _has_linear(values: Mapping[str, Any]) -> bool:
-    """Return whether a value is a `Linear`, or has one in a mapping."""
-    return any(
-        isinstance(value, Linear) or (isinstance(value, Mapping) and _has_linear(value)) for value in values.values()
-    )
+def _with_lr(optimizer: OptimizerSpec, lr: LearningRate | Linear | None, usual: LearningRate | Linear | None) -> Any:
+    """Return an optimizer with a learning rate; a torch scheduler starts at the usual one."""
+    assert not isinstance(lr, Linear), "stretched by over_the_run"
+    if lr is None:
+        return optimizer
+    start: Any = usual
+    if isinstance(optimizer, Adam):
+        default = replace(optimizer, lr=start)
+        return spec_with_lr(None, default, lr)
+    if isinstance(optimizer, TorchOptimizer):
+        return replace(optimizer, lr=lr)
+    return spec_with_lr(optimizer, Adam(start), lr)
+
+
+def has_linear(value: object) -> bool:
+    """Return whether a value is a `Linear`, or has one in a mapping or a part."""
+    if isinstance(value, Mapping):
+        return any(map(has_linear, value.values()))
+    return isinstance(value, Linear) or (isinstance(value, Part) and any(map(has_linear, arguments_of(value).values())))
 
 
 def table_of(kind: type[SettingsT], usual: Mapping[str, Any], given: Mapping[str, Any]) -> SettingsT:
@@ -714,7 +781,7 @@ def by_name(settings: Mapping[str, object]) -> Mapping[str, Any]:
 
 
 def over_the_run(settings: SettingsT, n_steps: int, n_between: int) -> SettingsT:
-    """Return the settings with every `Linear`, also in mappings, as a schedule over the steps of the run.
+    """Return the settings with every `Linear`, also in mappings and parts, as a schedule over the steps of the run.
 
     One that falls to 0 at the end reaches it `n_between` steps later, where the next updates would follow: those at the
     end of the run would change nothing at 0.
@@ -723,7 +790,11 @@ def over_the_run(settings: SettingsT, n_steps: int, n_between: int) -> SettingsT
     def stretched(value: Any) -> Any:
         if isinstance(value, Linear):
             return value.over(n_steps + n_between if value.end == 0 and value.share == 1 else n_steps)
-        return {key: stretched(own) for key, own in value.items()} if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping):
+            return {key: stretched(own) for key, own in value.items()}
+        if isinstance(value, Part) and has_linear(value):
+            return with_arguments(value, {name: stretched(own) for name, own in arguments_of(value).items()})
+        return value
 
     return with_changes(settings, {name: stretched(value) for name, value in settings.items()})
 
@@ -740,43 +811,41 @@ def with_defaults(callbacks: Callbacks) -> list[Any]:
     return given + [kind() for kind in defaults if not any(own is kind or isinstance(own, kind) for own in given)]
 
 
-def network_options(settings: Settings) -> dict[str, Any]:
-    """Return the arguments that every `for_envs` has for its networks; each run trains a copy of a module."""
-    how = {"encoder": settings["encoder"], "activation": settings["activation"], "norm": settings["norm"]}
-    return {**how, "auxiliary": copy.deepcopy(settings["auxiliary"])}
+def q_options(settings: QLearningSettings) -> dict[str, Any]:
+    """Return the arguments of `DQNPolicy.for_envs` for its parts."""
+    return {"backup": copy.deepcopy(settings["backup"]), "penalty": copy.deepcopy(settings["penalty"])}
 
 
-def memory_options(settings: Settings, burn_in: int | None, *, stored_state: bool = True) -> dict[str, Any]:
-    """Return the arguments of `for_envs` for a memory; none without one."""
-    if settings["recurrent"] is None:
+def action_value_options(settings: ActionValueSettings) -> dict[str, Any]:
+    """Return the arguments of `DQNPolicy.for_envs` for action values; each run trains copies of its parts."""
+    return {
+        "head": (),
+        "dueling": False,
+        **network_options(settings["network"]),
+        "value": copy.deepcopy(settings["value"]),
+        "target": Target(settings["target_every"], tau=scheduled(settings["target_tau"])),
+    }
+
+
+def network_options(network: NetworkOptions) -> dict[str, Any]:
+    """Return the arguments of `for_envs` for its networks; each run trains a copy of a module."""
+    return {**network, "auxiliary": copy.deepcopy(network.get("auxiliary"))}
+
+
+def memory_options(settings: MemorySettings, *usual: Any) -> dict[str, Any]:
+    """Return the arguments of `for_envs` for a memory; none without one.
+
+    Args:
+        settings: of the run.
+        usual: arguments of the `Sequences` that a memory learns from unless they are given.
+    """
+    recurrent, sequences = settings["recurrent"], settings["sequences"]
+    if recurrent is None and sequences is None:
         return {}
     kind = exported("Sequences")  # None: the network says that there is no memory
-    sequences = None if kind is None else kind(settings["sequence_length"], burn_in, stored_state)
-    return {"recurrent": settings["recurrent"], "sequences": sequences}
-
-
-def make_value(preset: Preset[..., Any, Any], settings: ActionValueSettings) -> Value:
-    """Make the value part that the settings name, or copy a given one, since it moves to its policy's device."""
-    kind, rescale, n = settings["value"], settings["rescale"], settings["quantiles"]
-    if not isinstance(kind, str):
-        if rescale is not None:
-            raise ConfigError(f"{preset} cannot rescale a value part, which was given: give the part its own rescale")
-        return copy.deepcopy(kind)
-    if kind == "expected":
-        return ExpectedValue(settings["loss"], rescale=rescale)
-    if kind == "quantile":
-        return QuantileValue(200 if n is None else n, rescale=rescale)
-    if kind == "implicit":
-        n = 64 if n is None else n
-        return ImplicitQuantileValue(n, target_quantiles=n, rescale=rescale)
-    if rescale is not None:
-        raise ConfigError(f"{preset} cannot rescale a categorical value, whose support fits any returns: leave it out")
-    return CategoricalValue(settings["atoms"], settings["v_min"], settings["v_max"])
-
-
-def make_target(settings: ActionValueSettings) -> Target:
-    """Make the part that updates the target network."""
-    return Target(settings["target_every"], tau=scheduled(settings["target_tau"]))
+    if sequences is None and kind is not None:
+        sequences = kind(*usual)
+    return {"recurrent": recurrent, "sequences": sequences}
 
 
 def scheduled(value: Scheduled | Linear) -> Scheduled:

@@ -1,11 +1,11 @@
 """Off-policy presets: the settings of a replay buffer and its trainer, and SAC with its tables."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, Unpack
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Unpack
 
-from trainkit.buffer import buffer_from_config
-from trainkit.core.errors import ConfigError
-from trainkit.core.extensions import exported
+from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, buffer_from_config
+from trainkit.core.errors import Checks
 from trainkit.core.protocols import OffpolicyTrainee
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.envs import Envs
@@ -13,8 +13,9 @@ from trainkit.policy import Noise, SACPolicy
 from trainkit.presets.base import (
     EnvPreset,
     EnvSettings,
-    Needs,
+    NetworkOptions,
     P,
+    by_name,
     memory_options,
     network_options,
     noise,
@@ -31,40 +32,29 @@ class OffpolicySettings(EnvSettings, total=False):
 
     Args:
         n_step: rewards that a target adds up before it bootstraps; (low, high) draws their number per row.
-        prioritized: sample rows by priority instead of uniformly.
-        alpha: exponent of the priorities, 0 is uniform.
-        beta: exponent of the importance weights, 1 corrects for the priorities completely.
         capacity: rows of the replay buffer.
+        buffer: "uniform", "prioritized", or options as of `buffer_from_config`; those of the same type that are left
+            out stay, as of {"alpha": 0.5}.
         batch_size: rows per update; None is the whole buffer.
-        buffer: type, capacity, alpha, beta and more as in `buffer_from_config`; overrides those settings.
-        frames_on_device: keep images on the policy's device too, as `DeviceFrames`.
         step_per_collect: environment steps between rounds of updates; None is one step of each environment.
         episode_per_collect: instead of it, together with step_per_collect=None, whole episodes.
         update_per_step: updates per environment step.
         updates_per_round: updates whose batches are drawn in one pass, with refresh_priorities="round".
         refresh_priorities: when priorities are written: after each "update", "late" or after a "round".
-        burn_in: rows before those of a sequence, which bring its state up to date; None begins with the episode.
-        stored_state: begin a sequence at the state that was stored with its first row, instead of zero.
         overlap: learn while environments step in processes or in ale-py.
         learning_starts: environment steps before the first update.
         warmup: who acts before learning starts: the exploring "policy", or "random" actions.
     """
 
     n_step: Annotated[int | tuple[int, int], 1]
-    prioritized: Annotated[bool, False]
-    alpha: Annotated[float, 0.6]
-    beta: Annotated[Scheduled | Linear, Linear(0.4, 1.0)]
     capacity: int
+    buffer: Annotated[Literal["uniform", "prioritized"] | Mapping[str, Any], {"type": "ReplayBuffer"}]
     batch_size: int | None
-    buffer: Annotated[Mapping[str, Any], {}]
-    frames_on_device: Annotated[bool, False]
     step_per_collect: int | None
     episode_per_collect: Annotated[int | None, None]
     update_per_step: float
     updates_per_round: Annotated[int, 1]
     refresh_priorities: Annotated[Refresh, "update"]
-    burn_in: Annotated[int | None, 10]
-    stored_state: Annotated[bool, True]
     overlap: Annotated[bool, False]
     learning_starts: int
     warmup: Annotated[Literal["policy", "random"], "policy"]
@@ -74,21 +64,39 @@ OffpolicySettingsT = TypeVar("OffpolicySettingsT", bound=OffpolicySettings)
 TraineeT = TypeVar("TraineeT", bound=OffpolicyTrainee)
 
 
-REPLAY_NEEDS: dict[str, Needs] = {"alpha": ("prioritized", (True,)), "beta": ("prioritized", (True,))}
+# Schaul et al. (2016), with proportional priorities.
+BUFFER_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "uniform": {"type": "ReplayBuffer"},
+    "prioritized": {"type": "PrioritizedReplayBuffer", "alpha": 0.6, "beta": Linear(0.4, 1.0)},
+}
+
+# What a memory learns from: consecutive rows, those before them, and whether states are stored.
+SEQUENCES = 20, 10, True
 
 
 class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[TraineeT]]):
     """A preset that learns from a replay buffer."""
 
-    needs = REPLAY_NEEDS
+    words: ClassVar[Mapping[str, Mapping[str, Any]]] = {"buffer": BUFFER_WORDS}
 
-    def _no_effect(self, name: str, settings: OffpolicySettingsT) -> str | None:
-        if name in ("alpha", "beta", "capacity") and name in settings["buffer"]:
-            return f"buffer has {name}"
-        is_uniform = not settings["prioritized"] and not settings["buffer"]
-        if name == "refresh_priorities" and is_uniform and settings["refresh_priorities"] != "round":
-            return "prioritized is False, and a uniform buffer has no priorities"
-        return super()._no_effect(name, settings)
+    def _merged(self, name: str, value: Any, current: Any) -> Any:
+        if name != "buffer":
+            return super()._merged(name, value, current)
+        given = BUFFER_WORDS[value] if isinstance(value, str) else value
+        with Checks(repr(self)) as checks:
+            checks.require("capacity" not in given, ".buffer has a capacity, an option of its own: give capacity=")
+        if _name(given.get("type", current["type"])) != _name(current["type"]):
+            return dict(given)
+        return current if isinstance(value, str) else {**current, **given}
+
+    def _part_classes(self) -> dict[str, list[Any]]:
+        return {**super()._part_classes(), "buffer": []}
+
+    def within_options(self) -> Iterator[tuple[str, str, str]]:
+        yield from super().within_options()
+        others = inspect.signature(ReplayBuffer).parameters.keys() - {"frames"}
+        names = [name for name in inspect.signature(PrioritizedReplayBuffer).parameters if name not in others]
+        yield from ((name, "buffer", f"{{{name!r}: ...}}") for name in names)
 
     def _steps_between(self, settings: OffpolicySettingsT) -> int:
         """Return the steps between rounds of updates; whole episodes count as an epoch, since theirs are not known."""
@@ -99,19 +107,10 @@ class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[TraineeT
     def make_trainer(
         self, policy: TraineeT, envs: Envs, settings: OffpolicySettingsT, common: Mapping[str, Any]
     ) -> OffpolicyTrainer[TraineeT]:
-        default: dict[str, Any] = {"type": "ReplayBuffer", "capacity": settings["capacity"]}
-        if settings["prioritized"]:
-            default |= {"type": "PrioritizedReplayBuffer", "alpha": settings["alpha"], "beta": settings["beta"]}
-        config = dict(settings["buffer"])
-        if settings["frames_on_device"]:
-            store = exported("DeviceFrames")
-            if store is None:
-                folder = "trainkit/extensions/cuda, which is not there"
-                raise ConfigError(f"{self.name}.frames_on_device needs {folder}: install all of trainkit")
-            config["frames"] = store(settings["device"])
+        options = by_name(settings)["buffer"]  # a mapping, by `changed`
         return OffpolicyTrainer(
             policy,
-            training_collector(policy, envs, buffer_from_config(config, default=default)),
+            training_collector(policy, envs, buffer_from_config({"capacity": settings["capacity"], **options})),
             max_epoch=settings["max_epoch"],
             step_per_epoch=settings["step_per_epoch"],
             batch_size=settings["batch_size"],
@@ -127,22 +126,31 @@ class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[TraineeT
         )
 
 
+def _name(kind: object) -> object:
+    """Return the name of a type of buffers, which may be a class."""
+    return getattr(kind, "__name__", kind)
+
+
 class SACSettings(OffpolicySettings, total=False):
     """Settings of SAC.
 
     Args:
+        network: options of `NetworkOptions`, such as {"norm": "layer"}; the others stay.
         tau: share by which the target critics move to the critics after each update.
         temperature: weight of the entropy; "auto" learns it.
-        initial_temperature: where learning it starts.
+        initial_temperature: where learning it starts; None is 1, as in their code.
         target_entropy: the entropy it is learned for; None is minus the number of components of an action.
         exploration: noise such as `ColoredNoise()`, whose beta a number is; None is independent noise.
+        policy_class: a subclass of `SACPolicy`, made by its `for_envs`; None is `SACPolicy`.
     """
 
+    network: Annotated[NetworkOptions, {}]
     tau: Annotated[Scheduled | Linear, 0.005]
     temperature: Annotated[Literal["auto"] | Scheduled | Linear, "auto"]
-    initial_temperature: Annotated[float, 1.0]  # their code
+    initial_temperature: Annotated[float | None, None]
     target_entropy: Annotated[float | None, None]
     exploration: Annotated[Noise | float | None, None]
+    policy_class: Annotated[type[SACPolicy] | None, None]
 
 
 # Haarnoja et al. (2018), "Soft actor-critic algorithms and applications", table 1; others have their source named.
@@ -151,7 +159,6 @@ _USUAL = SACSettings(
     hidden=(256, 256),
     gamma=0.99,
     lr=3e-4,
-    adam_eps=1e-8,  # torch's
     max_grad_norm=None,
     capacity=1_000_000,
     batch_size=256,
@@ -173,17 +180,13 @@ class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
     """A preset of SAC, for actions in a bounded Box."""
 
     kind = SACSettings
-    needs = REPLAY_NEEDS | {
-        "initial_temperature": ("temperature", ("auto",)),
-        "target_entropy": ("temperature", ("auto",)),
-    }
 
     def make_policy(self, envs: Envs, settings: SACSettings) -> SACPolicy:
-        return SACPolicy.for_envs(
+        return (settings["policy_class"] or SACPolicy).for_envs(
             envs,
             hidden=settings["hidden"],
-            **network_options(settings),
-            **memory_options(settings, settings["burn_in"], stored_state=settings["stored_state"]),
+            **network_options(settings["network"]),
+            **memory_options(settings, *SEQUENCES),
             normalize_obs=settings["normalize_obs"],
             n_step=settings["n_step"],
             gamma=settings["gamma"],

@@ -6,78 +6,68 @@ Settings for one environment are in the zoo.
 """
 
 import copy
-from typing import Annotated, Any, Unpack
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Unpack
 
 from typing_extensions import TypedDict
 
-from trainkit.core.errors import ConfigError
+from trainkit.core.config import Part, arguments_of, with_arguments
+from trainkit.core.errors import Checks
+from trainkit.core.extensions import exported
 from trainkit.core.schedules import Linear, Scheduled
+from trainkit.engine.optimizers import Adam
 from trainkit.envs import Envs
 from trainkit.policy import (
+    CategoricalValue,
+    ConservativePenalty,
     DoubleBackup,
     DQNPolicy,
     EpsilonGreedy,
+    ExpectedValue,
     EZGreedy,
     Greedy,
-    MaxBackup,
+    ImplicitQuantileValue,
     MunchausenBackup,
+    QuantileValue,
     SoftQ,
 )
 from trainkit.policy.acting_copy import ActOn
-from trainkit.policy.backups import Backup
 from trainkit.policy.exploration import Exploration
 from trainkit.presets.base import (
-    ACTION_VALUE_NEEDS,
+    ACTION_VALUE_WORDS,
     ATARI_ENVS,
-    ActionValueSettings,
     P,
-    Preset,
-    by_name,
-    make_target,
-    make_value,
+    QLearningSettings,
+    action_value_options,
     memory_options,
-    network_options,
+    q_options,
     scheduled,
     table_of,
 )
-from trainkit.presets.off_policy import REPLAY_NEEDS, OffpolicyPreset, OffpolicySettings
+from trainkit.presets.off_policy import BUFFER_WORDS, SEQUENCES, OffpolicyPreset, OffpolicySettings
 
 
 class ExplorationSettings(TypedDict, total=False):
     """Settings of how a Q-learner explores.
 
     Args:
-        epsilon: probability of a random action; None explores without.
-        repeat: exponent mu of the durations of repeated random actions, as in `EZGreedy`; None repeats none.
-        max_repeat: the longest of these, in steps.
-        temperature: of softmax exploration, instead of epsilon.
-        exploration: another one, such as `EZGreedy(0.1, max_repeat=50)`, instead of epsilon.
+        epsilon: probability of a random action, also of a table's `exploration` that has one; None explores without.
+        exploration: another way, such as `SoftQ(1.0)` or `EZGreedy(Linear(1.0, 0.02), mu=1.25)`, in place of epsilon.
     """
 
     epsilon: Annotated[Scheduled | Linear | None, Linear(1.0, 0.02, share=0.15)]
-    repeat: Annotated[float | None, None]
-    max_repeat: Annotated[int, 100]
-    temperature: Annotated[Scheduled | Linear | None, None]
     exploration: Annotated[Exploration | None, None]
 
 
-class QSettings(ActionValueSettings, ExplorationSettings, OffpolicySettings, total=False):
+class QSettings(QLearningSettings, ExplorationSettings, OffpolicySettings, total=False):
     """Settings of the Q-learning presets.
 
     Args:
-        noisy: explore by noise in the weights.
-        sigma0: initial scale of that noise.
-        double: select the next action by the online network.
-        munchausen: add the scaled log-probability of the action to the reward.
-        entropy_temperature: of munchausen.
+        store_action_prob: store the probability of each action, for off-policy evaluation.
         act_on: where the acting network is: with the "policy", or a copy on the "cpu".
     """
 
-    noisy: Annotated[bool, False]
-    sigma0: Annotated[float, 0.5]
-    double: Annotated[bool, False]
-    munchausen: Annotated[bool, False]
-    entropy_temperature: Annotated[float, 0.03]
+    store_action_prob: Annotated[bool, False]
     act_on: Annotated[ActOn, "policy"]
 
 
@@ -87,10 +77,10 @@ class QSettings(ActionValueSettings, ExplorationSettings, OffpolicySettings, tot
 _USUAL = QSettings(
     n_envs=8,
     hidden=(256, 256),
-    norm="layer",
+    network={"norm": "layer"},
     gamma=0.99,
     lr=Linear(6.3e-4, 0.0),
-    adam_eps=1.5e-4,  # Hessel et al. (2018)
+    optimizer=Adam(eps=1.5e-4),  # Hessel et al. (2018)
     max_grad_norm=10.0,
     target_every=500,  # 250 updates
     capacity=100_000,
@@ -114,11 +104,8 @@ _ATARI = q_settings(
     n_test_envs=8,
     env_options=ATARI_ENVS,
     hidden=(),
-    norm=None,
-    head=(512,),
-    v_min=-10.0,  # Bellemare et al. (2017)
-    v_max=10.0,
-    loss="huber",
+    network={"head": (512,)},
+    value=ExpectedValue("huber"),
     reward="sign",
     lr=6.25e-5,
     epsilon=((0, 1.0), (250_000, 0.01)),  # Mnih et al.: to 0.1 over 1,000,000
@@ -139,80 +126,68 @@ _ATARI = q_settings(
 # that reaches 19 to 60 % of the goals; the last 10,000 did not, 74 %.
 _CLASSIC = q_settings(step_per_collect=256, target_every=256, n_step=3, capacity=10_000)
 
-_GRID = q_settings(hidden=(128,), norm=None, repeat=1.25)  # after the convolution; Young and Tian (2019)
+_GRID = q_settings(
+    hidden=(128,),  # after the convolution; Young and Tian (2019)
+    network={},
+    epsilon=None,
+    exploration=EZGreedy(Linear(1.0, 0.02, share=0.15), mu=1.25, max_repeat=100),
+)
 
 _TABLES = {"classic": _CLASSIC, "grid": _GRID, "atari": _ATARI}
 
 
 class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
-    """A preset of `DQNPolicy`, whose parts the settings name."""
+    """A preset of `DQNPolicy`, whose parts are its settings."""
 
     kind = QSettings
-    needs = (
-        ACTION_VALUE_NEEDS
-        | REPLAY_NEEDS
-        | {"sigma0": ("noisy", (True,)), "entropy_temperature": ("munchausen", (True,))}
-    )
+    words: ClassVar[Mapping[str, Mapping[str, Any]]] = {**ACTION_VALUE_WORDS, "buffer": BUFFER_WORDS}
 
     def make_policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
-        return DQNPolicy.for_envs(
+        return (settings["policy_class"] or DQNPolicy).for_envs(
             envs,
             hidden=settings["hidden"],
-            head=settings["head"],
-            dueling=settings["dueling"],
-            noisy=settings["noisy"],
-            sigma0=settings["sigma0"],
-            **network_options(settings),
-            **memory_options(settings, settings["burn_in"], stored_state=settings["stored_state"]),
+            **action_value_options(settings),
+            **q_options(settings),
+            **memory_options(settings, *SEQUENCES),
             normalize_obs=settings["normalize_obs"],
-            value=make_value(self, settings),
-            backup=self._backup(settings),
-            exploration=make_exploration(self, settings),
+            exploration=_exploration(settings),
             n_step=settings["n_step"],
             gamma=settings["gamma"],
             reward=settings["reward"],
             optimizer=settings["optimizer"],
             max_grad_norm=settings["max_grad_norm"],
-            target=make_target(settings),
+            store_action_prob=settings["store_action_prob"],
             device=settings["device"],
             engine=settings["engine"],
             precision=settings["precision"],
             act_on=settings["act_on"],
         )
 
-    def _backup(self, settings: QSettings) -> Backup:
-        if settings["double"] and settings["munchausen"]:
-            raise ConfigError(f"{self} was given both double and munchausen, which define the next value: give one")
-        if settings["munchausen"]:
-            return MunchausenBackup(settings["entropy_temperature"])
-        return DoubleBackup() if settings["double"] else MaxBackup()
+    def _part_classes(self) -> dict[str, list[Any]]:
+        more: dict[str, list[Any]] = {"exploration": [EpsilonGreedy, EZGreedy, SoftQ], "penalty": [ConservativePenalty]}
+        return {**super()._part_classes(), **more}
 
-    def _no_effect(self, name: str, settings: QSettings) -> str | None:
-        is_way = name in ("epsilon", "repeat", "max_repeat", "temperature") and by_name(settings)[name] is not None
-        if is_way and settings["exploration"] is not None:
-            return "exploration is given"
-        if name in ("repeat", "max_repeat") and settings["epsilon"] is None:
-            return "epsilon is None, and only its random actions are repeated"
-        if name == "max_repeat" and settings["repeat"] is None:
-            return "repeat is None"
-        return super()._no_effect(name, settings)
+    def _replacing(self, settings: QSettings, given: Mapping[str, Any]) -> dict[str, Any]:
+        options = super()._replacing(settings, given)
+        epsilon, exploration, current = given.get("epsilon"), given.get("exploration"), settings["exploration"]
+        with Checks(repr(self)) as checks:
+            is_single = epsilon is None or exploration is None
+            checks.require(is_single, ".epsilon has no effect: exploration is given, give one")
+        if exploration is not None:
+            return {"epsilon": None, **options}
+        if "epsilon" not in given or "exploration" in given:
+            return options
+        if epsilon is None or not isinstance(current, Part) or "epsilon" not in arguments_of(current):
+            return {**options, "exploration": None}
+        return {**options, "epsilon": None, "exploration": with_arguments(current, {"epsilon": epsilon})}
 
 
-def make_exploration(preset: Preset[..., Any, Any], settings: ExplorationSettings) -> Exploration:
-    """Make the exploration that the settings name, or copy a given one, whose state is of one policy."""
-    epsilon, temperature = settings["epsilon"], settings["temperature"]
-    if settings["exploration"] is not None:
-        return copy.deepcopy(settings["exploration"])
-    if temperature is not None and epsilon is not None:
-        raise ConfigError(f"{preset} was given both epsilon and temperature, two ways to explore: set one to None")
-    if temperature is not None:
-        return SoftQ(scheduled(temperature))
-    if epsilon is None:
-        return Greedy()
-    how = scheduled(epsilon)
-    if settings["repeat"] is None:
-        return EpsilonGreedy(how)
-    return EZGreedy(how, mu=settings["repeat"], max_repeat=settings["max_repeat"])
+def _exploration(settings: ExplorationSettings) -> Exploration:
+    """Return the exploration of a run, a copy of a given one, whose state is of one policy."""
+    epsilon, exploration = settings["epsilon"], settings["exploration"]
+    if exploration is not None:
+        return copy.deepcopy(exploration)
+    return Greedy() if epsilon is None else EpsilonGreedy(scheduled(epsilon))
 
 
 dqn = QPreset(
@@ -227,7 +202,7 @@ double_dqn = QPreset(
     "Double DQN: the online network selects, the target network evaluates (van Hasselt et al., 2016)",
     q_settings,
     _TABLES,
-    parts={"double": True},
+    parts={"backup": DoubleBackup()},
 )
 
 dueling_dqn = QPreset(
@@ -235,9 +210,9 @@ dueling_dqn = QPreset(
     "Dueling double DQN: a value and advantages (Wang et al., 2016)",
     q_settings,
     _TABLES,
-    parts={"double": True, "dueling": True},
-    classic={"hidden": (256,), "head": (256,)},
-    grid={"hidden": (), "head": (128,)},
+    parts={"backup": DoubleBackup(), "network": {"dueling": True}},
+    classic={"hidden": (256,), "network": {"head": (256,)}},
+    grid={"hidden": (), "network": {"head": (128,)}},
 )
 
 prioritized_dqn = QPreset(
@@ -245,7 +220,7 @@ prioritized_dqn = QPreset(
     "Double DQN with proportional prioritized replay (Schaul et al., 2016)",
     q_settings,
     _TABLES,
-    parts={"double": True, "prioritized": True, "alpha": 0.6, "beta": Linear(0.4, 1.0)},
+    parts={"backup": DoubleBackup(), "buffer": "prioritized"},
 )
 
 noisy_dqn = QPreset(
@@ -253,9 +228,10 @@ noisy_dqn = QPreset(
     "NoisyNet-DQN: noise in the weights explores (Fortunato et al., 2018)",
     q_settings,
     _TABLES,
-    parts={"noisy": True, "epsilon": None, "warmup": "random"},  # else a first guess may never meet another action
-    classic={"hidden": (256,), "head": (256,), "sigma0": 0.1},  # paper: 0.5
-    grid={"hidden": (), "head": (128,), "sigma0": 0.1},
+    # Without random actions at first, a first guess may never meet another action.
+    parts={"network": {"noisy": 0.5}, "epsilon": None, "warmup": "random"},
+    classic={"hidden": (256,), "network": {"head": (256,), "noisy": 0.1}},  # paper: 0.5
+    grid={"hidden": (), "network": {"head": (128,), "noisy": 0.1}},
 )
 
 c51 = QPreset(
@@ -263,8 +239,8 @@ c51 = QPreset(
     "C51: a distribution over 51 fixed returns (Bellemare et al., 2017)",
     q_settings,
     _TABLES,
-    parts={"value": "categorical", "atoms": 51},
-    atari={"lr": 2.5e-4, "adam_eps": 0.01 / 32},
+    parts={"value": CategoricalValue(51)},
+    atari={"value": CategoricalValue(51, -10.0, 10.0), "lr": 2.5e-4, "optimizer": Adam(eps=0.01 / 32)},
 )
 
 qrdqn = QPreset(
@@ -272,9 +248,9 @@ qrdqn = QPreset(
     "QR-DQN: quantiles of the return at fixed fractions (Dabney et al., 2018)",
     q_settings,
     _TABLES,
-    parts={"value": "quantile"},
-    classic={"quantiles": 21},  # paper: 200, 1
-    atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
+    parts={"value": QuantileValue(200)},
+    classic={"value": QuantileValue(21)},
+    atari={"lr": 5e-5, "optimizer": Adam(eps=0.01 / 32)},
 )
 
 iqn = QPreset(
@@ -282,9 +258,9 @@ iqn = QPreset(
     "IQN: quantiles of the return at drawn fractions (Dabney et al., 2018)",
     q_settings,
     _TABLES,
-    parts={"value": "implicit"},
-    classic={"quantiles": 8},  # paper: 64
-    atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
+    parts={"value": ImplicitQuantileValue(64, target_quantiles=64)},
+    classic={"value": ImplicitQuantileValue(8, target_quantiles=8)},
+    atari={"lr": 5e-5, "optimizer": Adam(eps=0.01 / 32)},
 )
 
 munchausen_dqn = QPreset(
@@ -292,8 +268,8 @@ munchausen_dqn = QPreset(
     "Munchausen DQN: a soft policy, rewarded for being sure (Vieillard et al., 2020)",
     q_settings,
     _TABLES,
-    parts={"munchausen": True, "entropy_temperature": 0.03, "loss": "mse"},
-    atari={"lr": 5e-5, "adam_eps": 0.01 / 32},
+    parts={"backup": MunchausenBackup(0.03), "value": ExpectedValue("mse")},
+    atari={"lr": 5e-5, "optimizer": Adam(eps=0.01 / 32)},
 )
 
 # Hessel et al. (2018): all six parts, with their alpha 0.5, beta 0.4 -> 1, 51 atoms and n = 3. On vectors
@@ -306,36 +282,38 @@ rainbow = QPreset(
     q_settings,
     _TABLES,
     parts={
-        "double": True,
-        "dueling": True,
-        "noisy": True,
+        "backup": DoubleBackup(),
+        "network": {"dueling": True, "noisy": 0.5},
         "epsilon": None,
-        "value": "categorical",
-        "atoms": 51,
+        "value": CategoricalValue(51),
         "n_step": 3,
-        "prioritized": True,
-        "alpha": 0.5,
-        "beta": Linear(0.4, 1.0),
+        "buffer": {"type": "PrioritizedReplayBuffer", "alpha": 0.5, "beta": Linear(0.4, 1.0)},
     },
     classic={
         "hidden": (256,),
-        "head": (256,),
-        "sigma0": 0.1,
+        "network": {"head": (256,), "noisy": 0.1},
         "epsilon": Linear(1.0, 0.02, share=0.15),
         "update_per_step": 0.25,
         "warmup": "random",
     },
-    grid={"hidden": (), "head": (128,), "sigma0": 0.1, "warmup": "random"},
+    grid={"hidden": (), "network": {"head": (128,), "noisy": 0.1}, "warmup": "random"},
+    atari={"value": CategoricalValue(51, -10.0, 10.0)},  # Bellemare et al. (2017)
 )
 
 
 # ---- with a memory ----
 
 
+def _sequences(*options: Any) -> Any:
+    """Return what a memory learns from; None where there is no memory, and so no preset with one."""
+    kind = exported("Sequences")
+    return None if kind is None else kind(*options)
+
+
 _RECURRENT = q_settings(
     recurrent="lstm",
     hidden=(64,),
-    norm=None,
+    network={},
     lr=1e-3,
     batch_size=32,
     update_per_step=0.125,
@@ -344,7 +322,7 @@ _RECURRENT_TABLES = {
     "classic": _RECURRENT,
     "grid": _RECURRENT | QSettings(hidden=(128,)),
     # The sequences and the network of R2D2.
-    "atari": _ATARI | QSettings(recurrent="lstm", hidden=(512,), sequence_length=80, burn_in=40),
+    "atari": _ATARI | QSettings(recurrent="lstm", hidden=(512,), sequences=_sequences(80, 40)),
 }
 
 drqn = QPreset(
@@ -352,7 +330,8 @@ drqn = QPreset(
     "DRQN: double DQN with a memory, on uniform sequences from zero states (Hausknecht and Stone, 2015)",
     q_settings,
     _RECURRENT_TABLES,
-    parts={"double": True, "stored_state": False},
+    parts={"backup": DoubleBackup(), "sequences": _sequences(20, 10, False)},
+    atari={"sequences": _sequences(80, 40, False)},
 )
 
 # Kapturowski et al. (2019): their priorities, n = 5, rescaling, and on images sequences of 80 rows after 40 of burn-in.
@@ -363,13 +342,19 @@ r2d2 = QPreset(
     q_settings,
     _RECURRENT_TABLES,
     parts={
-        "double": True,
-        "dueling": True,
+        "backup": DoubleBackup(),
+        "network": {"dueling": True},
         "n_step": 5,
-        "rescale": 1e-3,
-        "prioritized": True,
-        "alpha": 0.9,
-        "beta": 0.6,
+        "value": ExpectedValue("mse", rescale=1e-3),
+        "buffer": {"type": "PrioritizedReplayBuffer", "alpha": 0.9, "beta": 0.6},
     },
-    atari={"gamma": 0.997, "reward": None, "lr": 1e-4, "adam_eps": 1e-3, "max_grad_norm": 40.0, "target_every": 80_000},
+    atari={
+        "value": ExpectedValue("huber", rescale=1e-3),
+        "gamma": 0.997,
+        "reward": None,
+        "lr": 1e-4,
+        "optimizer": Adam(eps=1e-3),
+        "max_grad_norm": 40.0,
+        "target_every": 80_000,
+    },
 )

@@ -21,7 +21,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -77,7 +77,7 @@ class ZooResult:
     weights_return: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ZooEntry:
     """The settings of one preset for one environment; the fields are those of the file.
 
@@ -102,7 +102,14 @@ class ZooEntry:
     episodes: int = 100
     policy: Literal["last", "best"] = "last"
     result: ZooResult | None = None
-    path: Path = field(compare=False)
+    path: Path
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether all but the files are the same; parts are compared by their texts."""
+        return isinstance(other, ZooEntry) and repr(replace(self, path=other.path)) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def name(self) -> str:

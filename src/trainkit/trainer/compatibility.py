@@ -144,6 +144,8 @@ def check_replay(checks: Checks, buffer: Buffer, batch_size: int | None, refresh
         f".updates_per_round above 1 goes with refresh_priorities='round' and with no other, got {per_round} and "
         f"{refresh!r}: 16 is a good number",
     )
+    rule = f".refresh_priorities 'late' needs a prioritized buffer, {type(buffer).__name__} is not: leave it out"
+    checks.require(refresh != "late" or buffer.prioritized, rule)
     if has_rounds and not isinstance(buffer, RoundBuffer):
         name = type(buffer).__name__
         checks.require(False, f".refresh_priorities 'round' needs a buffer with sample_round, {name} has none")

@@ -276,7 +276,7 @@ def test_the_page_lists_the_rules_as_they_are() -> None:
 @pytest.mark.parametrize(("policy", "remedy"), [
     ({"entropy_weight": 0.0}, "raise entropy_weight"),
     ({"target_entropy": -1.0}, "give exploration=ColoredNoise(), or raise target_entropy"),
-    ({"action_values": print}, "explore for longer and in longer stretches (EZGreedy, repeat=), raise n_step"),
+    ({"action_values": print}, "explore for longer and in longer stretches (EZGreedy), raise n_step"),
     ({"action_values": print, "exploration": EZGreedy(0.1)}, "explore for longer by a higher epsilon, raise n_step"),
 ])  # fmt: skip
 def test_the_remedy_is_that_of_the_policy(policy: dict[str, Any], remedy: str) -> None:

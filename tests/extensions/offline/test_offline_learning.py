@@ -11,7 +11,7 @@ import torch
 import trainkit as tk
 from tests.helpers.engine import precisions
 from tests.helpers.learning import Spaces
-from tests.helpers.network_options import NETWORK_OPTIONS, OF_A_MEMORY
+from tests.helpers.network_options import NETWORK_OPTIONS, OF_A_MEMORY, given, options_in
 from tests.policy.test_support import bounds
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
@@ -93,17 +93,12 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "env_options": ({"max_episode_steps": 7}, None),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
     "normalize_obs": (False, lambda t: t.policy.preprocess.observes),
-    "head": ((6,), lambda t: (t.policy.network.heads.advantage.layers[0].out_features,)),
-    "dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
+    "network.head": ((6,), lambda t: (t.policy.network.heads.advantage.layers[0].out_features,)),
+    "network.dueling": (True, lambda t: t.policy.network.heads.state_value is not None),
+    "network.noisy": (0.25, lambda t: 0.25 if t.policy.network.noise_size > 0 else None),
     "value": ("quantile", lambda t: {tk.QuantileValue: "quantile"}[type(t.policy.value)]),
-    "loss": ("huber", lambda t: t.policy.value.kind),
-    "rescale": (1e-2, lambda t: t.policy.value.rescale),
-    "atoms": (7, lambda t: t.policy.value.width),
-    "v_min": (-3.0, lambda t: t.policy.value.v_min),
-    "v_max": (3.0, lambda t: t.policy.value.v_max),
-    "quantiles": (6, lambda t: t.policy.value.width),
-    "double": (False, lambda t: not isinstance(t.policy.backup, tk.MaxBackup)),
-    "penalty_weight": (2.5, lambda t: t.policy.penalty.weight),
+    "backup": ("max", lambda t: {tk.MaxBackup: "max"}[type(t.policy.backup)]),
+    "penalty": (None, lambda t: t.policy.penalty),
     "threshold": (0.5, lambda t: t.policy.plausible.threshold),
     "logit_weight": (0.5, lambda t: t.policy.logit_weight),
     "n_step": (4, lambda t: t.policy.horizon.n_step),
@@ -113,7 +108,6 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "target_tau": (0.5, lambda t: t.policy._learning.targets["network"].spec.tau),
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
-    "adam_eps": (0.25, lambda t: adam(t).eps),
     "max_grad_norm": (3.0, lambda t: next(iter(t.policy.gradient_steps.values())).clip.limit),
     "batch_size": (9, lambda t: t.batch_size),
     "schedule_steps": (999, lambda t: adam(t).lr.knots[-1][0]),
@@ -127,15 +121,12 @@ REACHES: dict[str, tuple[Any, Any]] = {
 }
 NEEDS = {
     "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
-    "atoms": {"value": "categorical"},
-    "v_min": {"value": "categorical"},
-    "v_max": {"value": "categorical"},
-    "quantiles": {"value": "quantile"},
 }
 OF_LEARNERS = [presets.PRESETS[name] for name in LEARNERS]
-CASES = [(preset, name) for preset in OF_LEARNERS for name in preset.settings()]
+CASES = [(preset, name) for preset in OF_LEARNERS for name in sorted(options_in(preset))]
 CASES.remove((presets.PRESETS["bc"], "loss"))  # its own words, below
 CASES = [(preset, name) for preset, name in CASES if name not in OF_A_MEMORY]  # with one: test_offline_memory
+CASES = [(preset, name) for preset, name in CASES if name != "policy_class"]  # see below
 CASES.remove((presets.PRESETS["bc"], "action_scaling"))  # of a Box, in tests/nets/test_action_scale.py
 
 
@@ -143,7 +134,7 @@ CASES.remove((presets.PRESETS["bc"], "action_scaling"))  # of a Box, in tests/ne
 @pytest.mark.parametrize(("preset", "setting"), CASES, ids=str)
 def test_every_setting_reaches_what_it_is_about(preset: Any, setting: str) -> None:
     value, read = REACHES[setting]
-    trainer = tiny(preset, **NEEDS.get(setting, {}), **{setting: value})
+    trainer = tiny(preset, **NEEDS.get(setting, {}), **given(setting, value))
     if setting == "env_options":
         assert trainer.run().last_test.lengths.max <= 7
     else:
@@ -158,7 +149,7 @@ def test_the_loss_of_bc_is_its_own() -> None:
 
 
 def test_bcq_has_no_memory() -> None:
-    with pytest.raises(tk.ConfigError, match=r"recurrent has no effect: discrete BCQ has no memory.*use presets\.cql"):
+    with pytest.raises(tk.ConfigError, match=r"presets\.bcq: unknown option 'recurrent'"):
         tiny(presets.bcq, recurrent="lstm")
 
 
@@ -169,7 +160,7 @@ def test_linear_is_stretched_over_all_updates() -> None:
 
 @pytest.mark.parametrize(
     ("preset", "setting"),
-    [(presets.bc, "gamma"), (presets.bc, "penalty_weight"), (presets.cql, "threshold"), (presets.bcq, "double")],
+    [(presets.bc, "gamma"), (presets.bc, "penalty"), (presets.cql, "threshold"), (presets.bcq, "backup")],
     ids=str,
 )
 def test_a_setting_of_another_preset_is_refused(preset: Any, setting: str) -> None:
@@ -181,17 +172,23 @@ def test_a_setting_of_another_preset_is_refused(preset: Any, setting: str) -> No
 def test_options_of_evaluation_that_would_need_the_policy_are_refused(preset: Any) -> None:
     envs = tk.make_envs(Walk, 1)
     other = tk.Collector(tk.RandomPolicy(envs.action_space), envs)
-    for option, given in (("test_collector", other), ("evaluation", tk.Evaluation(other))):
-        with pytest.raises(tk.ConfigError, match=f"{option} would have to share: give env"):
-            tiny(preset, **{option: given})
+    with pytest.raises(tk.ConfigError, match="evaluation would have to share: give env"):
+        tiny(preset, evaluation=tk.Evaluation(other))
 
 
-def test_a_setting_without_effect_among_the_others_is_rejected() -> None:
-    with pytest.raises(tk.ConfigError, match=r"presets.cql.atoms has no effect: value is 'expected'"):
-        tiny(presets.cql, atoms=7)
-    with pytest.raises(tk.ConfigError, match="loss has no effect: value is 'quantile'"):
-        tiny(presets.bcq, value="quantile", loss="huber")
-    assert tiny(presets.cql, value="categorical", atoms=7).policy.value.width == 7
+def test_parts_are_options() -> None:
+    value, penalty = tk.CategoricalValue(7, -3.0, 3.0), tk.ConservativePenalty(2.5)
+    policy = tiny(presets.cql, value=value, penalty=penalty, backup="max").policy
+    assert (policy.value.width, policy.penalty.weight) == (7, 2.5)
+    assert tiny(presets.bcq, value=tk.QuantileValue(5, rescale=1e-2)).policy.value.rescale == 1e-2
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_subclass_is_the_policy_of_a_preset(name: str) -> None:
+    own = type("Own", (LEARNERS[name],), {})
+    assert type(tiny(presets.PRESETS[name], policy_class=own).policy) is own
+    with pytest.raises(tk.ConfigError, match=rf"presets\.{name}\.policy_class must be a class like"):
+        tiny(presets.PRESETS[name], policy_class=tk.PPOPolicy)
 
 
 def test_a_run_is_described() -> None:

@@ -57,7 +57,7 @@ class FrameMirror:
         if not self._leaves:
             raise ConfigError(
                 f"{owner}.frames is for observations with images, uint8 of two axes or more, got {storage.spec.obs}: "
-                "leave it out (of a preset: frames_on_device)"
+                "leave it out"
             )
         columns = tree.leaves(storage.obs)
         self._columns: list[NDArray[Any]] = [columns[i] for i in self._leaves]

@@ -370,6 +370,6 @@ def _how_to_explore(trainer: "Trainer") -> str:
         return "give exploration=ColoredNoise(), or raise target_entropy"
     if hasattr(trainer.policy, "action_values"):
         repeats = isinstance(getattr(trainer.policy, "exploration", None), EZGreedy)
-        how = "by a higher epsilon" if repeats else "and in longer stretches (EZGreedy, repeat=)"
+        how = "by a higher epsilon" if repeats else "and in longer stretches (EZGreedy)"
         return f"explore for longer {how}, raise n_step"
     return "explore more"

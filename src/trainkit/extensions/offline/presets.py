@@ -10,6 +10,7 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Linear
 from trainkit.core.signatures import checked
+from trainkit.engine.optimizers import Adam
 from trainkit.envs import Envs, make_envs
 from trainkit.envs.envs_config import EnvSpec
 from trainkit.envs.make import borrowed_envs
@@ -17,20 +18,31 @@ from trainkit.extensions.offline.bc import BCPolicy
 from trainkit.extensions.offline.bcq import DiscreteBCQPolicy
 from trainkit.extensions.offline.loading import load_dataset
 from trainkit.extensions.offline.streaming import stream_dataset
-from trainkit.policy import ConservativePenalty, DQNPolicy, Greedy, Policy
+from trainkit.policy import (
+    ConservativePenalty,
+    DoubleBackup,
+    DQNPolicy,
+    ExpectedValue,
+    Greedy,
+    Policy,
+    QuantileValue,
+)
 from trainkit.presets.base import (
-    ACTION_VALUE_NEEDS,
+    ACTION_VALUE_WORDS,
     ActionValueSettings,
+    MemorySettings,
+    NetworkOptions,
     P,
     Preset,
     PresetConfig,
+    QLearningSettings,
     Settings,
-    make_target,
-    make_value,
+    action_value_options,
+    by_name,
     memory_options,
     network_options,
+    q_options,
     table_of,
-    with_changes,
 )
 from trainkit.trainer import OfflineTrainer
 
@@ -40,31 +52,31 @@ class OfflineSettings(Settings, total=False):
 
     Args:
         normalize_obs: subtract the mean of all rows and divide by their standard deviation; never images.
-        burn_in: rows before those of a sequence, which bring a memory's state up to date; None begins with the episode.
         batch_size: rows per update; None is the whole dataset.
         update_per_epoch: updates per epoch.
     """
 
-    burn_in: Annotated[int | None, 10]
     batch_size: Annotated[int | None, 256]
     update_per_epoch: Annotated[int, 2_000]
 
 
-_USUAL = OfflineSettings(
-    hidden=(128, 128), normalize_obs=True, lr=Linear(1e-3, 0.0), adam_eps=1e-8, max_grad_norm=None, max_epoch=5
-)
+_USUAL = OfflineSettings(hidden=(128, 128), normalize_obs=True, lr=Linear(1e-3, 0.0), max_grad_norm=None, max_epoch=5)
 
 
-class BCSettings(OfflineSettings, total=False):
+class BCSettings(MemorySettings, OfflineSettings, total=False):
     """Settings of behavior cloning.
 
     Args:
+        network: options of `NetworkOptions`, such as {"norm": "layer"}; the others stay.
         action_scaling: map actions of a Box from [-1, 1] to the bounds of the space.
         loss: minus the log-likelihood of the data's actions, or the mean squared error.
+        policy_class: a subclass of `BCPolicy`, made by its `for_envs`; None is `BCPolicy`.
     """
 
+    network: Annotated[NetworkOptions, {}]
     action_scaling: Annotated[bool, True]
     loss: Annotated[Literal["likelihood", "mse"], "likelihood"]
+    policy_class: Annotated[type[BCPolicy] | None, None]
 
 
 def bc_settings(**given: Unpack[BCSettings]) -> BCSettings:
@@ -92,21 +104,17 @@ class OfflineQSettings(ActionValueSettings, OfflineSettings, total=False):
 _USUAL_OF_Q = {**_USUAL, **OfflineQSettings(n_step=3, gamma=0.9, target_every=100, max_grad_norm=10.0)}
 
 
-class CQLSettings(OfflineQSettings, total=False):
-    """Settings of CQL.
+class CQLSettings(QLearningSettings, OfflineQSettings, total=False):
+    """Settings of CQL."""
 
-    Args:
-        double: select the next action by the online network.
-        penalty_weight: of the conservative penalty, alpha in the paper.
-    """
 
-    double: Annotated[bool, True]
-    penalty_weight: Annotated[float, 0.03]
+# The weight of the penalty is alpha in the paper.
+_USUAL_OF_CQL = _USUAL_OF_Q | CQLSettings(backup=DoubleBackup(), penalty=ConservativePenalty(0.03))
 
 
 def cql_settings(**given: Unpack[CQLSettings]) -> CQLSettings:
     """Return all settings of CQL."""
-    return table_of(CQLSettings, _USUAL_OF_Q, given)
+    return table_of(CQLSettings, _USUAL_OF_CQL, given)
 
 
 class BCQSettings(OfflineQSettings, total=False):
@@ -115,10 +123,12 @@ class BCQSettings(OfflineQSettings, total=False):
     Args:
         threshold: least probability of an action, relative to the most probable one, tau in the paper.
         logit_weight: of the squared logits of the imitation, which keeps them small.
+        policy_class: a subclass of `DiscreteBCQPolicy`, made by its `for_envs`; None is `DiscreteBCQPolicy`.
     """
 
     threshold: Annotated[float, 0.3]
     logit_weight: Annotated[float, 1e-2]
+    policy_class: Annotated[type[DiscreteBCQPolicy] | None, None]
 
 
 def bcq_settings(**given: Unpack[BCQSettings]) -> BCQSettings:
@@ -129,14 +139,12 @@ def bcq_settings(**given: Unpack[BCQSettings]) -> BCQSettings:
 # Agarwal et al. (2020), "An optimistic perspective on offline RL", whose data and numbers both papers take for images.
 _Q_ON_IMAGES: dict[str, Any] = {
     "hidden": (),
-    "head": (512,),
+    "network": {"head": (512,)},
     "normalize_obs": False,
-    "loss": "huber",
-    "v_min": -10.0,
-    "v_max": 10.0,
+    "value": ExpectedValue("huber"),
     "reward": "sign",
     "lr": 5e-5,
-    "adam_eps": 0.01 / 32,
+    "optimizer": Adam(eps=0.01 / 32),
     "batch_size": 32,
     "n_step": 1,
     "gamma": 0.99,
@@ -144,6 +152,8 @@ _Q_ON_IMAGES: dict[str, Any] = {
     "max_epoch": 200,
     "update_per_epoch": 62_500,
 }
+
+_SEQUENCES = 20, 10, False  # of `Sequences`, that a memory learns from: data have no states
 
 OfflineSettingsT = TypeVar("OfflineSettingsT", bound=OfflineSettings)
 
@@ -188,12 +198,16 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
         return load_dataset(path) if shuffle_rows is None else stream_dataset(path, shuffle_rows=shuffle_rows)
 
     def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
-        """Return the settings that a call with this buffer, this environment and these options starts from."""
+        """Return the settings that a call with this buffer, this environment and these options has."""
         source = buffer if env is None else env
         if _has_only_spaces(source):
-            return self.settings(self.domain_of(source))
-        with borrowed_envs(source, 1, **with_changes(self.table(), options)["env_options"]) as envs:
-            return self.settings(self.domain_of(envs))
+            return self._settings_in(source, options)
+        with borrowed_envs(source, 1, **self.changed(self.table(), options)["env_options"]) as envs:
+            return self._settings_in(envs, options)
+
+    def _settings_in(self, spaces: EnvSpaces, options: Mapping[str, Any]) -> dict[str, Any]:
+        settings = by_name(self.changed(self.table(self.domain_of(spaces)), options))
+        return {name: settings[name] for name in {**self.settings(), **options}}
 
     def make_policy(self, spaces: EnvSpaces, settings: OfflineSettingsT) -> Policy:
         """Make the policy."""
@@ -209,12 +223,9 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             envs = None
         domain = self.domain_of(spaces)
         table = self.table(domain)
-        settings = with_changes(table, options)
+        settings = self.changed(table, options)
         config = self._plain_config(domain, settings)
-        settings = self._over_the_run(
-            settings, table, self._schedule_steps(settings, settings["update_per_epoch"]), options
-        )
-        self._check_effects(options, settings)
+        settings = self._over_the_run(settings, table, self._schedule_steps(settings, settings["update_per_epoch"]))
         self._check_effects_in(spaces, options, table)
         policy = self.make_policy(spaces, settings)
         policy.on_nan = settings["on_nan"]
@@ -244,9 +255,9 @@ class OfflinePreset(Preset[P, OfflineSettingsT, OfflineTrainer]):
             return None, source
         if env is None:
             raise ConfigError(f"{self} needs env, to evaluate in or for its spaces: {buffer!r} has no spaces")
-        making = with_changes(self.table(), options)
+        making = self.changed(self.table(), options)
         n = options.get("n_test_envs", 1) if is_made else making["n_test_envs"]
-        envs = make_envs(source, n, in_evaluation=True, **making["env_options"])
+        envs = make_envs(source, n, **{"in_evaluation": True, **making["env_options"]})
         return envs, envs
 
 
@@ -263,11 +274,11 @@ class BCPreset(OfflinePreset[P, BCSettings]):
     of_box = frozenset(("action_scaling",))
 
     def make_policy(self, spaces: EnvSpaces, settings: BCSettings) -> BCPolicy:
-        return BCPolicy.for_envs(
+        return (settings["policy_class"] or BCPolicy).for_envs(
             spaces,
             hidden=settings["hidden"],
-            **network_options(settings),
-            **memory_options(settings, settings["burn_in"], stored_state=False),
+            **network_options(settings["network"]),
+            **memory_options(settings, *_SEQUENCES),
             normalize_obs=settings["normalize_obs"],
             action_scaling=settings["action_scaling"],
             loss=settings["loss"],
@@ -282,50 +293,38 @@ class CQLPreset(OfflinePreset[P, CQLSettings]):
     """A preset of `DQNPolicy` with a conservative penalty."""
 
     kind = CQLSettings
-    needs = ACTION_VALUE_NEEDS
+    words = ACTION_VALUE_WORDS
 
     def make_policy(self, spaces: EnvSpaces, settings: CQLSettings) -> DQNPolicy:
-        penalty = ConservativePenalty(settings["penalty_weight"])
-        return DQNPolicy.for_envs(spaces, double=settings["double"], penalty=penalty, **_q_arguments(self, settings))
+        return (settings["policy_class"] or DQNPolicy).for_envs(
+            spaces, **q_options(settings), **memory_options(settings, *_SEQUENCES), **_q_arguments(settings)
+        )
 
 
 class BCQPreset(OfflinePreset[P, BCQSettings]):
     """A preset of `DiscreteBCQPolicy`."""
 
     kind = BCQSettings
-    needs = ACTION_VALUE_NEEDS
-
-    def _no_effect(self, name: str, settings: BCQSettings) -> str | None:
-        if name == "recurrent":
-            return "discrete BCQ has no memory, as its imitation network would need one of its own: use presets.cql"
-        return super()._no_effect(name, settings)
+    words = ACTION_VALUE_WORDS
 
     def make_policy(self, spaces: EnvSpaces, settings: BCQSettings) -> DiscreteBCQPolicy:
-        return DiscreteBCQPolicy.for_envs(
-            spaces,
-            threshold=settings["threshold"],
-            logit_weight=settings["logit_weight"],
-            **_q_arguments(self, settings),
+        return (settings["policy_class"] or DiscreteBCQPolicy).for_envs(
+            spaces, threshold=settings["threshold"], logit_weight=settings["logit_weight"], **_q_arguments(settings)
         )
 
 
-def _q_arguments(preset: Preset[..., Any, Any], settings: OfflineQSettings) -> dict[str, Any]:
+def _q_arguments(settings: OfflineQSettings) -> dict[str, Any]:
     """Return the arguments of `for_envs` that both Q-learners have."""
     return {
         "hidden": settings["hidden"],
-        "head": settings["head"],
-        "dueling": settings["dueling"],
-        **network_options(settings),
-        **memory_options(settings, settings["burn_in"], stored_state=False),
+        **action_value_options(settings),
         "normalize_obs": settings["normalize_obs"],
-        "value": make_value(preset, settings),
         "exploration": Greedy(),
         "n_step": settings["n_step"],
         "gamma": settings["gamma"],
         "reward": settings["reward"],
         "optimizer": settings["optimizer"],
         "max_grad_norm": settings["max_grad_norm"],
-        "target": make_target(settings),
         "device": settings["device"],
         "precision": settings["precision"],
     }
@@ -350,7 +349,8 @@ cql = CQLPreset(
     {
         "classic": cql_settings(),
         "atari": cql_settings(
-            **{**_Q_ON_IMAGES, "value": "quantile", "quantiles": 200, "penalty_weight": 4.0}  # theirs, for 1 % of data
+            # Theirs, for 1 % of the data.
+            **{**_Q_ON_IMAGES, "value": QuantileValue(200), "penalty": ConservativePenalty(4.0)}
         ),
     },
 )

@@ -13,7 +13,7 @@ from trainkit.core import tree
 from trainkit.core.config import Part
 from trainkit.core.data import Obs, is_finite
 from trainkit.core.errors import Checks, ConfigError
-from trainkit.core.schedules import Adjustable, Scheduled
+from trainkit.core.schedules import Adjustable, Linear, Scheduled
 from trainkit.core.signatures import checked
 from trainkit.engine.device import to_device
 from trainkit.policy.exploration import Actions, EnvIds, Mask, Values, non_finite_values
@@ -49,9 +49,9 @@ class ParameterNoise(Part):
         adapt: factor above 1 per vector step; the paper's is 1.01.
     """
 
-    epsilon = Adjustable(low=0, high=1)
+    epsilon = Adjustable(low=0, high=1, of_part=True)
 
-    def __init__(self, epsilon: Scheduled, *, initial_std: float = 1.0, adapt: float = 1.01) -> None:
+    def __init__(self, epsilon: Scheduled | Linear, *, initial_std: float = 1.0, adapt: float = 1.01) -> None:
         self.epsilon = epsilon
         with Checks("ParameterNoise") as checks:
             checks.number("initial_std", initial_std, low=0, above_low=True)
