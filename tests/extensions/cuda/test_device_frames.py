@@ -24,6 +24,7 @@ from trainkit import (
     TransitionBatch,
 )
 from trainkit.core import tree
+from trainkit.core.config import from_plain, from_text, to_plain
 from trainkit.core.data import Lookup
 from trainkit.engine import DeviceFrames
 from trainkit.engine.lookups import frames_of
@@ -292,3 +293,10 @@ def test_a_leaf_that_is_no_array_says_how_to_make_it_one() -> None:
     np.testing.assert_array_equal(list(leaf), array)
     with pytest.raises(AttributeError, match=r"have no 'astype': np\.asarray\(leaf\) or batch\.copy\(\) makes"):
         leaf.astype(np.float32)
+
+
+def test_a_preset_and_a_file_name_the_frames_of_a_device_as_a_part() -> None:
+    frames = from_text("DeviceFrames('cpu')")
+    assert isinstance(frames, DeviceFrames)
+    assert to_plain(frames) == {"part": "DeviceFrames", "of": {"device": "cpu"}, "extension": "cuda"}
+    assert str(from_plain(to_plain(frames)).device) == "cpu"

@@ -1,11 +1,14 @@
 """Images of a replay buffer on the device: written as they are stored, gathered there for updates."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from trainkit.buffer.storage import Storage
+from trainkit.core.config import Part
 from trainkit.core.errors import DeviceError
 from trainkit.core.signatures import checked
 from trainkit.engine.device import resolve_device, to_device
@@ -15,7 +18,7 @@ _MAX_SENT = 64  # images sent at once, which bounds the pinned memory that is ke
 
 
 @checked
-class DeviceFrames:
+class DeviceFrames(Part):
     """Keep a replay buffer's images on a device too, where its policy gathers them: `ReplayBuffer(frames=...)`.
 
     A batch then has their indices instead, eight bytes for an image. The buffer's own memory and all that is saved
@@ -27,6 +30,9 @@ class DeviceFrames:
 
     def __init__(self, device: str | torch.device = "auto") -> None:
         self.device = resolve_device(device)
+
+    def arguments(self) -> dict[str, Any]:
+        return {"device": str(self.device)}
 
     def mirror(self, owner: str, storage: Storage) -> FrameMirror:
         """Return what keeps the images of a buffer's storage on the device."""
