@@ -129,11 +129,12 @@ def test_plain_values_of_a_file_reach_the_environment(run: Path, capsys: pytest.
     assert "length  mean 7 " in output
 
 
-@pytest.mark.filterwarnings("ignore:.*Using the latest versioned environment")
-def test_an_id_without_its_version_is_registered(run: Path) -> None:
+def test_an_id_without_its_version_is_answered_with_the_newest(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = json.loads((run / "config.json").read_text())
     write(run, **config | {"env": "CartPole"})
-    assert main(["eval", str(run), "--episodes", "1"]) == 0
+    assert main(["eval", str(run), "--episodes", "1"]) == 2
+    assert "make_envs: 'CartPole' names no version, which may change: give 'CartPole-v1'" in capsys.readouterr().err
+    assert main(["eval", str(run), "--env", "CartPole-v1", "--episodes", "1"]) == 0
 
 
 # ---- forgeries ----
