@@ -26,10 +26,36 @@ PACKAGE = ROOT / "src" / "trainkit"
 THE_KERNEL = "the kernel"
 KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 
+# Tests that need several extensions: neither the kernel's own tests nor those of one extension have them.
+OF_SEVERAL = {
+    "test_actors_with_others": "actors processors restarts",
+    "test_cuda_with_numpy": "cuda numpy_engine",
+    "test_cuda_with_restarts": "cuda restarts",
+    "test_export_with_memory": "export memory",
+    "test_export_with_offline": "export offline",
+    "test_games_with_memory": "games memory",
+    "test_games_with_others": "background games processors restarts",
+    "test_offline_engines": "compile cuda numpy_engine offline",
+    "test_offline_memory": "memory offline",
+    "test_offline_with_others": "cuda export games memory offline",
+    "test_ranks_with_restarts": "ranks restarts",
+    "test_recurrent_graphs": "cuda memory",
+    "test_runs_by_numpy": "games memory numpy_engine offline",
+    "test_switching": "compile cuda numpy_engine",
+}
+
 
 def extensions() -> list[str]:
     """Return the names of all extensions."""
     return [path.parent.name for path in sorted((PACKAGE / "extensions").glob("*/__init__.py"))]
+
+
+def test_the_tests_that_need_several_extensions_are_these() -> None:
+    folder = ROOT / "tests" / "extensions"
+    assert sorted(path.stem for path in folder.glob("test_*.py")) == sorted(OF_SEVERAL)
+    assert {name for names in OF_SEVERAL.values() for name in names.split()} <= {*extensions()}
+    own = [path for path in folder.rglob("test_*.py") if path.parent != folder]
+    assert {path.relative_to(folder).parts[0] for path in own} == {*extensions()}
 
 
 def without(names: Iterable[str], folder: Path) -> Path:
