@@ -887,7 +887,7 @@ class Policy(nn.Module):
         """Take the gradient steps that are due in their order, move the target networks, and return the priorities.
 
         Raises:
-            DivergedError: as `minimize`, which is for an `update` of your own: `Engine.minimize` takes these steps.
+            DivergedError: as `minimize`. That is for an `update` of your own; here the engine takes the steps.
         """
         if not self._learning.has_loss:
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")

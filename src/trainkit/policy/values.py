@@ -39,7 +39,7 @@ class Value(Protocol):
         ...
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (loss [B], priority [B]) of the chosen actions' outputs [B, W]; the policy weights them."""
+        """Return (loss [B], priority [B]) of the chosen actions' outputs [B, W]; the engine weights them."""
         ...
 
     def metrics(
@@ -56,6 +56,15 @@ class Distributional(Protocol):
     def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return ascending returns and their probabilities, [..., W] each, of outputs [..., W]."""
         ...
+
+
+def td_target(returns: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    """Return reward + discount * returns, [B, W], of the next state's returns [B, W], rewards and discounts [B].
+
+    Where the discount is 0 it is the reward, even if the return is not finite.
+    """
+    reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
+    return torch.addcmul(reward, discount, returns.masked_fill(discount == 0, 0.0))  # not 0 * infinity
 
 
 class ReturnValue(Part, nn.Module):
@@ -384,15 +393,6 @@ class CategoricalValue(SupportValue):
     def _moved(self, reward: Tensor, discount: Tensor) -> Tensor:
         """Return R + discount * z, [B, W], before clipping."""
         return reward.unsqueeze(1) + discount.unsqueeze(1) * self.support
-
-
-def td_target(returns: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-    """Return reward + discount * returns, [B, W], of the next state's returns [B, W], rewards and discounts [B].
-
-    Where the discount is 0 it is the reward, even if the return is not finite.
-    """
-    reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
-    return torch.addcmul(reward, discount, returns.masked_fill(discount == 0, 0.0))  # not 0 * infinity
 
 
 def td_metrics(td: Tensor) -> Mapping[str, Metric]:

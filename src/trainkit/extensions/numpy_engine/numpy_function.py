@@ -136,7 +136,7 @@ class NumpyFunction:
             return torch_pass(lambda leaves: function(with_leaves(inputs, leaves)), tensors, parameters, **how)
 
         recorded, changed = record(), None
-        if self._changes.has_changed():  # a first call makes what later ones read, or every call changes something
+        if self._changes.has_changed():  # it made what later calls read, or each call makes changes
             self._forget()
             again = record()
             changed = self._changes.first()
