@@ -28,7 +28,7 @@ EVERY = [pytest.param(name, {}, id=name, marks=pytest.mark.accelerator) for name
 def test_a_run_by_graphs_is_that_of_torch(name: str, options: Any, pretend: PretendDevice) -> None:
     runs = []
     for engine in ("auto", "torch"):
-        own = options | ({"prioritized": True} if "refresh_priorities" in options else {})
+        own = options | ({"buffer": "prioritized"} if "refresh_priorities" in options else {})
         with make(name, pretend.device, n_updates=9, **own) as trainer:
             trainer.policy.engine = engine
             (epoch,) = list(trainer)

@@ -68,14 +68,14 @@ class Row(NamedTuple):
 VALUE_BASED = "dqn double_dqn dueling_dqn noisy_dqn munchausen_dqn c51 qrdqn iqn rainbow"
 ACT = Cost(waits=1, sent=1, read=1)
 CHECK = Cost(events=1, read=1)  # for divergence
-PRIORITIZED: dict[str, Any] = {"prioritized": True}
+PRIORITIZED: dict[str, Any] = {"buffer": "prioritized"}
 LATE = PRIORITIZED | {"refresh_priorities": "late"}
 ROUND: dict[str, Any] = {"refresh_priorities": "round", "updates_per_round": 3, "update_per_step": 1.5}
 SENT, AT_ONCE, LATER = Cost(sent=1), Cost(waits=1, sent=1, read=1), Cost(events=1, sent=1, read=1)
 # fmt: off
 TABLE = [
-    Row(VALUE_BASED, "uniform", {"prioritized": False}, ACT, CHECK, None, SENT),
-    Row(VALUE_BASED, "uniform, round", ROUND | {"prioritized": False}, ACT, CHECK, None, SENT),
+    Row(VALUE_BASED, "uniform", {"buffer": "uniform"}, ACT, CHECK, None, SENT),
+    Row(VALUE_BASED, "uniform, round", ROUND | {"buffer": "uniform"}, ACT, CHECK, None, SENT),
     Row(VALUE_BASED, "prioritized", PRIORITIZED, ACT, CHECK, None, AT_ONCE),
     Row(VALUE_BASED, "prioritized, late", LATE, ACT, CHECK, None, LATER),
     Row(VALUE_BASED, "prioritized, round", PRIORITIZED | ROUND, ACT, CHECK, None, LATER),

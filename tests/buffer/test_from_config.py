@@ -58,11 +58,11 @@ def test_what_cannot_be_made_is_rejected(config: Any, message: str) -> None:
 
 def test_presets_take_it_and_merge_it_into_their_table() -> None:
     how: dict[str, Any] = {"n_envs": 2, "max_epoch": 1, "step_per_epoch": 100, "test_env": Walk, "batch_size": 4}
-    uniform = tk.presets.dqn(Walk, **how, buffer={"capacity": 123})
+    uniform = tk.presets.dqn(Walk, **how, capacity=123)
     assert (type(uniform.buffer), uniform.buffer.capacity) == (ReplayBuffer, 123)
-    config = {"type": "PrioritizedReplayBuffer", "capacity": 99, "beta": tk.Linear(0.2, 1.0)}
+    config = {"type": "PrioritizedReplayBuffer", "beta": tk.Linear(0.2, 1.0)}
     prioritized = tk.presets.dqn(Walk, **how, buffer=config)
     assert isinstance(prioritized.buffer, PrioritizedReplayBuffer)
     assert [prioritized.buffer._sampler.beta(step) for step in (0, 50, 100)] == pytest.approx([0.2, 0.6, 1.0])
-    with pytest.raises(ConfigError, match=r"presets\.dqn\.buffer must be a mapping"):
+    with pytest.raises(ConfigError, match=r"presets\.dqn\.buffer must be 'uniform' or 'prioritized' or a mapping"):
         tk.presets.dqn(Walk, **how, buffer="PrioritizedReplayBuffer")  # type: ignore[arg-type]  # wrong on purpose

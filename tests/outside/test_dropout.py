@@ -65,14 +65,14 @@ def of_minimize(seed: int = 1, **options: Any) -> tk.Trainer:
 
 def q_learner(engine: str = "auto", encoder: Any = None, **options: Any) -> tk.Trainer:
     layers = network(nn.Dropout(0.5)) if encoder is None else encoder()
-    return tk.presets.dqn("CartPole-v1", encoder=layers, hidden=(), engine=engine, **ONLINE | options)
+    return tk.presets.dqn("CartPole-v1", network={"encoder": layers}, hidden=(), engine=engine, **ONLINE | options)
 
 
 def sac(**options: Any) -> tk.Trainer:
     with torch.random.fork_rng([]):
         torch.manual_seed(3)  # noqa: TID251  # of layers that draw their weights from it
         layers = drawn(nn.Sequential(nn.Linear(3, 8), nn.AlphaDropout(0.5)))
-    return tk.presets.sac("Pendulum-v1", encoder=layers, hidden=(), **ONLINE | options)
+    return tk.presets.sac("Pendulum-v1", network={"encoder": layers}, hidden=(), **ONLINE | options)
 
 
 RUNS: dict[str, Any] = {

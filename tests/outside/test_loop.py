@@ -231,7 +231,6 @@ def test_saving_says_which_part_is_not_saved(tmp_path: Any, caplog: pytest.LogCa
     assert isinstance(tk.load_policy(saved, backup=Mine()).backup, Mine)  # type: ignore[attr-defined]
 
 
-@pytest.mark.xfail(strict=True, reason="presets name parts by words; they will take parts themselves")
 def test_a_preset_takes_a_part_in_the_place_of_its_own() -> None:
     options: dict[str, Any] = {"backup": Mine(), "penalty": tk.ConservativePenalty(0.5)}
     with tk.presets.dqn("CartPole-v1", **REPLAY, **options) as trainer:

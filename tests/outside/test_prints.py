@@ -24,7 +24,7 @@ def test_a_batch_is_shown_by_the_shapes_of_its_arrays() -> None:
 
 
 def test_a_part_is_shown_by_its_arguments() -> None:
-    assert repr(tk.EpsilonGreedy(0.1)) == "EpsilonGreedy(epsilon=Constant(value=0.1), per_env=None)"
+    assert repr(tk.EpsilonGreedy(0.1)) == "EpsilonGreedy(epsilon=Constant(value=0.1))"
     assert repr(tk.DoubleBackup()) == "DoubleBackup()"
     trainer, _ = trained()
     assert " object at 0x" not in f"{trainer.policy.exploration} {trainer.policy.backup} {trainer.policy.horizon}"

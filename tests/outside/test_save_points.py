@@ -55,7 +55,9 @@ def prioritized(**options: Any) -> tk.Trainer:
 
 
 def memory(**options: Any) -> tk.Trainer:
-    return tk.presets.drqn("CartPole-v1", sequence_length=4, **SMALL, **OFF_POLICY, **QUIET, **options)
+    return tk.presets.drqn(
+        "CartPole-v1", sequences=tk.Sequences(4, 10, stored_state=False), **SMALL, **OFF_POLICY, **QUIET, **options
+    )
 
 
 def rollouts(**options: Any) -> tk.Trainer:
