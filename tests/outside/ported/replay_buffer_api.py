@@ -13,10 +13,9 @@ def main(folder: Path) -> tk.trainer.RunInfo:
         n_envs=2,
         env_options={"backend": tk.envs.Actors(2)},
         recurrent=functools.partial(tk.nets.LSTM, n_features=64),
-        sequence_length=20,
-        burn_in=20,
-        stored_state=False,
-        buffer={"type": "PrioritizedReplayBuffer", "capacity": 50_000, "alpha": 0.5},
+        sequences=tk.Sequences(20, burn_in=20, stored_state=False),
+        capacity=50_000,
+        buffer={"type": "PrioritizedReplayBuffer", "alpha": 0.5},
         max_epoch=1,
         max_env_step=100_000,
         # RLlib's defaults, in small
