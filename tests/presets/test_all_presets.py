@@ -6,7 +6,7 @@ import sys
 from trainkit import presets
 from trainkit.core.extensions import table
 
-# Those of the kernel; extensions list theirs in their `__init__`.
+# Those of the kernel's policies; extensions list theirs in their `__init__`.
 KERNEL = """
     dqn double_dqn dueling_dqn prioritized_dqn noisy_dqn c51 qrdqn iqn munchausen_dqn rainbow drqn r2d2
     ppo a2c reinforce recurrent_ppo ippo mappo sac

@@ -9,7 +9,6 @@ import torch
 
 import trainkit as tk
 from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, OF_A_MEMORY, Plain, current, given, options_in
-from tests.helpers.pairs import PushedCorridors
 from tests.presets.test_q_learning import Lives, Screen, limit_of
 from tests.trainer.toys import everything
 from trainkit import presets
@@ -162,7 +161,6 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "refresh_priorities": ("round", lambda t: t.refresh_priorities),
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
-    "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
     "on_nan": ("skip", lambda t: t.policy.on_nan),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
@@ -171,7 +169,6 @@ REACHES: dict[str, tuple[Any, Any]] = {
 NEEDS: dict[str, dict[str, Any]] = {
     **MEMORY_NEEDS,
     "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
-    "self_play": {"env": PushedCorridors},
     "network.auxiliary": {"network": {"encoder": Plain}},  # the features of vectors are not learned otherwise
     "updates_per_round": {"refresh_priorities": "round"},
     "refresh_priorities": {"updates_per_round": 4},
@@ -183,7 +180,8 @@ def test_a_number_is_the_beta_of_colored_noise() -> None:
     assert tiny(exploration=0.5).policy.exploration.beta == 0.5
 
 
-@pytest.mark.parametrize("setting", sorted(options_in(presets.sac) - {"zoo"}))  # see test_zoo
+# Those left out are tested with self-play, the zoo and on a GPU.
+@pytest.mark.parametrize("setting", sorted(options_in(presets.sac) - {"self_play", "zoo"}))
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.extensions.games.test_game_state import SeenCorridors
 from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, OF_A_MEMORY, current, given, options_in
-from tests.helpers.pairs import Corridors, PushedCorridors
 from tests.presets.test_q_learning import Board, Screen, limit_of
 from tests.trainer.toys import Walk
 from trainkit import presets
@@ -143,7 +141,6 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options["stop_fn"](x))),
     "device": ("cpu", lambda t: t.policy.device.type),
     "engine": ("torch", lambda t: t.policy.engine.name),
-    "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
     "on_nan": ("skip", lambda t: t.policy.on_nan),
     "precision": ("bf16", lambda t: t.policy.precision),
     "policy_class": (Own, lambda t: type(t.policy)),
@@ -154,7 +151,6 @@ NEEDS: dict[str, dict[str, Any]] = {
     "network.critic_only": {"env": Clock},
     **MEMORY_NEEDS,
     "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
-    "self_play": {"env": PushedCorridors},
     "episode_per_collect": {"step_per_collect": None},
     "action_scaling": {"env": Push},
     "action_bound_method": {"env": Push},
@@ -164,7 +160,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("setting", sorted(options_in(presets.ppo) - {"zoo"}))  # see test_zoo
+# Those left out are tested with self-play, the zoo and on a GPU.
+@pytest.mark.parametrize("setting", sorted(options_in(presets.ppo) - {"self_play", "zoo"}))
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":
@@ -205,18 +202,3 @@ def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
 def test_both_ways_to_collect_are_refused_by_the_trainer() -> None:
     with pytest.raises(tk.ConfigError, match="needs exactly one of step_per_collect and episode_per_collect"):
         tiny(presets.ppo, episode_per_collect=3)
-
-
-def test_the_critic_of_mappo_sees_the_state_and_that_of_ippo_does_not() -> None:
-    def make() -> SeenCorridors:
-        return SeenCorridors({"left": 0, "right": 1})
-
-    options: dict[str, Any] = {"n_envs": 2, "step_per_collect": 32}
-    with tiny(presets.mappo, make, **options) as trainer:
-        trainer.run()
-        assert trainer.policy.network.critic_torso.body.layers[0].in_features == 2 + 3
-        assert trainer.policy.network.actor_torso.body.layers[0].in_features == 2
-    assert tiny(presets.ippo, make, **options).policy.network.critic_only == frozenset()
-    assert tiny(presets.mappo, **options).policy.network.critic_only == frozenset()  # no game
-    with pytest.raises(tk.ConfigError, match=r"ObserveState needs a game with state\(\) and a state_space"):
-        tiny(presets.mappo, lambda: Corridors({"left": 0, "right": 1}), **options)

@@ -10,7 +10,6 @@ import torch
 
 import trainkit as tk
 from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, OF_A_MEMORY, current, given, options_in
-from tests.helpers.turns import TicTacToe
 from tests.trainer.toys import Walk, everything
 from trainkit import presets
 from trainkit.core.config import to_plain
@@ -361,7 +360,6 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "refresh_priorities": ("round", lambda t: t.refresh_priorities),
     "overlap": (True, lambda t: t.overlap),
     "engine": ("torch", lambda t: t.policy.engine.name),
-    "self_play": (True, lambda t: isinstance(t.policy, tk.MultiAgentPolicy)),
     "on_nan": ("skip", lambda t: t.policy.on_nan),
     "precision": ("bf16", lambda t: t.policy.precision),
     **NETWORK_OPTIONS,
@@ -370,7 +368,6 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 NEEDS = {
     **MEMORY_NEEDS,
     "schedule_steps": {"lr": tk.Linear(1e-3, 1e-4)},
-    "self_play": {"env": TicTacToe},
     "test_env": {"env": gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")])},
     "episode_per_collect": {"step_per_collect": None},
     "updates_per_round": {"refresh_priorities": "round"},
@@ -378,7 +375,8 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize("setting", sorted(options_in(presets.dqn) - {"act_on", "zoo"}))  # see tests/gpu and test_zoo
+# Those left out are tested with self-play, the zoo and on a GPU.
+@pytest.mark.parametrize("setting", sorted(options_in(presets.dqn) - {"act_on", "self_play", "zoo"}))
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainkit.core.errors import reject_unknown
-from trainkit.core.extensions import table
+from trainkit.core.extensions import present, table
 from trainkit.core.signatures import checked
 from trainkit.presets.base import Preset
 from trainkit.presets.off_policy import sac
@@ -27,16 +27,14 @@ from trainkit.presets.q_learning import (
 AnyPreset = Preset[..., Any, Any]
 
 
-def _is_there(preset: AnyPreset) -> bool:
-    """Return whether the encoder that a preset's settings select is there."""
-    return preset.table().get("recurrent") is None or "recurrent" in table("ENCODERS")
-
-
 class Presets(Mapping[str, AnyPreset]):
-    """Presets by their names; those that extensions list follow, and are imported when they are first read."""
+    """Presets by their names, without those whose extension is not there.
+
+    Those that extensions list follow, and are imported when they are first read.
+    """
 
     def __init__(self, *own: AnyPreset) -> None:
-        self._own = {preset.name: preset for preset in own if _is_there(preset)}
+        self._own = {preset.name: preset for preset in own if preset.extension in (None, *present())}
 
     def __getitem__(self, name: str) -> AnyPreset:
         if name in self._own:

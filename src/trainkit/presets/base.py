@@ -245,6 +245,8 @@ _NOT_LEARNING = frozenset(("device", "engine", "precision", "on_nan", "act_on", 
     *("episode_per_test", "n_test_envs", "test_env", "stop_return")
 }
 
+_IF_LISTED = {"self_play": "OPPONENTS"}  # options that extensions list, by the constant
+
 _TRAINER_OPTIONS = frozenset(types_of(Options))
 
 _GROUPS = frozenset(("env_options", "network"))  # settings of which a call changes only what it names
@@ -262,6 +264,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         settings: makes a table; its arguments type the keywords of a call.
         tables: {domain: settings}, the usual domain first.
         parts: settings of the algorithm, in every domain.
+        extension: without which there is no such preset; None for none.
         domains: settings that differ from the table of a domain, by its name; "grid" has those of "classic" if it has
             none of its own.
 
@@ -286,9 +289,10 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         tables: Mapping[str, SettingsT],
         *,
         parts: Mapping[str, Any] | None = None,
+        extension: str | None = None,
         **domains: Mapping[str, Any],
     ) -> None:
-        self.name, self.summary = name, summary
+        self.name, self.summary, self.extension = name, summary, extension
         domains = {"grid": domains.get("classic", {}), **domains}
         usual = parts or {}
         self._tables: dict[str, SettingsT] = {
@@ -306,7 +310,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
     @property
     def option_types(self) -> dict[str, Any]:
         """{option: annotation} of everything that a call accepts by name."""
-        return types_of(self.kind)
+        types = types_of(self.kind)
+        return {name: kind for name, kind in types.items() if name not in _IF_LISTED or name in table(_IF_LISTED[name])}
 
     def _signature(self) -> inspect.Signature:
         """Return the signature of a call, with every option by its name."""
@@ -638,9 +643,6 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
 
     def _with_opponents(self, policy: Any, envs: Envs, common: dict[str, Any], n_steps: int) -> Any:
         """Return a policy of the one that learns and those that it plays against; the trainer's options are changed."""
-        with Checks(repr(self)) as checks:
-            rule = ".self_play is of the extension games, which is not there: install all of trainkit"
-            checks.require("self_play" in table("OPPONENTS"), rule)
         return table("OPPONENTS")["self_play"].load()(f"{self}.self_play", policy, envs, common, n_steps)
 
     def _make_envs(self, env: EnvSpec, count: str, settings: EnvSettingsT, options: Mapping[str, Any]) -> Envs:

@@ -308,6 +308,7 @@ recurrent_ppo = PPOPreset(
     "PPO with a memory, whose rollouts are divided into sequences (Schulman et al., 2017)",
     ppo_settings,
     _RECURRENT_TABLES,
+    extension="memory",
 )
 
 
@@ -358,6 +359,7 @@ ippo = PPOPreset(
     "IPPO: one PPO for all agents of a game, each by its own observation (de Witt et al., 2020)",
     ppo_settings,
     _COOPERATIVE_TABLES,
+    extension="games",
 )
 
 mappo = CentralizedCriticPreset(
@@ -365,5 +367,6 @@ mappo = CentralizedCriticPreset(
     "MAPPO: IPPO whose critic sees the state of the whole game, too (Yu et al., 2022)",
     ppo_settings,
     _COOPERATIVE_TABLES,
+    extension="games",
     parts={"network": {"critic_only": ("state",)}},  # the leaf of `ObserveState`
 )

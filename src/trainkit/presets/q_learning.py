@@ -330,6 +330,7 @@ drqn = QPreset(
     "DRQN: double DQN with a memory, on uniform sequences from zero states (Hausknecht and Stone, 2015)",
     q_settings,
     _RECURRENT_TABLES,
+    extension="memory",
     parts={"backup": DoubleBackup(), "sequences": _sequences(20, 10, False)},
     atari={"sequences": _sequences(80, 40, False)},
 )
@@ -341,6 +342,7 @@ r2d2 = QPreset(
     "R2D2: a memory, sequences with burn-in and stored states (Kapturowski et al., 2019)",
     q_settings,
     _RECURRENT_TABLES,
+    extension="memory",
     parts={
         "backup": DoubleBackup(),
         "network": {"dueling": True},

@@ -10,6 +10,7 @@ import trainkit as tk
 from tests.helpers.doubles import Ledger, Still
 from tests.helpers.pairs import LENGTH, Corridors, SeenCorridors
 from tests.helpers.turns import Meetings, TicTacToe
+from trainkit import presets
 
 
 class SeenTicTacToe(TicTacToe):
@@ -86,3 +87,19 @@ def test_agents_and_groups_of_a_dict_game_observe_the_state(groups: dict[str, li
 def test_a_game_without_a_state_is_rejected() -> None:
     with pytest.raises(tk.ConfigError, match=r"ObserveState needs a game with state\(\) and a state_space"):
         tk.make_envs(lambda: Corridors({"left": 0}), wrappers=[tk.envs.ObserveState])
+
+
+def test_the_critic_of_mappo_sees_the_state_and_that_of_ippo_does_not() -> None:
+    def make() -> SeenCorridors:
+        return SeenCorridors({"left": 0, "right": 1})
+
+    options: dict[str, Any] = {"n_envs": 2, "step_per_collect": 32, "step_per_epoch": 64, "max_epoch": 2, "seed": 1}
+    options |= {"n_test_envs": 2, "episode_per_test": 2, "device": "cpu", "verbose": False}
+    with presets.mappo(make, **options) as trainer:
+        trainer.run()
+        assert trainer.policy.network.critic_torso.body.layers[0].in_features == 2 + 3
+        assert trainer.policy.network.actor_torso.body.layers[0].in_features == 2
+    assert presets.ippo(make, **options).policy.network.critic_only == frozenset()
+    assert presets.mappo("CartPole-v1", **options).policy.network.critic_only == frozenset()  # no game
+    with pytest.raises(tk.ConfigError, match=r"ObserveState needs a game with state\(\) and a state_space"):
+        presets.mappo(lambda: Corridors({"left": 0, "right": 1}), **options)

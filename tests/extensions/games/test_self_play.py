@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
+from tests.helpers.pairs import PushedCorridors
 from tests.helpers.turns import TicTacToe
 from trainkit import presets
 from trainkit.cli.commands import main
@@ -69,3 +70,14 @@ def test_schedules_cover_the_clock_of_the_policy_which_plays_one_side() -> None:
 def test_an_environment_of_one_agent_is_rejected() -> None:
     with pytest.raises(tk.ConfigError, match="self_play is for games of several agents, and CartPole-v1 has one"):
         presets.ppo("CartPole-v1", self_play=True, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("preset", "env"),
+    [(presets.dqn, TicTacToe), (presets.ppo, PushedCorridors), (presets.sac, PushedCorridors)],
+    ids=["dqn", "ppo", "sac"],
+)
+def test_every_kind_of_preset_has_the_setting(preset: Any, env: Any) -> None:
+    sizes = {"batch_size": 8, "step_per_collect": 32, "seed": 1}
+    trainer = preset(env, self_play=True, **TINY | QUIET | sizes)
+    assert isinstance(trainer.policy, tk.MultiAgentPolicy)
