@@ -292,6 +292,58 @@ def test_a_failing_process_is_named_with_its_error_and_its_own_traceback() -> No
     assert "tests/helpers/scripted_env.py" in cause.__notes__[0]
 
 
+class Seeing(gym.Env[Any, Any]):
+    """Log what its actions are."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, action_space: gym.Space[Any]) -> None:
+        self.action_space, self.log = action_space, []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.log.append((type(action), action.dtype, action.tolist(), action.ndim and action.flags.writeable))
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+@forks
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Discrete(3, start=1),
+        gym.spaces.MultiDiscrete([3, 2]),
+        gym.spaces.MultiBinary(4),
+        gym.spaces.Box(-1, 1, (2, 3), np.float32),
+        gym.spaces.Box(0, 255, (2,), np.uint8),
+        gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (2,)), "b": gym.spaces.Box(-1, 1, ())}),
+    ],
+    ids=str,
+)
+def test_an_action_in_another_process_is_what_it_is_in_this_one(space: gym.Space[Any]) -> None:
+    def log(backend: Any) -> Any:
+        envs = make_envs(lambda: Seeing(space) if space.shape is not None else Nested(space), 2, backend=backend)
+        envs.reset()
+        rng = np.random.default_rng(1)
+        low, high = (0, 2) if isinstance(envs.action_space, gym.spaces.Discrete) else (0, 1)
+        shape = (2, *(envs.action_space.shape or ()))
+        for _ in range(2):
+            envs.step(rng.integers(low, high, shape, endpoint=True).astype(envs.action_space.dtype), envs.all_ids)
+        found = envs.call("log")
+        envs.close()
+        return found
+
+    assert log("async") == log("sync")
+
+
+class Nested(Seeing):
+    """The same of an action that is a Dict."""
+
+    def step(self, action: Any) -> Any:
+        return super().step(np.append(action["a"], action["b"]))
+
+
 @forks
 def test_an_environment_that_cannot_be_made_in_its_process_is_reported_as_in_this_one() -> None:
     with pytest.raises(EnvError, match="make_envs: env 1 raised OSError when it was made: no licence") as caught:

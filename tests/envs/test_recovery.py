@@ -317,7 +317,7 @@ def test_a_process_that_died_or_is_in_a_step_does_not_keep_a_run_from_being_save
     runner = collector.envs._backend.runner  # type: ignore[attr-defined]
     runner._processes[0].kill()
     runner._processes[0].wait(None)
-    runner._workers[1].request("step", [0], [0])  # its answer was never read, as after a second Ctrl-C
+    runner._workers[1].request_step([0], [0])  # its answer was never read, as after a second Ctrl-C
     try:
         first, second, third = collector.state_dict()["envs"]["fingerprints"]
         assert (first, second) == ({}, {})

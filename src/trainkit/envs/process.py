@@ -81,7 +81,7 @@ class ProcessRunner:
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
         self._process.check_between_steps("stepped")
         for row, index in enumerate(indices.tolist()):
-            self._workers[index].request("step", [actions[row]], _ONLY)
+            self._workers[index].request_step(actions[row : row + 1], _ONLY)
             self._in_flight.add(index)
         self._process.overlap(work)
         if len(self._in_flight) == len(indices) <= self._wait_num:

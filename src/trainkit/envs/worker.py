@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from trainkit.core.errors import ConfigError, EnvError
@@ -61,6 +62,13 @@ class EnvWorker(Requests):
                 f"Envs: the arguments of {name} cannot be sent to another process: {error}: give functions of a module "
                 'and plain data, or use backend="sync"'
             ) from error
+
+    def request_step(self, actions: Sequence[Any] | NDArray[Any], indices: Sequence[int]) -> None:
+        """Request a step of environments [K]; an array of actions is sent as its bytes, as its pickle takes longer."""
+        if isinstance(actions, np.ndarray) and not actions.dtype.hasobject:
+            self.request("step", (actions.dtype.str, actions.shape, actions.tobytes()), indices)
+        else:
+            self.request("step", list(actions), indices)
 
     def answers(self, n: int, timeout_s: float | None = None) -> list[Any]:
         """Return the n answers to the last request; of a worker that died or was too late, n `Raised`."""
@@ -141,8 +149,12 @@ class HostedEnvs:
         self.runner = SyncRunner(unpacked(factories) if isinstance(factories, bytes) else factories)
         return [_spaces_of(env) for env in self.runner.spaces]
 
-    def step(self, actions: Sequence[Any] | NDArray[Any], indices: Sequence[int]) -> list[Any]:
-        """Step environments [K]."""
+    def step(self, actions: list[Any] | tuple[str, Any, bytes], indices: Sequence[int]) -> list[Any]:
+        """Step environments [K] with a list of actions, or an array's (dtype, shape, bytes)."""
+        if isinstance(actions, tuple):
+            dtype, shape, data = actions
+            rows = np.ndarray(shape, dtype, bytearray(data))  # writable: an environment may change its action
+            return _answers(self.runner.steps(rows), indices)
         return _answers(self.runner.steps(actions), indices)
 
     def reset(self, indices: Sequence[int], seeds: Seeds, options: Options) -> list[Any]:

@@ -255,7 +255,8 @@ class Actor:
         """Take the next vector step, or request one where none was played."""
         head = self.head()
         if head is None:
-            self._request("step", actions, indices)
+            self._known = None
+            self._worker.request_step(actions, indices)
             return
         if len(indices) != self.n or not np.array_equal(actions, head.sent):
             raise BusyError(_AHEAD.format("stepped by other actions"))
