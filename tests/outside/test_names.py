@@ -1,5 +1,7 @@
 """Names that users of other libraries write, and files they give: the answer says what it is called here."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +130,8 @@ def test_methods_advise_on_unknown_keywords_as_constructors_do(call: Any, hint: 
 def collector() -> Any:
     envs = tk.make_envs("CartPole-v1", 1)
     return tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs)
+
+
+@pytest.mark.parametrize("line", ["from trainkit.presets import base", "from trainkit.buffer import replay"])
+def test_a_module_that_was_not_imported_is_imported_from_its_package(line: str) -> None:
+    subprocess.run([sys.executable, "-c", line], check=True)

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -111,7 +112,8 @@ def attach(
         else:
             advice = did_you_mean(name, __dir__()) if hint is None else hint(name)
             advice = "" if name.startswith("_") else advice
-            if advice and sys._getframe(1).f_code.co_name == "_handle_fromlist":
+            is_imported_from = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+            if advice and is_imported_from and find_spec(f"{package}.{name}") is None:
                 # `from package import name` would replace an AttributeError by an error of its own, without the hint
                 raise ImportError(f"cannot import name {name!r} from {package!r}{advice}", name=name)
             raise AttributeError(f"module {package!r} has no attribute {name!r}{advice}")
