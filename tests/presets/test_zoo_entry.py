@@ -159,7 +159,8 @@ def test_one_line_says_what_is_used_and_how_to_switch_it_off(zoo: Path, capsys: 
     presets.dqn("CartPole-v1", seed=1, **{**QUIET, "verbose": True})
     presets.dqn("CartPole-v1", seed=1, zoo=False, **{**QUIET, "verbose": True})
     presets.dqn("CartPole-v1", seed=1, **QUIET)
-    line = "presets.dqn: settings of the zoo for CartPole-v1 (a test; not yet run); zoo=False for the general table\n"
+    line = "presets.dqn: settings of the zoo for CartPole-v1 (a test; not yet run); zoo=False, in a shell --no-zoo, "
+    line += "for the general table\n"
     assert capsys.readouterr().out == line
 
 

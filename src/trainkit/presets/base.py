@@ -634,9 +634,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             trainer.note(f"{self}: the general table, as env_options changes {changed} of the zoo's {env}")
         elif entry is not None:
             tested = "" if entry.result is not None else "; not yet run"
-            trainer.note(
-                f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); zoo=False for the general table"
-            )
+            general = "zoo=False, in a shell --no-zoo, for the general table"
+            trainer.note(f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); {general}")
         elif settings["zoo"]:  # else it was asked for
             trainer.note(f"{self}: the general table {domain!r}")
         return trainer
