@@ -97,7 +97,7 @@ def _flags(preset: Preset[..., Any, Any]) -> dict[str, _Flag]:
     flags = {
         name: _Flag(annotation, *document)
         for name, (annotation, *document) in _documents(preset.kind).items()
-        if _metavar(annotation)
+        if name in preset.option_types and _metavar(annotation)
     }
     for group, kind in preset.option_types.items():
         if is_typeddict(kind):

@@ -274,7 +274,7 @@ def saved_env_options(config: RunConfig, where: Path, *, env_kwargs: dict[str, A
         check_env_options(options, f"{where / CONFIG}: env_options")
     if env_kwargs is not None:
         options["env_kwargs"] = env_kwargs
-    return options
+    return dict(preset.wrapped(options))
 
 
 def parse_dict(option: str, text: str) -> dict[str, Any]:

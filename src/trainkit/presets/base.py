@@ -307,6 +307,10 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         """The domains that have a table, the default one first."""
         return tuple(self._tables)
 
+    def wrapped(self, env_options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return options of `make_envs`, with the wrappers that this preset adds."""
+        return env_options
+
     @property
     def option_types(self) -> dict[str, Any]:
         """{option: annotation} of everything that a call accepts by name."""
@@ -468,6 +472,7 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         for name in self.option_types:
             value = by_name(settings)[name]
             is_unset = name in _TRAINER_OPTIONS and (value is None or value == ())
+            is_unset |= name in _IF_LISTED and value is False
             if not (name in _OF_ONE_RUN or is_unset):
                 own[name] = value
         if "zoo" in own:
@@ -648,7 +653,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         """Make environments; if their number and options are fixed, pass on only options that were given."""
         is_made = isinstance(env, (VectorEnv, Envs))
         n = options.get(count, 1) if has_own_number(env) else by_name(settings)[count]
-        env_options = options.get("env_options", {}) if is_made else settings["env_options"]
+        env_options = options.get("env_options", {}) if is_made else self.wrapped(settings["env_options"])
         is_test = count == "n_test_envs"
         without = {"lives_key": None} if is_test else {}  # which ends no game that is evaluated
         return make_envs(env, n, **{"in_evaluation": is_test, **env_options, **without})

@@ -12,7 +12,6 @@ from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.engine.optimizers import Adam
 from trainkit.envs import Envs
-from trainkit.envs.envs_config import EnvSpec
 from trainkit.envs.kinds import Gymnasium, kind_of
 from trainkit.policy import A2CPolicy, Noise, PPOPolicy, ReinforcePolicy
 from trainkit.policy.on_policy import OnpolicyPolicy
@@ -340,10 +339,8 @@ _COOPERATIVE_TABLES = {
 class CentralizedCriticPreset(PPOPreset[P]):
     """A preset whose critic sees the state of a game; in environments of one agent it is like any other."""
 
-    def _make_envs(self, env: EnvSpec, count: str, settings: PPOSettings, options: Mapping[str, Any]) -> Envs:
-        wrappers = [*settings["env_options"].get("wrappers", ()), _with_state]
-        seen = settings | PPOSettings(env_options={**settings["env_options"], "wrappers": wrappers})
-        return super()._make_envs(env, count, seen, options)
+    def wrapped(self, env_options: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**env_options, "wrappers": [*env_options.get("wrappers", ()), _with_state]}
 
     def make_policy(self, envs: Envs, settings: PPOSettings) -> OnpolicyPolicy:
         alone: ActorCriticOptions = {**settings["network"], "critic_only": ()}

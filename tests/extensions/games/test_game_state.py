@@ -1,5 +1,6 @@
 """The state of a game as a leaf of observations, in each of the three APIs."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from tests.helpers.doubles import Ledger, Still
 from tests.helpers.pairs import LENGTH, Corridors, SeenCorridors
 from tests.helpers.turns import Meetings, TicTacToe
 from trainkit import presets
+from trainkit.cli.commands import main
 
 
 class SeenTicTacToe(TicTacToe):
@@ -103,3 +105,12 @@ def test_the_critic_of_mappo_sees_the_state_and_that_of_ippo_does_not() -> None:
     assert presets.mappo("CartPole-v1", **options).policy.network.critic_only == frozenset()  # no game
     with pytest.raises(tk.ConfigError, match=r"ObserveState needs a game with state\(\) and a state_space"):
         presets.mappo(lambda: Corridors({"left": 0, "right": 1}), **options)
+
+
+def test_the_command_evaluates_a_run_of_mappo_with_the_state(tmp_path: Path, capsys: Any) -> None:
+    game = f"{SeenTicTacToe.__module__}.{SeenTicTacToe.__qualname__}"
+    small = ("max_epoch=1", "step_per_epoch=64", "n_envs=2", "step_per_collect=32", "batch_size=16", "n_test_envs=1")
+    sizes = [word for one in (*small, "episode_per_test=1") for word in ("--set", one)]
+    assert main(["train", "mappo", game, "--logdir", str(tmp_path), "--name", "run", "--quiet", *sizes]) == 0
+    assert main(["eval", str(tmp_path / "run" / "seed1"), "--env", game, "--episodes", "2"]) == 0
+    assert "return  mean" in capsys.readouterr().out

@@ -2,7 +2,8 @@
 
 Added by a kind of environments, whose backend makes a row of each agent; a policy of several policies, with its
 behavior policy, its learners and its buffer; a replay buffer of the rows of one moment, and the backup `VDNBackup`
-that needs it; and the callback `OpponentPool`, by which the option `self_play` of presets works.
+that needs it; and the callback `OpponentPool`, by which the option `self_play` of presets works. The presets `ippo` and
+`mappo` need it, too.
 """
 
 NAMES = {
