@@ -757,6 +757,8 @@ class ReplayBuffer(HasSpaces):
 
     @sampler.setter
     def sampler(self, sampler: UniformSampler) -> None:
+        with Checks(type(self).__name__) as checks:
+            checks.require(isinstance(sampler, UniformSampler), f".sampler must be a sampler, got {sampler!r}")
         self._sampler = sampler
         if self._bound is not None:
             sampler.bind(self._bound)
