@@ -29,7 +29,7 @@ LAYERS = [
     {"collector", "policy", "loggers"},
     {"simulators"},  # a namespace
     {"trainer"},
-    {"presets.base"},  # what a preset is, by which extensions add theirs
+    {"presets.base"},  # what presets are, by which extensions add theirs
     {"extensions"},
     {"callbacks"},  # a namespace
     {"presets", "plot", "testing"},
@@ -58,7 +58,7 @@ LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package 
 
 def package_of(module: str) -> str:
     """Name the package under trainkit/ that a module belongs to; the top package itself is `trainkit`."""
-    if module in ("trainkit.presets.base", "trainkit.presets.zoo_entry"):
+    if module.removeprefix("trainkit.presets.") in ("base", "off_policy", "rollouts", "zoo_entry"):
         return "presets.base"
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else parts[0]

@@ -30,7 +30,7 @@ def trainer_of(tk: Any, name: str) -> Any:
         small |= {"step_per_epoch": 120, "learning_starts": 100, "batch_size": 4}
     elif name != "reinforce":  # whose rollouts are whole episodes
         small |= {"step_per_epoch": 32, "step_per_collect": 32}
-    env = "Pendulum-v1" if name == "sac" else "CartPole-v1"
+    env = "Pendulum-v1" if preset.domains[0] == "continuous" else "CartPole-v1"
     return preset(env, **small, n_envs=2, evaluation=None)
 
 

@@ -20,6 +20,7 @@ from typing_extensions import is_typeddict
 
 import trainkit as tk
 from examples.two_agents import TwoPoles
+from tests.helpers.of_extensions import files_of_extensions
 from tests.outside.test_assignments import digest
 from trainkit import presets
 from trainkit.core.signatures import union_members
@@ -111,6 +112,8 @@ RUNS: dict[str, list[dict[str, Any]]] = {
     "cql": [OFFLINE | more for more in ({"target_every": 5}, {"recurrent": "gru"}, *COMMON)],
     "bcq": [OFFLINE | more for more in ({"target_every": 5}, *COMMON)],
 }
+for _extension in files_of_extensions("runs").values():
+    RUNS |= getattr(_extension, "PRESETS", {})
 SPECIAL: dict[str, Any] = {
     "activation": "elu",
     "auxiliary": lambda features, rows: features.square().mean(dim=1),

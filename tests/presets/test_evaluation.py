@@ -23,8 +23,9 @@ def made(name: str, **options: Any) -> Any:
     if name in OFFLINE:
         buffer = tk.ReplayBuffer.from_arrays(**columns())
         return presets.PRESETS[name](buffer, Walk, **common, update_per_epoch=3, batch_size=4, **options)
-    env = "Pendulum-v1" if name == "sac" else Walk
-    return presets.PRESETS[name](env, **common, n_envs=2, step_per_epoch=20, n_test_envs=2, **options)
+    preset = presets.PRESETS[name]
+    env = "Pendulum-v1" if preset.domains[0] == "continuous" else Walk
+    return preset(env, **common, n_envs=2, step_per_epoch=20, n_test_envs=2, **options)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)

@@ -27,15 +27,17 @@ __dir__, __getattr__ = attach(
     {
         "presets.all_presets": "PRESETS settings",
         "presets.base": "NetworkOptions Preset PresetConfig QNetworkOptions Settings table_of",
-        "presets.off_policy": "OffpolicyPreset OffpolicySettings SACPreset SACSettings sac",
+        "presets.off_policy": "OffpolicyPreset OffpolicySettings",
         "presets.policy_gradient": (
-            "A2CPreset A2CSettings ActorCriticOptions CentralizedCriticPreset OnpolicyPreset OnpolicySettings "
-            "PPOPreset PPOSettings ReinforcePreset a2c ippo mappo ppo recurrent_ppo reinforce"
+            "A2CPreset A2CSettings CentralizedCriticPreset PPOPreset PPOSettings ReinforcePreset a2c ippo mappo ppo "
+            "recurrent_ppo reinforce"
         ),
         "presets.q_learning": (
             "QPreset QSettings c51 double_dqn dqn drqn dueling_dqn iqn munchausen_dqn noisy_dqn prioritized_dqn qrdqn "
             "r2d2 rainbow"
         ),
+        "presets.rollouts": "ActorCriticOptions OnpolicyPreset OnpolicySettings",
+        "presets.soft_actor_critic": "SACPreset SACSettings sac",
     },
     constant="PRESETS",
     hint=_hint,

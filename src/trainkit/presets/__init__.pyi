@@ -16,14 +16,11 @@ from trainkit.extensions.offline.presets import (
 )
 from trainkit.presets.all_presets import PRESETS, settings
 from trainkit.presets.base import NetworkOptions, Preset, PresetConfig, QNetworkOptions, Settings, table_of
-from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings, SACPreset, SACSettings, sac
+from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
 from trainkit.presets.policy_gradient import (
     A2CPreset,
     A2CSettings,
-    ActorCriticOptions,
     CentralizedCriticPreset,
-    OnpolicyPreset,
-    OnpolicySettings,
     PPOPreset,
     PPOSettings,
     ReinforcePreset,
@@ -50,6 +47,8 @@ from trainkit.presets.q_learning import (
     r2d2,
     rainbow,
 )
+from trainkit.presets.rollouts import ActorCriticOptions, OnpolicyPreset, OnpolicySettings
+from trainkit.presets.soft_actor_critic import SACPreset, SACSettings, sac
 
 __all__ = [
     "A2CPreset",

@@ -7,7 +7,6 @@ from trainkit.core.errors import reject_unknown
 from trainkit.core.extensions import present, table
 from trainkit.core.signatures import checked
 from trainkit.presets.base import Preset
-from trainkit.presets.off_policy import sac
 from trainkit.presets.policy_gradient import a2c, ippo, mappo, ppo, recurrent_ppo, reinforce
 from trainkit.presets.q_learning import (
     c51,
@@ -23,6 +22,7 @@ from trainkit.presets.q_learning import (
     r2d2,
     rainbow,
 )
+from trainkit.presets.soft_actor_critic import sac
 
 AnyPreset = Preset[..., Any, Any]
 

@@ -157,7 +157,7 @@ class MemorySettings(TypedDict, total=False):
     sequences: Annotated[Part | None, None]
 
 
-class EnvSettings(MemorySettings, Settings, total=False):
+class EnvSettings(Settings, total=False):
     """Settings of presets that train in an environment.
 
     Args:
@@ -815,6 +815,22 @@ def with_defaults(callbacks: Callbacks) -> list[Any]:
     given: list[Any] = [*callbacks] if isinstance(callbacks, Sequence) else [callbacks]
     defaults = [entry.load() for entry in table("DEFAULT_CALLBACKS").values()]
     return given + [kind() for kind in defaults if not any(own is kind or isinstance(own, kind) for own in given)]
+
+
+def policy_options(settings: EnvSettings) -> dict[str, Any]:
+    """Return the arguments of `for_envs` that every policy has, with the learning rate in its optimizer."""
+    names = (
+        "hidden",
+        "normalize_obs",
+        "gamma",
+        "reward",
+        "max_grad_norm",
+        "device",
+        "engine",
+        "precision",
+        "optimizer",
+    )
+    return {name: by_name(settings)[name] for name in names}
 
 
 def q_options(settings: QLearningSettings) -> dict[str, Any]:

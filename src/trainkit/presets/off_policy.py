@@ -1,26 +1,19 @@
-"""Off-policy presets: the settings of a replay buffer and its trainer, and SAC with its tables."""
+"""Off-policy presets: the settings of a replay buffer and its trainer; the base of those of an extension, too."""
 
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, buffer_from_config
 from trainkit.core.errors import Checks
 from trainkit.core.protocols import OffpolicyTrainee
-from trainkit.core.schedules import Linear, Scheduled
+from trainkit.core.schedules import Linear
 from trainkit.envs import Envs
-from trainkit.policy import Noise, SACPolicy
 from trainkit.presets.base import (
     EnvPreset,
     EnvSettings,
-    NetworkOptions,
     P,
     by_name,
-    memory_options,
-    network_options,
-    noise,
-    scheduled,
-    table_of,
     training_collector,
 )
 from trainkit.trainer import OffpolicyTrainer
@@ -129,89 +122,3 @@ class OffpolicyPreset(EnvPreset[P, OffpolicySettingsT, OffpolicyTrainer[TraineeT
 def _name(kind: object) -> object:
     """Return the name of a type of buffers, which may be a class."""
     return getattr(kind, "__name__", kind)
-
-
-class SACSettings(OffpolicySettings, total=False):
-    """Settings of SAC.
-
-    Args:
-        network: options of `NetworkOptions`, such as {"norm": "layer"}; the others stay.
-        tau: share by which the target critics move to the critics after each update.
-        temperature: weight of the entropy; "auto" learns it.
-        initial_temperature: where learning it starts; None is 1, as in their code.
-        target_entropy: the entropy it is learned for; None is minus the number of components of an action.
-        exploration: noise such as `ColoredNoise()`, whose beta a number is; None is independent noise.
-        policy_class: a subclass of `SACPolicy`, made by its `for_envs`; None is `SACPolicy`.
-    """
-
-    network: Annotated[NetworkOptions, {}]
-    tau: Annotated[Scheduled | Linear, 0.005]
-    temperature: Annotated[Literal["auto"] | Scheduled | Linear, "auto"]
-    initial_temperature: Annotated[float | None, None]
-    target_entropy: Annotated[float | None, None]
-    exploration: Annotated[Noise | float | None, None]
-    policy_class: Annotated[type[SACPolicy] | None, None]
-
-
-# Haarnoja et al. (2018), "Soft actor-critic algorithms and applications", table 1; others have their source named.
-_USUAL = SACSettings(
-    n_envs=1,
-    hidden=(256, 256),
-    gamma=0.99,
-    lr=3e-4,
-    max_grad_norm=None,
-    capacity=1_000_000,
-    batch_size=256,
-    step_per_collect=None,
-    update_per_step=1.0,
-    learning_starts=1_000,  # their code, for most tasks
-    warmup="random",  # their code
-    max_epoch=20,  # Pendulum-v1 is solved by then
-    step_per_epoch=1_000,
-)
-
-
-def sac_settings(**given: Unpack[SACSettings]) -> SACSettings:
-    """Return all settings of SAC."""
-    return table_of(SACSettings, _USUAL, given)
-
-
-class SACPreset(OffpolicyPreset[P, SACSettings, SACPolicy]):
-    """A preset of SAC, for actions in a bounded Box."""
-
-    kind = SACSettings
-
-    def make_policy(self, envs: Envs, settings: SACSettings) -> SACPolicy:
-        return (settings["policy_class"] or SACPolicy).for_envs(
-            envs,
-            hidden=settings["hidden"],
-            **network_options(settings["network"]),
-            **memory_options(settings, *SEQUENCES),
-            normalize_obs=settings["normalize_obs"],
-            n_step=settings["n_step"],
-            gamma=settings["gamma"],
-            reward=settings["reward"],
-            optimizer=settings["optimizer"],
-            max_grad_norm=settings["max_grad_norm"],
-            tau=scheduled(settings["tau"]),
-            temperature=settings["temperature"],
-            initial_temperature=settings["initial_temperature"],
-            target_entropy=settings["target_entropy"],
-            exploration=noise(settings["exploration"]),
-            device=settings["device"],
-            engine=settings["engine"],
-            precision=settings["precision"],
-        )
-
-
-sac = SACPreset(
-    "sac",
-    "SAC: act well and unpredictably, taught by two critics (Haarnoja et al., 2018)",
-    sac_settings,
-    {
-        "continuous": sac_settings(),
-        "mujoco": sac_settings(
-            learning_starts=10_000, max_epoch=100, step_per_epoch=10_000
-        ),  # theirs, of 1 to 3 million
-    },
-)

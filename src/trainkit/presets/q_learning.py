@@ -40,6 +40,7 @@ from trainkit.presets.base import (
     QLearningSettings,
     action_value_options,
     memory_options,
+    policy_options,
     q_options,
     scheduled,
     table_of,
@@ -145,21 +146,13 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
     def make_policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
         return (settings["policy_class"] or DQNPolicy).for_envs(
             envs,
-            hidden=settings["hidden"],
+            **policy_options(settings),
             **action_value_options(settings),
             **q_options(settings),
             **memory_options(settings, *SEQUENCES),
-            normalize_obs=settings["normalize_obs"],
             exploration=_exploration(settings),
             n_step=settings["n_step"],
-            gamma=settings["gamma"],
-            reward=settings["reward"],
-            optimizer=settings["optimizer"],
-            max_grad_norm=settings["max_grad_norm"],
             store_action_prob=settings["store_action_prob"],
-            device=settings["device"],
-            engine=settings["engine"],
-            precision=settings["precision"],
             act_on=settings["act_on"],
         )
 
