@@ -112,8 +112,6 @@ RUNS: dict[str, list[dict[str, Any]]] = {
     "cql": [OFFLINE | more for more in ({"target_every": 5}, {"recurrent": "gru"}, *COMMON)],
     "bcq": [OFFLINE | more for more in ({"target_every": 5}, *COMMON)],
 }
-for _extension in files_of_extensions("runs").values():
-    RUNS |= getattr(_extension, "PRESETS", {})
 SPECIAL: dict[str, Any] = {
     "activation": "elu",
     "auxiliary": lambda features, rows: features.square().mean(dim=1),
@@ -140,6 +138,15 @@ SPECIAL: dict[str, Any] = {
     "test_env": "MountainCar-v0",
     "test_in_train": True,
 }
+
+
+@functools.cache
+def all_runs() -> dict[str, list[dict[str, Any]]]:
+    """Return the runs of each preset, those of extensions, too, whose files may import this one."""
+    found = dict(RUNS)
+    for extension in files_of_extensions("runs").values():
+        found |= getattr(extension, "PRESETS", {})
+    return found
 
 
 def others(option: str, annotation: Any, current: Any) -> list[Any]:
@@ -212,7 +219,7 @@ def files_in(folder: Path) -> list[tuple[str, Any]]:
 
 def cases() -> Iterator[tuple[str, str]]:
     """Yield (preset, option) of one preset of each kind; "group.option" are those in a group."""
-    for name in RUNS:
+    for name in all_runs():
         for option, annotation in presets.PRESETS[name].option_types.items():
             own = types_of(annotation) if is_typeddict(annotation) else {}
             yield from ((name, f"{option}.{inner}") for inner in own)
@@ -244,7 +251,7 @@ def has_effect(name: str, option: str, capsys: Any, folder: Path, known: dict[An
     """Return whether any other value of an option changes the outcome of any run."""
     preset = presets.PRESETS[name]
     group, _, inner = option.partition(".")
-    for position, run in enumerate(RUNS[name]):
+    for position, run in enumerate(all_runs()[name]):
         base = {key: own for key, own in run.items() if key in ("env", "resumed", *preset.option_types)}
         key = name, position, option in HOW_A_RUN_IS_EXECUTED
         if key not in known:
@@ -265,7 +272,7 @@ def problems(chosen: list[tuple[str, str]], capsys: Any, folder: Path) -> list[s
 def test_runs_with_equal_options_are_equal(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("dqn", "ppo", "cql"):
-        run = RUNS[name][0]
+        run = all_runs()[name][0]
         one, other = (outcome(functools.partial(made, presets.PRESETS[name], run), capsys, tmp_path) for _ in range(2))
         assert one == other
         assert not one.startswith("rejected"), one
