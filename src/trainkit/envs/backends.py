@@ -229,7 +229,11 @@ class RunsEnvs(Protocol):
         ...
 
     def run(self, factories: Sequence[Callable[[], Any]], timeout_s: float | None) -> Runner:
-        """Make an environment by each factory; `timeout_s` is the time for a step or reset, None: no limit."""
+        """Make an environment by each factory; `timeout_s` is the time for a step or reset, None: no limit.
+
+        It is None without processes. What runs in other processes or threads has an `OwnerProcess` of `ownership`, so
+        that a fork does not use it.
+        """
         ...
 
     def behavior(self, policy: ActingPolicy, collect: OngoingCollect) -> BehaviorPolicy | None:
