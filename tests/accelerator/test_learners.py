@@ -103,7 +103,7 @@ def test_frames_on_the_device_teach_what_sent_ones_do(space: Any, pretend: Prete
 def test_orders_of_work_learn_there_as_on_the_cpu(name: str, options: Any, accelerator: torch.device) -> None:
     weights = []
     for device in ("cpu", accelerator):
-        with make(name, device, n_updates=12, prioritized=True, **options) as trainer:
+        with make(name, device, n_updates=12, buffer="prioritized", **options) as trainer:
             trainer.run()
         weights.append(trainer.policy.get_weights())
     if draws_as_the_cpu(name, accelerator):

@@ -55,7 +55,7 @@ def test_an_update_launches_so_many_operations(name: str, precision: str, preten
 
 def operations_of_three_layers(name: str, pretend: PretendDevice, **options: Any) -> dict[str, int]:
     """Return the operations that three more hidden layers add to an update."""
-    few, many = (operations_of_an_update(name, pretend, hidden=(8,) * n, norm=None, **options) for n in (1, 4))
+    few, many = (operations_of_an_update(name, pretend, hidden=(8,) * n, network={"norm": None}, **options) for n in (1, 4))
     return {kind: n - few[kind] for kind, n in many.items() if n > few[kind]}
 
 
@@ -76,7 +76,7 @@ def test_bf16_casts_the_weights_of_all_layers_at_once(name: str, pretend: Preten
 def test_bf16_learns_there_as_on_the_cpu(name: str, pretend: PretendDevice) -> None:
     epochs, policies = [], []
     for device in ("cpu", pretend.device):
-        with make(name, device, precision="bf16", evaluation=None, norm=None) as trainer:
+        with make(name, device, precision="bf16", evaluation=None, network={"norm": None}) as trainer:
             epochs += list(trainer)
         policies.append(trainer.policy)
     here, there = (epoch.stats.update for epoch in epochs)
