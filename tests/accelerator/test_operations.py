@@ -55,7 +55,9 @@ def test_an_update_launches_so_many_operations(name: str, precision: str, preten
 
 def operations_of_three_layers(name: str, pretend: PretendDevice, **options: Any) -> dict[str, int]:
     """Return the operations that three more hidden layers add to an update."""
-    few, many = (operations_of_an_update(name, pretend, hidden=(8,) * n, network={"norm": None}, **options) for n in (1, 4))
+    few, many = (
+        operations_of_an_update(name, pretend, hidden=(8,) * n, network={"norm": None}, **options) for n in (1, 4)
+    )
     return {kind: n - few[kind] for kind, n in many.items() if n > few[kind]}
 
 
