@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import is_typeddict
 
-from trainkit import Sequences, nets
 from trainkit.core.typed_options import types_of
 from trainkit.nets.layers import StackedNorm
 
@@ -38,12 +37,6 @@ NETWORK_OPTIONS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "network.norm": ("rms", lambda trainer: "rms" if has(nn.RMSNorm, StackedNorm)(trainer) else None),
     "network.auxiliary": (penalty, lambda trainer: trainer.policy.auxiliary),
 }
-SEQUENCES = Sequences(7, 0)
-OF_A_MEMORY: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
-    "recurrent": ("gru", lambda trainer: "gru" if has(nets.GRU)(trainer) else None),
-    "sequences": (SEQUENCES, lambda trainer: trainer.policy.sequences),
-}
-MEMORY_NEEDS = {"sequences": {"recurrent": "lstm"}}
 
 
 def options_in(preset: Any) -> set[str]:

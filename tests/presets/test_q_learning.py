@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.helpers.network_options import MEMORY_NEEDS, NETWORK_OPTIONS, OF_A_MEMORY, current, given, options_in
+from tests.helpers.memory_options import MEMORY_NEEDS, OF_A_MEMORY
+from tests.helpers.network_options import NETWORK_OPTIONS, current, given, options_in
 from tests.trainer.toys import Walk, everything
 from trainkit import presets
 from trainkit.core.config import to_plain
