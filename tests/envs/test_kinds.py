@@ -83,7 +83,7 @@ class Couples(HasEnvironments):
         self.runner.detach()
 
 
-class CoupleKind:
+class CoupleKind(kinds.EnvKind):
     """Couples, by the name "couples/walk"."""
 
     what = "a couple"
@@ -176,3 +176,39 @@ def test_gymnasiums_environments_are_of_its_own_kind() -> None:
     assert kinds.kind_of(gym.make("CartPole-v1")) is kinds.GYMNASIUM
     assert isinstance(kinds.kind_of(Couple()), CoupleKind)
     assert kinds.kind_of(Couple) is kinds.kind_of(5) is None
+
+
+class BareKind(kinds.EnvKind):
+    """A kind of environments that supports nothing but to be stepped."""
+
+    what = "a bare environment"
+
+    def has(self, env: object) -> bool:
+        return False
+
+    def driven(self, env: Any) -> Any:
+        return env
+
+    def backend(self, runner: Runner, kept_infos: Sequence[str]) -> None:
+        return None
+
+
+def test_a_kind_rejects_the_options_that_it_does_not_support() -> None:
+    kind = BareKind()
+    with pytest.raises(ConfigError, match="max_episode_steps is not for a bare environment"):
+        kind.with_limit(object(), 3)
+    with pytest.raises(ConfigError, match="observation_space and action_space are not for a bare environment"):
+        kind.with_spaces(object(), None, None)
+    ((level, what, _),) = kind.check(object(), n_steps=1, seed=0, mask_key=None)
+    assert (level, what) == ("note", "check_env does not play a bare environment")
+    assert not kind.is_name("bare")
+    with pytest.raises(ImportError, match="no name stands for a bare environment"):
+        kind.factory_of("bare")
+
+
+def test_a_kind_without_a_backend_cannot_be_made() -> None:
+    class NoBackend(kinds.EnvKind):
+        what = "nothing"
+
+    with pytest.raises(TypeError, match="abstract"):
+        NoBackend()  # type: ignore[abstract]  # as it is wrong

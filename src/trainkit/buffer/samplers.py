@@ -25,7 +25,7 @@ class UniformSampler:
     Its buffer binds it to its storage before anything else, calls `touch` with every row that is added or removed, and
     `draw` for each batch; `self._storage.rings` knows which rows are live, and their order in each environment. A
     subclass overrides `draw`, and what else it needs: `weight` where the buffer's column "weight" is not 1, and the
-    state where draws depend on more than the storage, as `PrioritizedSampler` and the `LockstepSampler` of games do.
+    state where draws depend on more than the storage, as those of `PrioritizedSampler` do.
     """
 
     _storage: Storage

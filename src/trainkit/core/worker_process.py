@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,7 +50,7 @@ def die_with_parent() -> None:
 _DIE_WITH = "import ctypes, os; ctypes.CDLL(None).prctl({signal}, {kill}); os.getppid() == {owner} or os._exit(1); "
 
 
-class PipedProcess:
+class PipedProcess(ABC):
     """A process and the pipe to it: a `Channel` to a worker. A fork of the owner gives it up.
 
     Attributes:
@@ -102,13 +103,13 @@ class PipedProcess:
             self.wait(None)
         self.pipe.close()
 
+    @abstractmethod
     def wait(self, seconds: float | None) -> int | None:
         """Wait for the process to end, and return its exit code, of a signal negative; None if it has not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self) -> None:
         """Send the process a SIGKILL."""
-        raise NotImplementedError
 
     def forget(self) -> None:
         """In a fork of the owner, close the pipe, so that the process sees the owner die."""

@@ -138,7 +138,7 @@ class Engine:
     # ---- execution ----
 
     def executable(self, work: UpdateWork) -> Callable[[Any, Any, Any], Kept]:
-        """Return what executes the work of an update, given columns, inputs and frames: the work itself, or a graph."""
+        """Return what executes the work of an update, given columns, inputs and frames: the work itself."""
         return work
 
     def minimize(

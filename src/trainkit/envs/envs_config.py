@@ -71,8 +71,8 @@ class ProcessOptions:
             is_one = not isinstance(self.backend, type)
             if checks.require(is_one, f".backend must be an object, got the class {self.backend!r}: call it"):
                 self.backend.check(checks, n_envs)
-        others = self.backend == "async" if isinstance(self.backend, str) else self.backend.has_processes
-        has_processes = others and not is_made
+        is_apart = self.backend == "async" if isinstance(self.backend, str) else self.backend.has_processes
+        has_processes = is_apart and not is_made
         if self.step_timeout_s is not None:
             checks.number("step_timeout_s", self.step_timeout_s, low=0, above_low=True)
             rule = '.step_timeout_s can end a process, not what runs in this one: use backend="async"'

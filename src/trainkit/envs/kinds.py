@@ -1,6 +1,7 @@
 """Kinds of environments: Gymnasium's own, and those that extensions add."""
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
@@ -25,12 +26,12 @@ class AnyEnv(Protocol):
     def step(self, action: Any, /) -> Any: ...
 
 
-class EnvKind:
+class EnvKind(ABC):
     """A kind of environments that an extension adds, by its constant ENV_KINDS: the base class of kinds.
 
-    An environment of a kind may be several rows, as a game is one for each agent: `backend` reads them. `driven`
-    returns an environment with `reset`, `step`, `close` and two spaces, whose observations, actions and infos are
-    between it and that backend alone: any runner drives it. Other methods are of options that a kind may not support.
+    An environment of a kind may be several rows, which `backend` reads. `driven` returns an environment with `reset`,
+    `step`, `close` and two spaces, whose observations, actions and infos are between it and that backend alone: any
+    runner drives it. Methods that are not abstract are of what a kind may not support.
 
     Attributes:
         what: one is, with its article, for errors.
@@ -48,11 +49,11 @@ class EnvKind:
 
     def factory_of(self, name: str) -> Callable[..., Any]:
         """Return what makes the environment of a name; may raise ImportError or AttributeError."""
-        raise NotImplementedError
+        raise ImportError(f"no name stands for {self.what}")
 
+    @abstractmethod
     def has(self, env: object) -> bool:
         """Return whether an environment is of this kind."""
-        raise NotImplementedError
 
     def with_limit(self, env: Any, max_episode_steps: int) -> Any:
         """Return an environment whose episodes are truncated after a number of steps, or raise a ConfigError."""
@@ -63,12 +64,14 @@ class EnvKind:
         raise ConfigError(f"make_envs.observation_space and action_space are not for {self.what}: leave them out")
 
     def check_spaces(self, env: Any, name: str) -> None:
-        """Raise a ConfigError for an environment without spaces; its name is for errors."""
+        """Raise a ConfigError for an environment without spaces, if `driven` does not; its name is for errors."""
+        return
 
+    @abstractmethod
     def driven(self, env: Any) -> Any:
         """Return an environment in the form that runners drive and `backend` reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def backend(self, runner: Runner, kept_infos: Sequence[str]) -> Backend | None:
         """Return the backend that reads the rows of what a runner runs; None where that is of another kind.
 
@@ -76,11 +79,10 @@ class EnvKind:
             runner: of the environments; closed if they are rejected.
             kept_infos: keys of infos that complete a row: its mask, its lives.
         """
-        raise NotImplementedError
 
     def check(self, env: Any, *, n_steps: int, seed: int, mask_key: str | None) -> Iterator[Found]:
         """Play an environment as `check_env` does, and yield what was found; it stays open."""
-        return iter(())
+        yield "note", f"check_env does not play {self.what}", "collect some episodes, and look at their statistics"
 
 
 class Gymnasium:

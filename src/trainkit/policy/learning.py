@@ -220,7 +220,7 @@ class Learning:
         inputs = policy.loss_inputs(n_rows, step=step)
         with policy.layers_draw():
             work = OneUpdate(self, policy, due, n_rows, step)
-            execute = policy.engine.executable(work)  # the work itself, or a CUDA graph of it
+            execute = policy.engine.executable(work)  # the work itself, unless an engine has recorded it
             kept, (metrics, sums) = execute(columns, inputs, frames)
         self._count(due, sums, step)
         return UpdateResult(kept.get("priority"), is_lost=kept.get("is_lost")), metrics
