@@ -277,9 +277,9 @@ def test_runs_without_an_assignment_are_equal() -> None:
     assert all(outcome_of(run, lambda _: None) == outcome_of(run, lambda _: None) for run in ("dqn", "ppo_box"))
 
 
-def test_a_random_twentieth_of_all_assignments_has_an_effect_or_raises() -> None:
+def test_a_twentieth_of_all_assignments_has_an_effect_or_raises() -> None:
     every = [*cases()]
-    assert problems(random.Random().sample(every, len(every) // 20)) == []
+    assert problems(random.Random(0).sample(every, len(every) // 20)) == []
 
 
 @pytest.mark.slow

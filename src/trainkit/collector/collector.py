@@ -108,12 +108,9 @@ class Collector:
     Attributes:
         between_steps: called before every vector step when set; after an exception of it everything is whole, and
             `resume` continues.
-        interrupt: as `between_steps`, before it, for what only ever raises, such as a trainer's check for Ctrl-C.
         overlap: called once in every vector step when set, where possible (processes, ale-py) while environments
             step, and so without calling them. Its exceptions are raised when they have stepped; the step is stored
             when `resume` has called it again, for the rest.
-        most_updates: set by a trainer: returns the most updates that collects may call for up to the one that reaches a
-            number of rows, counted from the start of the current one; None: not known.
         recorders: receive every transition and every cut, with or without a buffer.
         events: receives every event in the life of an episode, when set; after an exception of it everything is
             whole, too.
@@ -155,9 +152,9 @@ class Collector:
         self._observes = policy.observes and (buffer is not None if observe is None else observe)
         self._env_step = 0
         self.between_steps: Callable[[], None] | None = None
-        self.interrupt: Callable[[], None] | None = None
         self.overlap: Callable[[], None] | None = None
-        self.most_updates: Callable[[int], int] | None = None
+        self._interrupt: Callable[[], None] | None = None
+        self._most_updates: Callable[[int], int] | None = None
         self._current_overlap: Overlap | None = None
         self.recorders: list[Recorder] = []
         self.events: EpisodeEvents | None = None
@@ -306,13 +303,29 @@ class Collector:
         is_open = self._is_interrupted and isinstance(self._quota, StepQuota)
         return -(-self._quota.n_left * self._rows_per_step // self._envs.n) if is_open else 0
 
+    def interrupt_with(self, check: Callable[[], None] | None) -> None:
+        """Call `check`, which only ever raises, before every vector step, ahead of `between_steps`; None: no longer.
+
+        For what drives the collector: a trainer sets its own for each of its collects.
+        """
+        self._interrupt = check
+
+    def expect_updates(self, most_updates: Callable[[int], int] | None) -> None:
+        """Let a trainer say how many updates the current collect may lead to; None: not known.
+
+        Args:
+            most_updates: returns the most updates that collects may call for up to the one that reaches a number of
+                rows, counted from the start of the current one.
+        """
+        self._most_updates = most_updates
+
     def most_updates_before(self, n_steps: int) -> int | None:
         """Return the most updates that may be performed before the last of the next n vector steps is stored.
 
         None where that is not known; the next one is that of the current collect.
         """
         rows = self._tally.n_step + (n_steps - 1) * self._envs.n
-        return None if self.most_updates is None else self.most_updates(rows)
+        return None if self._most_updates is None else self._most_updates(rows)
 
     @property
     def acts_here(self) -> bool:
@@ -562,8 +575,8 @@ class Collector:
             self._begin_episodes()
             shown = started
             while self._quota.n_left > 0:
-                if self.interrupt is not None:
-                    self.interrupt()
+                if self._interrupt is not None:
+                    self._interrupt()
                 if self.between_steps is not None:
                     with user_code.running():
                         self.between_steps()

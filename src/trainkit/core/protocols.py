@@ -509,13 +509,7 @@ class CollectedEnvs(EnvSpaces, Protocol):
 
 
 class StepCollector(Stateful, Seedable, Protocol):
-    """What a trainer collects with: a policy that acts in environments, and a buffer of its steps; see `Collector`.
-
-    Attributes:
-        interrupt: called before every vector step when set, for what only ever raises.
-    """
-
-    interrupt: Callable[[], None] | None
+    """What a trainer collects with: a policy that acts in environments, and a buffer of its steps; see `Collector`."""
 
     @property
     def policy(self) -> Any:
@@ -564,6 +558,10 @@ class StepCollector(Stateful, Seedable, Protocol):
 
     def collect(self, *, n_step: int | None = None, n_episode: int | None = None) -> CollectStats:
         """Act until there are as many steps or episodes; store every step."""
+        ...
+
+    def interrupt_with(self, check: Callable[[], None] | None) -> None:
+        """Call this before every vector step: it only ever raises. None: stop."""
         ...
 
     def resume(self) -> CollectStats:

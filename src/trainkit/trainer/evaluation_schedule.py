@@ -224,7 +224,7 @@ class EvaluationSchedule:
         """Evaluate without firing callbacks or updating the best score; `changes` are options of `Evaluation`."""
         evaluation = self._required()
         evaluation.discard_interrupted()  # it is played again when the run continues
-        evaluation.collector.interrupt = None
+        evaluation.collector.interrupt_with(None)
         if changes:
             evaluation = evaluation.changed(evaluation.collector, **changes)
         with self._without_episode_events(evaluation):
@@ -294,7 +294,7 @@ class EvaluationSchedule:
 
     def _run(self, step: int, *, fresh: int | None = None) -> CollectStats:
         evaluation = self._required()
-        evaluation.collector.interrupt = self._with_notes(evaluation.collector)
+        evaluation.collector.interrupt_with(self._with_notes(evaluation.collector))
         with self._stopwatch.measure("evaluate"):
             self.last_test = evaluation.run(step, fresh=fresh)
         return self.last_test

@@ -243,8 +243,8 @@ class OffpolicyTrainer(Trainer[TraineeT]):
         collector, stopwatch = self._collector, self._metrics.stopwatch
         if self._overlap or not self._has_ready:
             own = collector.overlap  # of the user
-            collector.interrupt = self._interrupt.check
-            collector.most_updates = self._queues[0].pending.count_after if self._queues else None
+            collector.interrupt_with(self._interrupt.check)
+            collector.expect_updates(self._queues[0].pending.count_after if self._queues else None)
             if self._overlap:
                 collector.overlap = self._perform_share
                 if not collector.is_mid_step:  # the user has collected since: nothing is left of a share
@@ -263,7 +263,9 @@ class OffpolicyTrainer(Trainer[TraineeT]):
                             random=self._warmup == "random" and self._is_warming_up,
                         )
             finally:
-                collector.interrupt, collector.overlap, collector.most_updates = None, own, None
+                collector.overlap = own
+                collector.interrupt_with(None)
+                collector.expect_updates(None)
             for queue in self._queues:
                 queue.count()
             self._after_collect(stats)

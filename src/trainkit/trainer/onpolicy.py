@@ -230,11 +230,11 @@ class OnpolicyTrainer(Trainer[TraineeT]):
     def _collect(self) -> CollectStats:
         """Collect, or resume a collect that was interrupted."""
         collector = self._collector
-        collector.interrupt = self._interrupt.check
+        collector.interrupt_with(self._interrupt.check)
         try:
             if collector.is_interrupted:
                 return collector.resume()
             self._fire_collect_start()
             return collector.collect(n_step=self.step_per_collect, n_episode=self.episode_per_collect)
         finally:
-            collector.interrupt = None
+            collector.interrupt_with(None)

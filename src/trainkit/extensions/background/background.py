@@ -169,7 +169,7 @@ class _Player:
             evaluation = BackgroundEvaluation(collector, **self._parts["options"])
             evaluation.is_over = lambda: self._is_finishing
             evaluation.load_state_dict(state)
-            collector.interrupt = self._look
+            collector.interrupt_with(self._look)
             stats = evaluation.run(step, fresh=fresh)
             return Played(stats, evaluation.numbers, evaluation.state_dict())
         finally:

@@ -44,7 +44,6 @@ class TensorCollector:
 
     Attributes:
         between_steps: called before every vector step when set; after an exception of it `resume` continues.
-        interrupt: as `between_steps`, before it, for what only ever raises, such as a trainer's check for Ctrl-C.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class TensorCollector:
         self._buffer = TensorRolloutBuffer(envs, policy.extras_spec)
         self._env_step = self._n_episode = 0
         self.between_steps: Callable[[], None] | None = None
-        self.interrupt: Callable[[], None] | None = None
+        self._interrupt: Callable[[], None] | None = None
         self._is_interrupted = False
         self._root, self._is_seeded = (seeding.fresh_root(), False) if seed is None else (seed, True)
         self._n_resets = 0
@@ -220,6 +219,10 @@ class TensorCollector:
         self._is_interrupted = True
         return self.resume()
 
+    def interrupt_with(self, check: Callable[[], None] | None) -> None:
+        """Call `check` before every vector step, before `between_steps`: it only ever raises. None: stop."""
+        self._interrupt = check
+
     @checked
     def resume(self) -> CollectStats:
         """Continue a collect that an exception interrupted; the statistics cover all of it."""
@@ -232,8 +235,8 @@ class TensorCollector:
         """Make the steps that are left, and return the statistics of the whole collect."""
         try:
             while self._n_left > 0:
-                if self.interrupt is not None:
-                    self.interrupt()
+                if self._interrupt is not None:
+                    self._interrupt()
                 if self.between_steps is not None:
                     self.between_steps()
                 if self._needs_reset:
