@@ -45,7 +45,7 @@ class Rings:
         self._all = np.arange(n_rings)
         self.limit = np.full(n_rings, share) + (self._all < rest)
         self._lap = self.limit * n_rings  # [N], from the write cursor back to the oldest row of a full ring
-        self._lap_of_all = share * n_rings if rest == 0 else None
+        self._lap_of_all = share * n_rings if rest == 0 else None  # where it is the same
         self.n_rows = n_rings * int(self.limit.max() + n_spare)
         self.clear()
 
@@ -104,8 +104,12 @@ class Rings:
             self.n_live += self.n_rings
             self._push_block()
             return None
-        if self._lap_of_all is None or self.n_live < self.capacity:  # in each, or in some, at a row of its own
+        if self.n_live < self.capacity:  # some rings are full
             return self._push_each(self._all)
+        if self._lap_of_all is None:
+            evicted = self._oldest(self.cursors, slice(None))
+            self._push_block()
+            return evicted
         oldest = (self._head - self._lap_of_all) % self.n_rows
         self._push_block()
         return slice(oldest, oldest + self.n_rings)
@@ -119,13 +123,18 @@ class Rings:
         rows, moved = self.cursors[rings], self.cursors.copy()
         moved[rings] = self.after(rows, 1)
         self._set_cursors(moved)
-        oldest: Rows = (rows - self._lap[rings]) % self.n_rows  # of full rings
+        oldest = self._oldest(rows, rings)
         if self.n_live < self.capacity:
             is_full = self.count[rings] == self.limit[rings]
             self.count[rings] += ~is_full
             self._set_count(self.count)
             oldest = oldest[is_full]
         return oldest if len(oldest) else None
+
+    def _oldest(self, cursors: Rows, rings: NDArray[np.intp] | slice) -> Rows:
+        """Return the oldest rows of full rings, whose write cursors are given."""
+        oldest: Rows = (cursors - self._lap[rings]) % self.n_rows
+        return oldest
 
     def rewind(self, ring: int, n_rows: int) -> Rows:
         """Remove and return the newest `n_rows` live rows of a ring."""

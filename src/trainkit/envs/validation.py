@@ -121,11 +121,13 @@ class RowReader:
 
     def __init__(self, space: gym.Space[Any], warn: Callable[..., object] = _log.warning) -> None:
         self.specs = self._specs = array_specs(space)
+        is_one = isinstance(self._specs, ArraySpec)
+        self._one_array = (self._specs.shape, self._specs.dtype) if is_one else (None, None)  # of which each is
         self._warn, self._has_warned = warn, False
 
     def read_steps(self, env_ids: Ids, take: Take) -> RawStep:
         """Read the results of steps of single environments [K]; each is copied before the next step."""
-        n_rows = len(env_ids)
+        n_rows, (shape, dtype) = len(env_ids), self._one_array
         next_obs = self.empty(n_rows)
         reward = np.empty(n_rows, np.float64)
         terminated, truncated = np.empty(n_rows, np.bool_), np.empty(n_rows, np.bool_)
@@ -134,7 +136,10 @@ class RowReader:
         for row, env_id in enumerate(env_ids.tolist()):
             try:
                 obs, gain, ends, cuts, infos[row] = self.unpack_step(take(row, env_id))
-                self.write(next_obs, row, obs)
+                if type(obs) is np.ndarray and obs.shape == shape and obs.dtype == dtype:
+                    next_obs[row] = obs  # as `write` would, without a call for each row
+                else:
+                    self.write(next_obs, row, obs)
                 reward[row] = gain if type(gain) is float else self.reward(gain)
                 terminated[row] = ends if type(ends) is bool else self.flag("terminated", ends)
                 truncated[row] = cuts if type(cuts) is bool else self.flag("truncated", cuts)

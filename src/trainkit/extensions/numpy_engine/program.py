@@ -6,6 +6,7 @@ already exist, so that running it allocates nothing but copies of its outputs.
 """
 
 import contextlib
+import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -316,17 +317,18 @@ class Program:
     ) -> None:
         self.calls, self.kernels, self.is_threaded, self.n_bytes = calls, kernels, is_threaded, n_bytes
         self._inputs, self._readers = inputs, tree.map_tree(_reader, outputs)
+        self._silent = contextvars.Context()  # entered faster than `np.errstate`, whose setting it keeps
+        self._silent.run(np.seterr, all="ignore")
 
     def __call__(self, inputs: Sequence[NDArray[Any]]) -> Results:
         """Compute on one thread, for inputs of the recorded shapes, and return outputs; scalars are Python floats."""
         for own, array in zip(self._inputs, inputs, strict=True):
             own[...] = array
-        with np.errstate(all="ignore"):
-            if self.is_threaded:
-                with kernels.one_thread():
-                    self._compute()
-            else:
-                self._compute()
+        if self.is_threaded:
+            with kernels.one_thread():
+                self._silent.run(self._compute)
+        else:
+            self._silent.run(self._compute)
         return _read(self._readers)
 
     def _compute(self) -> None:
