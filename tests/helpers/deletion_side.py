@@ -26,10 +26,15 @@ def trainer_of(tk: Any, name: str) -> Any:
         columns = {"obs": rng.normal(size=(60, 4)).astype(np.float32), "action": rng.integers(2, size=60)}
         buffer = tk.ReplayBuffer.from_arrays(**columns, reward=np.ones(60), terminated=ends)
         return preset(buffer, "CartPole-v1", **small, update_per_epoch=3, batch_size=4, evaluation=None)
+    if name not in ("dqn", "ppo", "sac"):  # recording one of each kind is enough: it takes longer than the rest
+        small["engine"] = "torch"
     if "learning_starts" in preset.settings():
-        small |= {"step_per_epoch": 120, "learning_starts": 100, "batch_size": 4}
-    elif name != "reinforce":  # whose rollouts are whole episodes
-        small |= {"step_per_epoch": 32, "step_per_collect": 32}
+        small |= {"step_per_epoch": 24, "learning_starts": 16, "batch_size": 4}
+        small |= {"step_per_collect": 8, "update_per_step": 0.25}
+    elif name == "reinforce":  # whose rollouts are whole episodes
+        small |= {"step_per_epoch": 32}
+    else:
+        small |= {"step_per_epoch": 32, "step_per_collect": 32, "repeat_per_collect": 1}
     env = "Pendulum-v1" if preset.domains[0] == "continuous" else "CartPole-v1"
     return preset(env, **small, n_envs=2, evaluation=None)
 
