@@ -96,12 +96,16 @@ PAIRS = [(name, preset) for name, task in TASKS.items() for preset in PRESETS if
 
 def key_of(name: str, preset: str, seed: int) -> tuple[Any, ...]:
     """Return all that a run depends on: task, preset, seed, steps, and the settings of the preset's table."""
+    return name, preset, seed, *_steps_and_settings(name, preset)
+
+
+def _steps_and_settings(name: str, preset: str) -> tuple[Any, ...]:
     if preset == RANDOM:
-        return name, preset, seed
+        return ()
     one = tk.presets.PRESETS[preset]
     table = one.table(_domain(one, TASKS[name]))
     settings = {option: to_text(value) for option, value in one.complete_settings(table).items()}
-    return name, preset, seed, _n_epochs(table, TASKS[name]), settings
+    return _n_epochs(table, TASKS[name]), settings
 
 
 def _domain(preset: Any, task: Task) -> str:
@@ -164,10 +168,12 @@ def kept(cache: Cache) -> Runs:
     """Return all finished runs with today's settings, with their seeds and commits."""
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     pairs = [*PAIRS, *((name, RANDOM) for name in TASKS)]
-    for (name, preset), seed in itertools.product(pairs, REPORTED):
-        key = key_of(name, preset, seed)
-        if (run := cache.get(*key)) is not None:
-            runs.setdefault((name, preset), []).append({**run, "seed": seed, "commit": cache.commit(*key)})
+    for name, preset in pairs:
+        same = _steps_and_settings(name, preset)  # of all seeds
+        for seed in REPORTED:
+            key = name, preset, seed, *same
+            if (run := cache.get(*key)) is not None:
+                runs.setdefault((name, preset), []).append({**run, "seed": seed, "commit": cache.commit(*key)})
     return runs
 
 

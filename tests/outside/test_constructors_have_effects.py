@@ -340,12 +340,12 @@ def test_every_constructor_with_options_has_a_run() -> None:
     assert [name_of(own) for own in constructors() if options_with_a_default(own) and not runs_of(own)] == []
 
 
-def test_a_twentieth_of_all_options_of_constructors_has_an_effect_or_is_rejected(
+def test_a_fortieth_of_all_options_of_constructors_has_an_effect_or_is_rejected(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     every = cases()
-    assert problems(random.Random(0).sample(every, len(every) // 20), capsys, tmp_path) == []
+    assert problems(random.Random(0).sample(every, len(every) // 40), capsys, tmp_path) == []
 
 
 @pytest.mark.slow

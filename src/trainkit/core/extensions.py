@@ -103,6 +103,8 @@ def attach(
         found: Any
         if name == "__all__":
             found = __dir__()
+        elif name.startswith("_"):  # notebooks and test runners look for such names in every module
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         elif name in own:
             found = getattr(importlib.import_module(f"trainkit.{own[name]}"), name)
         elif name in spaces:
@@ -111,7 +113,6 @@ def attach(
             found = theirs[name].load()
         else:
             advice = did_you_mean(name, __dir__()) if hint is None else hint(name)
-            advice = "" if name.startswith("_") else advice
             is_imported_from = sys._getframe(1).f_code.co_name == "_handle_fromlist"
             if advice and is_imported_from and find_spec(f"{package}.{name}") is None:
                 # `from package import name` would replace an AttributeError by an error of its own, without the hint
