@@ -30,12 +30,12 @@ class Call(NamedTuple):
         return self.of(**{**self.arguments, **others})
 
 
-def envs() -> tk.Envs:
+def walks() -> tk.Envs:
     return tk.make_envs(Walk, 2)
 
 
 def learner(kind: Any = tk.DQNPolicy) -> Any:
-    return kind.for_envs(envs(), hidden=(4,), **CPU)
+    return kind.for_envs(walks(), hidden=(4,), **CPU)
 
 
 def rows(n_rows: int = 6) -> tk.ReplayBuffer:
@@ -65,13 +65,13 @@ def trainer_arguments(kind: Any, policy: Any) -> dict[str, Any]:
 
 def offpolicy() -> Call:
     policy = learner()
-    own = {"train_collector": tk.Collector(policy, envs(), tk.ReplayBuffer(20)), "step_per_epoch": 4, "batch_size": 2}
+    own = {"train_collector": tk.Collector(policy, walks(), tk.ReplayBuffer(20)), "step_per_epoch": 4, "batch_size": 2}
     return Call(tk.OffpolicyTrainer, trainer_arguments(tk.OffpolicyTrainer, policy) | own)
 
 
 def onpolicy() -> Call:
     policy = learner(tk.PPOPolicy)
-    own = {"train_collector": tk.Collector(policy, envs(), tk.RolloutBuffer()), "step_per_epoch": 4}
+    own = {"train_collector": tk.Collector(policy, walks(), tk.RolloutBuffer()), "step_per_epoch": 4}
     return Call(tk.OnpolicyTrainer, trainer_arguments(tk.OnpolicyTrainer, policy) | own | {"step_per_collect": 4})
 
 
@@ -88,13 +88,13 @@ def actor_critic(kind: Any) -> Call:
 def calls(folder: Path) -> dict[str, Call]:
     """Return a call of every public class and function that takes options; files go into a folder.
 
-    Those of extensions are in the `calls.py` of their tests, with the names that are `NOT_CALLED`.
+    Those of extensions are in the `examples.py` of their tests, with the names that are `NOT_CALLED`.
     """
     columns: dict[str, Any] = {name: torch.zeros(3, 2) for name in ("reward", "value", "next_value")}
     columns |= {name: torch.zeros(3, 2, dtype=torch.bool) for name in ("terminated", "truncated")}
     returns = {name: column for name, column in columns.items() if name != "value"}
     preset = {"env": Walk, "n_envs": 2, "hidden": (4,), "device": "cpu", "seed": 0, "verbose": False}
-    evaluated = tk.Collector(learner(), envs())
+    evaluated = tk.Collector(learner(), walks())
     critics = {"actor": linear(np.zeros((4, 4))), "critics": tk.nets.CriticNetwork((4,), 2, hidden=(4,))}
     run = offpolicy()()
     run.run()
@@ -110,7 +110,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "HLGaussValue": Call(tk.HLGaussValue, {}),
         "Checkpoint": Call(tk.Checkpoint, {"folder": folder / "checkpoint"}),
         "Clip": Call(tk.Clip, {"limit": 1.0}),
-        "Collector": Call(tk.Collector, {"policy": learner(), "envs": envs(), "buffer": tk.ReplayBuffer(10)}),
+        "Collector": Call(tk.Collector, {"policy": learner(), "envs": walks(), "buffer": tk.ReplayBuffer(10)}),
         "ConservativePenalty": Call(tk.ConservativePenalty, {}),
         "Constant": Call(tk.schedules.Constant, {"value": 1.0}),
         "CriticNetwork": Call(tk.nets.CriticNetwork, {"shapes": (4,), "n_dimensions": 2, "hidden": (4,)}),
@@ -202,6 +202,6 @@ def calls(folder: Path) -> dict[str, Call]:
         ),
         "scalars": Call(tk.scalars, {"stats": tk.trainer.Summary.of([1.0])}),
     }
-    for own in files_of_extensions("calls").values():
+    for own in files_of_extensions("examples").values():
         found |= own.calls(folder) if hasattr(own, "calls") else {}
     return found

@@ -57,7 +57,9 @@ def test_every_public_call_is_in_the_table(table: dict[str, Call]) -> None:
     public = {name for name, member in named.items() if inspect.isroutine(member) or inspect.isclass(member)}
     public -= {name for name in public if name.endswith("Error") or is_protocol(named[name])}
     listed = {name.partition(".")[0] for name in table} - {"presets"}
-    of_extensions = {name for own in files_of_extensions("calls").values() for name in getattr(own, "NOT_CALLED", ())}
+    of_extensions = {
+        name for own in files_of_extensions("examples").values() for name in getattr(own, "NOT_CALLED", ())
+    }
     assert public - RECORDS - BASES - NEEDS_AN_EXTRA - ZOO - of_extensions == listed
 
 

@@ -322,8 +322,8 @@ POOL: list[Callable[[], Any]] = [
     lambda: (0.5, 1.0),
 ]
 
-# Extensions have RUNS, FOR_ENVS and POOL, further values of options, in the `runs.py` of their tests.
-for _extension in files_of_extensions("runs").values():
+# Extensions have RUNS, FOR_ENVS and POOL, further values of options, in the `examples.py` of their tests.
+for _extension in files_of_extensions("examples").values():
     for _kind, _runs in getattr(_extension, "RUNS", {}).items():
         RUNS[_kind] = RUNS.get(_kind, []) + _runs
     for _kind, _runs in getattr(_extension, "FOR_ENVS", {}).items():

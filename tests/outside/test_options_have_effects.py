@@ -144,7 +144,7 @@ SPECIAL: dict[str, Any] = {
 def all_runs() -> dict[str, list[dict[str, Any]]]:
     """Return the runs of each preset, those of extensions, too, whose files may import this one."""
     found = dict(RUNS)
-    for extension in files_of_extensions("runs").values():
+    for extension in files_of_extensions("examples").values():
         found |= getattr(extension, "PRESETS", {})
     return found
 

@@ -1,4 +1,4 @@
-"""Calls of evaluation in the background that work, for the table of all public calls."""
+"""Examples of evaluation in the background: calls that work, for tests of all public names."""
 
 from pathlib import Path
 

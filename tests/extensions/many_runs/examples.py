@@ -1,3 +1,3 @@
-"""What the table of all public calls leaves out of many runs."""
+"""What tests of all public names leave out of many runs."""
 
 NOT_CALLED = {"run"}  # starts processes: test_many_runs.py calls it

@@ -1,9 +1,17 @@
-"""Runs of actors in which options of constructors matter."""
+"""Examples of actors: calls that work, and runs in which options matter, for tests of all public names."""
 
+from pathlib import Path
 from typing import Any
 
 import trainkit as tk
+from tests.faults.makers import Call
 from tests.outside.constructors import Build, Run, envs, made_envs, q_learner
+
+
+def calls(folder: Path) -> dict[str, Call]:
+    return {
+        "Actors": Call(tk.envs.Actors, {"actors": 2}),
+    }
 
 
 def in_actors(build: Build) -> Any:

@@ -1,11 +1,13 @@
-"""Calls of processors that work, for the table of all public calls."""
+"""Examples of processors: calls that work, and runs in which options matter, for tests of all public names."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import trainkit as tk
 from tests.faults.makers import BOX, Call
+from tests.outside.constructors import Build, Run, envs, stepped
 
 NOT_CALLED = {"Processor"}  # a base
 
@@ -20,3 +22,12 @@ def calls(folder: Path) -> dict[str, Call]:
         "PreviousStep": Call(tk.envs.PreviousStep, {}),
         "TimeFeature": Call(tk.envs.TimeFeature, {"limit": 5}),
     }
+
+
+def processed(build: Build) -> Any:
+    return stepped(envs(processors=[build()]))
+
+
+RUNS: dict[Any, list[Run]] = {
+    tk.envs.PreviousStep: [processed],
+}

@@ -1,4 +1,4 @@
-"""Calls of export that work, for the table of all public calls."""
+"""Examples of export: calls that work, for tests of all public names."""
 
 from pathlib import Path
 
