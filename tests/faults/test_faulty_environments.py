@@ -1,35 +1,24 @@
 """Whatever an environment does, the fault is reported, and a caller may continue."""
 
 import multiprocessing
-import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.faults.faulty import EPISODE, FAULTS, FAULTY, Fault, FaultyEnv
+from tests.faults.cases import N_STEP, Backend, all_rows, close_quickly, every_case, faulty_envs
+from tests.faults.faulty import EPISODE, FAULTY, Fault
 from tests.helpers.doubles import Still
 from trainkit.buffer import ReplayBuffer
 from trainkit.collector import Collector
-from trainkit.core.data import Transition
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
 from trainkit.core.seeding import episode_seed
-from trainkit.envs import Envs, make_envs
+from trainkit.envs import make_envs
 
 # Python 3.12 warns of fork() in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-
-Backend = Literal["sync", "async"]
-CASES = [
-    (fault, backend) for fault in FAULTS for backend in ("sync", "async") if backend == "async" or not fault.only_apart
-]
-every_case = pytest.mark.parametrize(
-    ("fault", "backend"), [pytest.param(*case, id=f"{case[0]}, {case[1]}") for case in CASES]
-)
-N_STEP = 150
 
 
 @pytest.fixture
@@ -43,24 +32,6 @@ def lives(tmp_path: Path) -> Path:
 def no_process_stays() -> Iterator[None]:
     yield
     assert multiprocessing.active_children() == []
-
-
-def faulty_envs(fault: Fault | None, backend: Backend, lives: Path, **options: Any) -> Envs:
-    if backend == "async":
-        options = {"step_timeout_s": 0.5, **options}
-    factories = [partial(FaultyEnv, env, fault, lives) for env in range(3)]
-    return make_envs(factories, backend=backend, seed=5, restart_delay_s=0.001, **options)
-
-
-def close_quickly(envs: Envs) -> None:
-    began = time.monotonic()
-    envs.close()
-    assert time.monotonic() - began < 5
-
-
-def all_rows(buffer: ReplayBuffer) -> Transition:
-    (rows,) = buffer.transitions()
-    return rows
 
 
 @pytest.mark.one_of_each

@@ -3,16 +3,16 @@
 import gc
 import multiprocessing
 import re
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.faults.cases import CASES, N_STEP, Backend, all_rows, close_quickly, every_case, faulty_envs
 from tests.faults.faulty import EPISODE, FAULTS, FAULTY, STEP, Fault, FaultyEnv, length
 from tests.helpers.doubles import Still, one_by_one
 from tests.helpers.scripted_env import STEP as PLAYED
@@ -22,19 +22,10 @@ from trainkit.collector import Collector
 from trainkit.collector.events import EpisodeEvents
 from trainkit.core.data import Transition
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
-from trainkit.envs import Envs, make_envs
+from trainkit.envs import make_envs
 
 # Python 3.12 warns of fork() in a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-
-Backend = Literal["sync", "async"]
-CASES = [
-    (fault, backend) for fault in FAULTS for backend in ("sync", "async") if backend == "async" or not fault.only_apart
-]
-every_case = pytest.mark.parametrize(
-    ("fault", "backend"), [pytest.param(*case, id=f"{case[0]}, {case[1]}") for case in CASES]
-)
-N_STEP = 150
 
 
 @pytest.fixture
@@ -50,27 +41,9 @@ def no_process_stays() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
-def faulty_envs(fault: Fault | None, backend: Backend, lives: Path, **options: Any) -> Envs:
-    if backend == "async":
-        options = {"step_timeout_s": 0.5, **options}
-    factories = [partial(FaultyEnv, env, fault, lives) for env in range(3)]
-    return make_envs(factories, backend=backend, seed=5, restart_delay_s=0.001, **options)
-
-
-def close_quickly(envs: Envs) -> None:
-    began = time.monotonic()
-    envs.close()
-    assert time.monotonic() - began < 5
-
-
 def tags(rows: Transition, env: int) -> list[tuple[int, int, int]]:
     """Return (life, episode, step) of an environment's rows, in order."""
     return [(int(o[1]), int(o[2]), int(o[3])) for o in rows.obs[rows.env_ids == env]]
-
-
-def all_rows(buffer: ReplayBuffer) -> Transition:
-    (rows,) = buffer.transitions()
-    return rows
 
 
 def expected_tags(env: int, n_rows: int, fault: Fault, *, keeps: bool) -> list[tuple[int, int, int]]:
