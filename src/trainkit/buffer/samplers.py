@@ -35,7 +35,7 @@ class UniformSampler:
         self._storage = storage
 
     def touch(self, *blocks: RowBlock) -> None:
-        """Receive the rows that were added or removed; their masses are written before the next batch is sampled."""
+        """Receive the rows that were added or removed; nothing follows from it where all are sampled alike."""
 
     def draw(
         self, batch_size: int, step: int, rng: np.random.Generator, n_batches: int = 1
@@ -46,7 +46,7 @@ class UniformSampler:
         return rings.live_rows(index), np.ones(len(index), np.float32)
 
     def weight(self, rows: Rows, step: int) -> NDArray[np.float64]:
-        """Return the weights (size * P)**-beta of rows, without normalization."""
+        """Return the importance weights of rows, without normalization: 1 where all are sampled alike."""
         return np.ones(len(rows))
 
     def set_priority(self, rows: Rows, priority: NDArray[np.float64]) -> None:
@@ -207,7 +207,7 @@ class PrioritizedSampler(UniformSampler):
         self._set_mass(rows, state["mass"][rows])
 
     def _write_masses(self) -> None:
-        """Set rows added since the last draw to the largest priority, and removed rows to mass 0."""
+        """Set rows that `touch` has queued to the largest priority so far, and removed ones to mass 0."""
         if self._queued:
             rows = np.concatenate(self._queued)
             self._queued.clear()

@@ -106,13 +106,13 @@ class SumTree(_SegmentTree):
             self._is_stale = False
         return self._total
 
-    def find(self, mass: ArrayLike) -> NDArray[np.int64]:
+    def find(self, points: ArrayLike) -> NDArray[np.int64]:
         """Return, for each point in [0, total), the first leaf whose cumulative sum exceeds it.
 
         A leaf of mass 0 is never returned while any other exists; points at or past the total, which rounding can
         produce, fall to the last leaf that has mass.
         """
-        points = np.asarray(mass, np.float64)
+        points = np.asarray(points, np.float64)
         if points.size > _MOST_POINTS:
             halves = np.array_split(points.ravel(), 2)
             return np.concatenate([self.find(half) for half in halves]).reshape(points.shape)

@@ -393,7 +393,7 @@ class OffpolicyTrainee(Trainee, Protocol):
         """The class of what `draw` returns, as which checkpoints restore it."""
         ...
 
-    def draw(self, buffer: Any, batch_size: int | None, *, step: int) -> Any:
+    def sample_batch(self, buffer: Any, batch_size: int | None, *, step: int) -> Any:
         """Sample what it learns from, a `TransitionBatch` or another `Batch`; None samples every row once."""
         ...
 

@@ -1,7 +1,7 @@
 """Gradient steps: how gradients become a step. Check, clip, update rule, and what follows it.
 
-An engine computes the gradients of a loss (`Engine.minimize`: `differentiate` by torch, a program in its place), and
-calls `GradientStep.apply`.
+An engine computes the gradients of a loss, and then calls `GradientStep.apply`: `Engine.minimize` computes them by
+`GradientStep.differentiate`, which is torch's autograd, `NumpyEngine.minimize` by a recorded program.
 
 Parameters that get gradients are kept as views of one flat tensor, and so are their gradients (`flat_storage`) and
 Adam's moments (`update_rules`): one norm and one fused Adam call, however many layers there are. A module's parameters
@@ -64,7 +64,7 @@ class Taken(NamedTuple):
 
 
 class GradientStep:
-    """Minimize a loss: the results of a torch optimizer and `clip_grad_norm_`, for Adam and AdamW in fewer calls.
+    """Move parameters along gradients: as a torch optimizer and `clip_grad_norm_`, for Adam and AdamW in fewer calls.
 
     A step whose loss or gradient is not finite is not taken: parameters and the optimizer's state stay as they are.
 

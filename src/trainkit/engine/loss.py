@@ -196,7 +196,7 @@ class Objective:
         return self.to_rows(columns, inputs, self.frames, self.module)
 
     def evaluate(self, given: Any) -> dict[str, Any]:
-        """Return the results for (columns, inputs) on the device."""
+        """Return the results for (columns, inputs) on the device: those of the call, for their rows."""
         return self(self.rows(given))
 
     def __call__(self, rows: Any) -> dict[str, Any]:

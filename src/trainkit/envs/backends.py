@@ -189,7 +189,10 @@ class Runner(Protocol):
         ...
 
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
-        """Step some of them [K], and return all that have answered by now, ascending, each to be taken once."""
+        """Step some of them [K], and return all that have answered by now, ascending, each to be taken once.
+
+        In this process they step when their answer is taken: `SyncRunner`.
+        """
         ...
 
     def rebuild(self, index: int) -> EnvSpaces:

@@ -853,7 +853,7 @@ class Policy(nn.Module):
         """The class of what `draw` returns."""
         return self._network_state.batch_type
 
-    def draw(self, buffer: Any, batch_size: int | None, *, step: int) -> Batch:
+    def sample_batch(self, buffer: Any, batch_size: int | None, *, step: int) -> Batch:
         """Sample what the policy learns from, rows unless its networks carry a state.
 
         Args:
@@ -862,7 +862,7 @@ class Policy(nn.Module):
             step: the environment step.
         """
         how: dict[str, Any] = {"horizon": self.horizon, "step": step, "columns": self.columns}
-        batch: Batch = self._network_state.draw(buffer, batch_size, **how)
+        batch: Batch = self._network_state.sample_batch(buffer, batch_size, **how)
         return batch
 
     def check_draw(self, checks: Checks, buffer: Any, batch_size: int | None, per_round: int = 1) -> None:
@@ -887,7 +887,7 @@ class Policy(nn.Module):
         """Take the gradient steps that are due in their order, move the target networks, and return the priorities.
 
         Raises:
-            DivergedError: as `minimize`. That is for an `update` of your own; here the engine takes the steps.
+            DivergedError: as `minimize`, which is not called here: the steps are taken by `engine.minimize`.
         """
         if not self._learning.has_loss:
             raise TypeError(f"{type(self).__name__} must define update, or give add_gradient_step a loss")

@@ -84,7 +84,7 @@ class NetworkState:
 
     # ---- learning from batches ----
 
-    def draw(self, buffer: Any, batch_size: int | None, **how: Any) -> Any:
+    def sample_batch(self, buffer: Any, batch_size: int | None, **how: Any) -> Any:
         """Sample a batch from a buffer; None samples every row once."""
         return buffer.sample(batch_size, **how)
 

@@ -167,7 +167,7 @@ class EnvSettings(Settings, total=False):
         reward: what is learned from: "sign", "return_scale", a clip (lo, hi), a factor or a function, as in `Horizon`;
             None is the reward itself.
         step_per_epoch: environment steps per epoch.
-        engine: what computes the updates; "auto" chooses by the network's size and the device.
+        engine: what computes the updates; "auto" chooses by the device, as `Policy` says.
         self_play: in a game of several agents, play one agent against a pool of copies of the policy; evaluations are
             against random actions, and the score is the policy's own mean return.
         zoo: use the settings of the zoo for this environment, where it has some, else the general table.

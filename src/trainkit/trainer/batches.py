@@ -95,8 +95,8 @@ class UpdateQueue:
         """Note the clock before a collect."""
         self._collect_start = self.learner.clock.env_step
 
-    def count(self) -> None:
-        """Count the updates that a collect calls for."""
+    def end_collect(self) -> None:
+        """Add the steps of the collect that has ended, from which updates follow at the ratio."""
         if self.learner.clock.env_step >= self.learns_from:
             self.pending.n_steps += self.learner.clock.env_step - self._collect_start
 
@@ -114,12 +114,12 @@ class UpdateQueue:
         """Whether an update is left that does not fill a complete round."""
         return bool(self.batches) or (self.pending.count > 0 and len(self.learner.buffer) > 0)
 
-    def draw(self, batch_size: int | None) -> None:
+    def sample(self, batch_size: int | None) -> None:
         """Sample a batch, or a round of them."""
         learner, step = self.learner, self.learner.clock.env_step
         n_batches = min(self.pending.count, self._n_per_round)
         if n_batches == 1:
-            self.batches.append(learner.policy.draw(learner.buffer, batch_size, step=step))
+            self.batches.append(learner.policy.sample_batch(learner.buffer, batch_size, step=step))
         else:
             assert isinstance(learner.buffer, RoundBuffer), "`check_replay` rejects other buffers"
             assert batch_size is not None, "`check_replay` rejects rounds of it"

@@ -120,7 +120,7 @@ class OfflineTrainer(Trainer[TraineeT]):
         with self._metrics.stopwatch.measure("update"):
             if self._batch is None:
                 with self._metrics.stopwatch.measure("sample"):
-                    self._batch = policy.draw(buffer, self.batch_size, step=step)
+                    self._batch = policy.sample_batch(buffer, self.batch_size, step=step)
             batch = self._callbacks.transform(self, self._batch)
             self._batch = None  # only now: an exception in a callback must not lose it
             result = policy.update(batch, step=step)

@@ -267,7 +267,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
                 collector.interrupt_with(None)
                 collector.expect_updates(None)
             for queue in self._queues:
-                queue.count()
+                queue.end_collect()
             self._after_collect(stats)
         if not self._overlap:
             with stopwatch.measure("update"):
@@ -296,7 +296,7 @@ class OffpolicyTrainer(Trainer[TraineeT]):
             policy.before_updates(buffer)
         if not queue.batches:
             with self._metrics.stopwatch.measure("sample"):
-                queue.draw(self.batch_size)
+                queue.sample(self.batch_size)
         self._learning = queue.learner.name
         batch = self._callbacks.transform(self, queue.batches[0])
         queue.batches.popleft()  # only now: an exception in a callback must not lose it

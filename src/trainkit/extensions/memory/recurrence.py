@@ -92,7 +92,7 @@ class RecurrentMemory(NetworkState):
 
     # ---- learning from batches ----
 
-    def draw(self, buffer: Any, batch_size: int | None, **how: Any) -> Any:
+    def sample_batch(self, buffer: Any, batch_size: int | None, **how: Any) -> Any:
         """Sample a batch of sequences from a buffer."""
         n_sequences: Any = batch_size  # None is rejected
         return draw_sequences(buffer, n_sequences, self._sequences.length, self._sequences.burn_in, **how)
