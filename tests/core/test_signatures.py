@@ -18,7 +18,7 @@ from trainkit.core.errors import ConfigError
 from trainkit.core.signatures import is_complete, is_unrelated, matches, mismatch
 
 # Called in every step, update or batch, where a check would cost time: these fail with Python's own error.
-IN_EVERY_STEP = {"act", "act_on_device", "action_probability", "action_values", "collect", "draw", "end_update"}
+IN_EVERY_STEP = {"act", "act_on_device", "action_probability", "action_values", "collect", "sample_batch", "end_update"}
 IN_EVERY_STEP |= {"enter", "forward", "get", "greedy", "greedy_values", "learn", "log", "loss_inputs", "minimize"}
 IN_EVERY_STEP |= {"read", "rewrite", "rows", "sample", "sample_by", "sample_round", "update", "weights"}
 # Called by trainers and checkpoints, not by users.

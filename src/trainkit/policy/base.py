@@ -850,7 +850,7 @@ class Policy(nn.Module):
 
     @property
     def batch_type(self) -> type[Batch]:
-        """The class of what `draw` returns."""
+        """The class of what `sample_batch` returns."""
         return self._network_state.batch_type
 
     def sample_batch(self, buffer: Any, batch_size: int | None, *, step: int) -> Batch:
