@@ -20,7 +20,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not
     [
         (tk.DQNPolicy, {"recurrent": "lstm", "value": tk.QuantileValue(5)}),
         (tk.PPOPolicy, {"recurrent": "gru"}),
-        (tk.SACPolicy, {"recurrent": "transformer", "action_space": BOX}),
+        pytest.param(tk.SACPolicy, {"recurrent": "transformer", "action_space": BOX}, marks=pytest.mark.slow),
     ],
     ids=["dqn", "ppo", "sac"],
 )

@@ -185,8 +185,8 @@ def _read_part(kind: type[Part], content: Mapping[str, Any], subject: str, **kno
                 problem = mismatch(values[name], item.type)
                 checks.require(problem is None, f".{name} {problem}")
         for name in values:
-            is_known = name in items
-            checks.require(is_known, f" has an unknown field {name!r}{did_you_mean(name, items)}: remove or rename it")
+            if name not in items:  # else the nearest name would be looked for of each
+                checks.require(False, f" has an unknown field {name!r}{did_you_mean(name, items)}: remove or rename it")
     return kind(**known, **values)
 
 
