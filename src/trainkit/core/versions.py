@@ -1,6 +1,7 @@
 """The versions of the packages that a run's bits depend on."""
 
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
@@ -11,6 +12,7 @@ def versions() -> dict[str, str | None]:
     }
 
 
+@cache  # each reads a file
 def _version(package: str) -> str | None:
     try:
         return version(package)
