@@ -256,6 +256,19 @@ def test_recent_returns_reach_over_collects_to_the_last_hundred() -> None:
     assert stats.recent_returns == Summary.of([return_of(0, episode) for episode in range(30, 130)])
 
 
+def test_recent_returns_are_of_as_many_episodes_as_the_collector_says_also_after_a_checkpoint() -> None:
+    collector = Collector(Player(), tagged_envs("sync", 1), recent_episodes=3)
+    while collector.n_episode < 10:
+        stats = collector.collect(n_step=1)
+    expected = Summary.of([return_of(0, episode) for episode in range(7, 10)])
+    assert stats.recent_returns == expected
+    other = Collector(Player(), tagged_envs("sync", 1), recent_episodes=3)
+    other.load_state_dict(collector.state_dict())
+    assert other.collect(n_step=1).recent_returns.count == 3  # those of the checkpoint, the open one was cut
+    with pytest.raises(ConfigError, match=r"Collector.recent_episodes must be a whole number >= 1, got 0"):
+        Collector(Player(), tagged_envs("sync", 1), recent_episodes=0)
+
+
 def test_a_reward_metric_changes_what_is_shown_and_not_what_is_stored() -> None:
     ledger = Ledger()
     collector = Collector(Player(), tagged_envs("sync", 1), ledger, reward_metric=np.sqrt)

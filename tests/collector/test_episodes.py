@@ -12,7 +12,7 @@ BOTH = np.arange(2)
 
 
 def test_returns_and_lengths_are_counted_in_each_environment_by_itself() -> None:
-    episodes, tally = Episodes(2, None), Tally()
+    episodes, tally = Episodes(2, None, 100), Tally()
     episodes.step(BOTH, np.array([1.0, 10.0]))
     episodes.step(BOTH, np.array([2.0, 20.0]))
     episodes.finish(np.array([1]), tally)
@@ -26,7 +26,7 @@ def test_returns_and_lengths_are_counted_in_each_environment_by_itself() -> None
 
 
 def test_an_episode_that_restarts_counts_from_zero() -> None:
-    episodes, tally = Episodes(2, None), Tally()
+    episodes, tally = Episodes(2, None, 100), Tally()
     episodes.step(BOTH, np.array([1.0, 10.0]))
     episodes.start(np.array([0]))
     episodes.step(BOTH, np.array([2.0, 20.0]))
@@ -36,7 +36,7 @@ def test_an_episode_that_restarts_counts_from_zero() -> None:
 
 
 def test_recent_returns_are_the_last_hundred_and_none_before_the_first() -> None:
-    episodes, tally = Episodes(1, None), Tally()
+    episodes, tally = Episodes(1, None, 100), Tally()
     assert episodes.recent_returns.is_empty
     for number in range(150):
         episodes.step(np.zeros(1, np.intp), np.array([float(number)]))
@@ -48,7 +48,7 @@ def test_an_episode_without_end_is_warned_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("trainkit.collector.episodes._ENDLESS", 10)
-    episodes = Episodes(2, None)
+    episodes = Episodes(2, None, 100)
     for step in range(1, 41):
         episodes.step(BOTH, np.ones(2))
         if step in (9, 12):
@@ -63,7 +63,7 @@ def test_an_episode_without_end_is_warned_of_once(
 
 
 def test_a_saved_count_continues_and_the_running_episodes_restart() -> None:
-    one, other, tally = Episodes(2, None), Episodes(2, None), Tally()
+    one, other, tally = Episodes(2, None, 100), Episodes(2, None, 100), Tally()
     one.step(BOTH, np.array([1.0, 2.0]))
     one.finish(BOTH, tally)
     other.step(BOTH, np.array([100.0, 100.0]))
@@ -76,7 +76,7 @@ def test_a_saved_count_continues_and_the_running_episodes_restart() -> None:
 
 
 def test_a_reward_metric_turns_returns_into_what_is_shown() -> None:
-    episodes, tally = Episodes(2, lambda returns: returns / 100), Tally()
+    episodes, tally = Episodes(2, lambda returns: returns / 100, 100), Tally()
     episodes.step(BOTH, np.array([1.0, 2.0]))
     episodes.finish(BOTH, tally)
     assert tally.returns == [0.01, 0.02]
@@ -84,13 +84,13 @@ def test_a_reward_metric_turns_returns_into_what_is_shown() -> None:
 
 
 def test_a_reward_metric_must_give_one_number_per_episode() -> None:
-    episodes = Episodes(2, lambda returns: returns.mean())
+    episodes = Episodes(2, lambda returns: returns.mean(), 100)
     with pytest.raises(ConfigError, match=r"reward_metric must give one number per episode \[2\], got \(\)"):
         episodes.finish(BOTH, Tally())
 
 
 def test_a_long_episode_sums_without_losing_a_step() -> None:
-    episodes, tally = Episodes(1, None), Tally()
+    episodes, tally = Episodes(1, None, 100), Tally()
     alone = np.zeros(1, np.intp)
     episodes.step(alone, np.array([2.0**53 - 10]))
     for _ in range(10):

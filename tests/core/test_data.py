@@ -130,6 +130,7 @@ def test_an_epochs_result_unpacks_and_has_names() -> None:
         best_score=None,
         best_epoch=None,
         best_env_step=None,
+        best_return=None,
         best_std=None,
         n_test_step=0,
         n_test_episode=0,
@@ -144,6 +145,7 @@ def test_an_epochs_result_unpacks_and_has_names() -> None:
         seconds=0,
         stop_reason=None,
         run_dir=None,
+        date="2026-11-28T12:00:00+00:00",
     )
     result = EpochResult(2, stats, info)
     epoch, same_stats, same_info = result

@@ -267,6 +267,7 @@ def test_notebooks_show_a_table() -> None:
         best_score=None,
         best_epoch=None,
         best_env_step=None,
+        best_return=None,
         best_std=None,
         n_test_step=0,
         n_test_episode=0,
@@ -281,6 +282,7 @@ def test_notebooks_show_a_table() -> None:
         seconds=1.23456789,
         stop_reason="<script>",
         run_dir=None,
+        date="2026-11-28T12:00:00+00:00",
     )
     shown = info._repr_html_()
     assert "<tr><td>seconds</td><td>1.2346</td></tr>" in shown

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +415,13 @@ def test_infos_times_add_up_and_its_speeds_are_counts_over_them() -> None:
     assert info.updates_per_second == pytest.approx(35 / info.update_seconds)
 
 
+def test_info_says_when_the_trainer_was_made() -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    trainer = make_trainer()
+    assert before <= datetime.fromisoformat(trainer.info.date) <= datetime.now(UTC)
+    assert trainer.run().date == trainer.info.date
+
+
 def test_info_counts_evaluations_and_knows_the_spread_of_the_best() -> None:
     trainer = make_trainer(test=True, stop_fn=lambda score: False)
     tests = [result.stats.test for result in trainer]
@@ -421,6 +429,15 @@ def test_info_counts_evaluations_and_knows_the_spread_of_the_best() -> None:
     assert (info.n_test_episode, info.n_test_step) == (9, sum(test.n_step for test in tests))
     best = tests[(info.best_epoch or 0) - 1]
     assert (info.best_score, info.best_std) == (best.returns.mean, best.returns.std)
+
+
+def test_info_has_the_mean_return_of_the_best_evaluation_whatever_the_score_is(tmp_path: Path) -> None:
+    trainer = make_trainer(test=True, compute_score_fn=lambda test: -test.lengths.mean)
+    tests = [result.stats.test for result in trainer]
+    best = tests[(trainer.info.best_epoch or 0) - 1]
+    assert (trainer.info.best_score, trainer.info.best_return) == (-best.lengths.mean, best.returns.mean)
+    resumed = make_trainer(test=True, resume_from=trainer.save(tmp_path))
+    assert resumed.info.best_return == trainer.info.best_return
 
 
 def test_infos_times_go_on_after_a_resume_and_begin_again_after_a_reset(tmp_path: Path) -> None:

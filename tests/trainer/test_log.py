@@ -239,3 +239,27 @@ def test_a_name_is_reduced_in_the_same_way_after_a_resume_and_in_any_after_a_res
     resumed.reset()
     resumed.log("a", 2.0)
     assert next(resumed).stats["custom/a"] == 2.0
+
+
+def test_a_window_holds_the_last_values_whatever_report_they_came_in_and_outlives_a_resume(tmp_path: Path) -> None:
+    def run(**options: Any) -> tk.OffpolicyTrainer:
+        return make_trainer(max_epoch=3, **options)
+
+    class Epochs(tk.Callback):
+        def on_epoch_end(self, trainer: Any, result: Any) -> None:
+            for reduce in ("mean", "min", "last"):
+                trainer.log(f"last/{reduce}", trainer.epoch, reduce, window=2)
+
+    trainer = run(callbacks=[Epochs()])
+    first, second = next(trainer), next(trainer)
+    assert first.stats.custom == {"last/mean": 1.0, "last/min": 1.0, "last/last": 1.0}
+    assert second.stats.custom == {"last/mean": 1.5, "last/min": 1.0, "last/last": 2.0}
+    (third,) = run(callbacks=[Epochs()], resume_from=trainer.save(tmp_path))
+    assert third.stats.custom == next(trainer).stats.custom == {"last/mean": 2.5, "last/min": 2.0, "last/last": 3.0}
+    trainer.reset()
+    trainer.log("last/mean", 7.0, window=3)
+    assert next(trainer).stats.custom["last/min"] == 1.0
+    with pytest.raises(tk.ConfigError, match=r"Trainer.log.window must be a whole number >= 1, got 0"):
+        trainer.log("last/mean", 1.0, window=0)
+    with pytest.raises(tk.ConfigError, match=r".window has no effect on a histogram: leave it out"):
+        trainer.log("spread", [1.0], "histogram", window=2)

@@ -54,6 +54,7 @@ def add_export(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--out", metavar="FILE", type=Path, help="default: RUN/policy.onnx; a .pt2 is for torch.export"
     )
+    parser.add_argument("--opset", metavar="N", type=int, help="the version of ONNX's operators, default torch's own")
 
 
 def _add_policy(parser: Parser) -> None:
@@ -107,6 +108,6 @@ def run_export(options: argparse.Namespace) -> int:
     """Load, export, and print the file's name."""
     saved = SavedPolicy.find(options.run_folder, best=options.best)
     out = options.out or options.run_folder / "policy.onnx"
-    exported("export")(load_policy(saved.path, name=saved.name), out)
+    exported("export")(load_policy(saved.path, name=saved.name), out, opset=options.opset)
     print_line(str(out))
     return 0

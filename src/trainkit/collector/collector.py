@@ -81,7 +81,7 @@ class Overlap:
 
 
 @checked
-@fixed_options("count_steps_by", "extra_columns", "observe")
+@fixed_options("count_steps_by", "extra_columns", "observe", "recent_episodes")
 class Collector:
     """Bind a policy, environments and a buffer, and fill the buffer step by step.
 
@@ -104,6 +104,7 @@ class Collector:
             updates.
         count_steps_by: what the clock and `n_step` count of rows in groups, such as a game's agents: "agent_steps",
             rows, or "env_steps", steps of groups.
+        recent_episodes: the episodes that `recent_returns` of the statistics are of, the last ones that finished.
 
     Attributes:
         between_steps: called before every vector step when set; after an exception of it everything is whole, and
@@ -127,8 +128,10 @@ class Collector:
         seed: int | None = None,
         extra_columns: Mapping[str, Any] | None = None,
         count_steps_by: Literal["agent_steps", "env_steps"] = "agent_steps",
+        recent_episodes: int = 100,
     ) -> None:
         with Checks("Collector") as checks:
+            checks.integer("recent_episodes", recent_episodes, low=1)
             checks.integer("seed", seed, low=0, optional=True)
             checks.one_of("count_steps_by", count_steps_by, ["agent_steps", "env_steps"])
             has_effect = count_steps_by == "agent_steps" or len(envs.agents) > 0
@@ -162,6 +165,7 @@ class Collector:
         self._rng = seeding.generator(envs.root, "collector")  # of random actions
         if seed is not None:
             self.seed(seed)
+        self._n_recent = recent_episodes
         self._episodes = self._new_episodes(reward_metric)
         self._starts = np.ones(envs.n, np.bool_)  # [N], whether the next action is an episode's first
         self._state: Any = None  # the policy's own
@@ -205,8 +209,8 @@ class Collector:
     def _new_episodes(self, metric: RewardMetric | None) -> Episodes:
         envs = self._envs
         if envs.agents:
-            return GroupedEpisodes(envs.n, metric, envs.agents, self._behavior.last_players)
-        return Episodes(envs.n, metric, envs.soft_horizon)
+            return GroupedEpisodes(envs.n, metric, self._n_recent, envs.agents, self._behavior.last_players)
+        return Episodes(envs.n, metric, self._n_recent, envs.soft_horizon)
 
     def player(self, env_id: int) -> str:
         """Return the name of the policy that controls a row; "" of an only policy."""

@@ -23,7 +23,6 @@ _NO_LIMIT = (
     'env_options={"max_episode_steps": N}'
 )
 _ENDLESS = 100_000  # steps after which an episode is reported as one that may never end
-_RECENT = 100  # episodes in `recent_returns`
 
 _ONE = np.ones((), np.int64)
 NO_REWARDS: Mapping[int, float] = {}
@@ -113,6 +112,7 @@ class Episodes:
     Args:
         n_envs: N, rows.
         reward_metric: from returns [episodes] to the reported ones [episodes]; None reports them as they are.
+        n_recent: finished episodes of which `recent_returns` is the summary.
         soft_horizon: steps after which an episode is counted although it continues.
 
     Attributes:
@@ -120,7 +120,9 @@ class Episodes:
         policy_steps: {policy: steps ever}, where several act.
     """
 
-    def __init__(self, n_envs: int, reward_metric: RewardMetric | None, soft_horizon: int | None = None) -> None:
+    def __init__(
+        self, n_envs: int, reward_metric: RewardMetric | None, n_recent: int, soft_horizon: int | None = None
+    ) -> None:
         self.agent_steps: dict[str, int] = {}
         self.policy_steps: dict[str, int] = {}
         self._returns = np.zeros(n_envs, np.float64)  # [N], so far
@@ -129,7 +131,7 @@ class Episodes:
         self._soft_horizon = soft_horizon
         self._returns_since_reset = self._returns if soft_horizon is None else self._returns.copy()  # [N]
         self.metric = reward_metric
-        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._recent: deque[float] = deque(maxlen=n_recent)
         self._recent_summary: Summary | None = None  # computed when it is read
         self.n_finished = 0
         self._n_vector_steps = 0
@@ -255,7 +257,7 @@ class Episodes:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state; the running episodes continue."""
         self.n_finished = state["n_finished"]
-        self._recent = deque(state["recent"], maxlen=_RECENT)
+        self._recent = deque(state["recent"], self._recent.maxlen)
         self._recent_summary = None
         self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
         self._returns_since_reset[:] = state["returns_since_reset"]

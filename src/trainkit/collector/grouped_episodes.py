@@ -21,14 +21,15 @@ class GroupedEpisodes(Episodes):
         n_envs: N, rows.
         reward_metric: from returns [episodes, rows of a group] to the reported ones [episodes]; None reports their mean
             over the rows that took part.
+        n_recent: as of `Episodes`.
         names: of the rows of a group, in order.
         players: returns the numbers of the policies that acted last in all rows [N], -1 for none, and their names.
     """
 
     def __init__(
-        self, n_envs: int, reward_metric: RewardMetric | None, names: Sequence[str], players: LastPlayers
+        self, n_envs: int, reward_metric: RewardMetric | None, n_recent: int, names: Sequence[str], players: LastPlayers
     ) -> None:
-        super().__init__(n_envs, reward_metric)
+        super().__init__(n_envs, reward_metric, n_recent)
         self._names, self._group_size, self._players_now = names, len(names), players
         self._closed_steps = np.zeros(n_envs, np.int64)  # [N], in the episodes that are over
         self._closed_policy_steps: dict[str, int] = {}

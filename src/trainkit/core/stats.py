@@ -422,7 +422,8 @@ class RunInfo:
     best_score: float | None
     best_epoch: int | None
     best_env_step: int | None  # offline: updates
-    best_std: float | None  # of the returns of the best evaluation's episodes
+    best_return: float | None  # the mean return of the best evaluation's episodes; the score without `compute_score_fn`
+    best_std: float | None  # of these returns
     last_test: CollectStats  # empty before the first evaluation
     n_test_step: int  # steps of all evaluations, second looks on fresh seeds included
     n_test_episode: int
@@ -436,6 +437,7 @@ class RunInfo:
     updates_per_second: float | None  # over `update_seconds`
     stop_reason: str | None  # None while the run continues
     run_dir: str | None
+    date: str  # when the trainer was made, in UTC and ISO 8601
     warnings: Mapping[str, RunWarning] = field(default_factory=dict)  # of all epochs, by name
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from trainkit.core.errors import ConfigError
 
 RESERVED_METRICS = frozenset(
     {"loss", "smoothed_loss", "grad_norm", "lr", "skipped", "step", "priority", "replay_ratio"}
-    | {"weight_mean", "effective_share", "target_followed", "target_updates"}
+    | {"weight_mean", "effective_share", "target_followed", "target_updates", "last_target_update"}
 )
 
 

@@ -733,6 +733,11 @@ class Policy(nn.Module):
         self._learning.targets[name] = TargetNetwork(online.to(self.device), spec)
         return self._learning.targets[name].network
 
+    @property
+    def last_target_update(self) -> int | None:
+        """The environment step (offline: the update) at which a target network was updated last; None before."""
+        return max((one.last_update for one in self._learning.targets.values() if one.last_update), default=None)
+
     def _check_reads(self, name: str, reads: str, every: int) -> None:
         """Raise unless an earlier gradient step of this name is taken in the same updates."""
         subject, known = (

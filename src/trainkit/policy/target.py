@@ -49,6 +49,7 @@ class TargetNetwork:
         self._pairs: _Pairs | None = None
         self._periods_done: int | None = None  # periods of the clock until the last move
         self.n_updates = 0
+        self.last_update: int | None = None  # the environment step of the last one
 
     def follow(self, *, step: int, n_updates: int) -> bool:
         """Update the target network if a period of the clock has ended; return whether it was updated."""
@@ -60,6 +61,7 @@ class TargetNetwork:
         missed = periods - (self._periods_done or 0)
         self._periods_done = periods
         self.n_updates += 1
+        self.last_update = step
         self.copy(1.0 - (1.0 - self._tau(step)) ** missed)
         return True
 
@@ -78,12 +80,13 @@ class TargetNetwork:
 
     def state_dict(self) -> dict[str, int | None]:
         """Return the counters; the weights are in the policy's state."""
-        return {"periods_done": self._periods_done, "n_updates": self.n_updates}
+        return {"periods_done": self._periods_done, "n_updates": self.n_updates, "last_update": self.last_update}
 
     def load_state_dict(self, state: dict[str, int | None]) -> None:
         """Load saved counters."""
         self._periods_done = state["periods_done"]
         self.n_updates = state["n_updates"] or 0
+        self.last_update = state.get("last_update")  # older files have none
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the pairs, as a copy has other tensors."""

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, NoReturn, Self, SupportsIndex
 
@@ -143,6 +144,7 @@ class Trainer(Generic[TraineeT]):
         self._epochs = EpochClock(max_epoch, step_per_epoch, options["max_epoch_seconds"])
         self._processes.join(type(self).__name__, self.seed, parts, self.settings(), self._learners())
 
+        self._date = datetime.now(UTC).isoformat(timespec="seconds")
         self._reports = Reports(options, self._epochs.n_steps, self.unit)
         callbacks = self._processes.callbacks_of([self.history, *callbacks_of(options)])
         self._callbacks = Dispatcher(callbacks, options["callback_errors"])
@@ -331,12 +333,13 @@ class Trainer(Generic[TraineeT]):
         """Add an evaluation in the background to logs, history and output, at the epoch whose weights it played."""
         self._reports.write_evaluation(clock, epoch, stats, numbers)
 
-    def log(self, name: str, value: Any, reduce: Reduce = "mean") -> None:
+    def log(self, name: str, value: Any, reduce: Reduce = "mean", window: int | None = None) -> None:
         """Log a number as `custom/name`; several in one report are reduced to their mean, sum, min, max or last.
 
-        Of arrays `reduce="histogram"` logs the distribution, with loggers that can show it: tensorboard's.
+        With a `window` those of the last so many values are logged, whichever report they came in. Of arrays
+        `reduce="histogram"` logs the distribution, with loggers that can show it: tensorboard's.
         """
-        self._metrics.log(name, value, reduce)
+        self._metrics.log(name, value, reduce, window)
 
     def log_episode(self, row: Mapping[str, float]) -> None:
         """Add a row of numbers by name to the table of episodes; `stats.episodes` has those of an epoch.
@@ -584,6 +587,7 @@ class Trainer(Generic[TraineeT]):
             best_score=schedule.best_score,
             best_epoch=schedule.best_epoch,
             best_env_step=schedule.best_env_step,
+            best_return=schedule.best_return,
             best_std=schedule.best_std,
             last_test=schedule.last_test,
             n_test_step=0 if test is None else test.env_step,
@@ -598,6 +602,7 @@ class Trainer(Generic[TraineeT]):
             updates_per_second=per_second(self.gradient_step - timed_from[1], parts["update_seconds"]),
             stop_reason=self.stop_reason,
             run_dir=self._reports.loggers.folder,
+            date=self._date,
             warnings=dict(self._reports.warnings.by_name),
         )
 

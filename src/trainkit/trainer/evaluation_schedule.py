@@ -36,7 +36,7 @@ class Pending:
     events: list[str] = field(default_factory=list)  # to be fired
 
 
-_SAVED = ("best_score", "best_epoch", "best_env_step", "best_std", "_n_confirmed", "_n_periods")
+_SAVED = ("best_score", "best_epoch", "best_env_step", "best_return", "best_std", "_n_confirmed", "_n_periods")
 
 
 class EvaluationSchedule:
@@ -79,6 +79,7 @@ class EvaluationSchedule:
         self.best_score: float | None = None
         self.best_epoch: int | None = None
         self.best_env_step: int | None = None
+        self.best_return: float | None = None  # the mean of its returns
         self.best_std: float | None = None  # of its returns
         self.last_test = NO_COLLECT
         self._n_confirmed = 0  # evaluations on fresh seeds
@@ -271,7 +272,7 @@ class EvaluationSchedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         for name in _SAVED:
-            setattr(self, name, state[name])
+            setattr(self, name, state.get(name))  # older files have no best_return
         last_test = state["last_test"]
         self.last_test = NO_COLLECT if last_test is None else CollectStats.from_plain(last_test)
         if self.evaluation is not None and state["evaluation"] is not None:
@@ -327,5 +328,5 @@ class EvaluationSchedule:
         if score is None or math.isnan(score) or (self.best_score is not None and score <= self.best_score):
             return False
         self.best_score, self.best_epoch, self.best_env_step = score, epoch, clock
-        self.best_std = stats.returns.std
+        self.best_return, self.best_std = stats.returns.mean, stats.returns.std
         return True

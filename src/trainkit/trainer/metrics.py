@@ -34,6 +34,11 @@ class LoggedValue:
     last: float
     count: int = 1
 
+    @classmethod
+    def of(cls, reduce: Reduce, values: Sequence[float]) -> "LoggedValue":
+        """Return these values, at least one."""
+        return cls(reduce, sum(values), min(values), max(values), values[-1], len(values))
+
     def add(self, value: float) -> None:
         """Include another value."""
         self.sum += value
@@ -104,7 +109,7 @@ class Interval:
         if name in self.logged:
             self.logged[name].add(value)
         else:
-            self.logged[name] = LoggedValue(reduce, value, value, value, value)
+            self.logged[name] = LoggedValue.of(reduce, [value])
 
     def collected(self) -> CollectStats:
         """Return the merged statistics of all collects."""
@@ -266,6 +271,7 @@ class Metrics:
         self.recent, self._epoch = Interval(step), Interval(step)
         self._ending: list[tuple[Interval, dict[str, float]]] = []  # report and epoch that end, and their `custom`
         self._reduces: dict[str, Reduce] = {}  # how each name is reduced
+        self._windows: dict[str, deque[float]] = {}  # the last values of names with a window
         self._histograms: dict[str, list[NDArray[np.float64]]] = {}  # what was logged as such since the last report
         self.stopwatch.restart()
         self.start_epoch(step)
@@ -316,7 +322,7 @@ class Metrics:
         self._epoch.logged, self._epoch.episodes = logged, episodes
         self.stopwatch.intervals[:] = self._epoch, self.recent
 
-    def log(self, name: str, value: object, reduce: Reduce) -> None:
+    def log(self, name: str, value: object, reduce: Reduce, window: int | None) -> None:
         """Add a value to this report and epoch; the statistics of an epoch that is ending include it."""
         with Checks("Trainer.log") as checks:
             checks.require(bool(name) and isinstance(name, str), f" needs a name, got {name!r}")
@@ -324,6 +330,10 @@ class Metrics:
             known = self._reduces.get(name, reduce)
             checks.require(
                 known == reduce, f" reduces {name!r} by {known!r}, got {reduce!r}: log it under another name"
+            )
+            checks.integer("window", window, low=1, optional=True)
+            checks.require(
+                window is None or reduce != "histogram", ".window has no effect on a histogram: leave it out"
             )
             array = _finite_array(value) if reduce == "histogram" else None
             number = None if reduce == "histogram" else _number(value)
@@ -333,6 +343,10 @@ class Metrics:
         self._reduces[name] = reduce
         if array is not None and len(array):
             self._histograms.setdefault(name, []).append(array)
+        if number is not None and window is not None:
+            values = self._windows[name] = deque(self._windows.get(name, ()), window)
+            values.append(number)
+            number, reduce = LoggedValue.of(reduce, values).value, "last"
         if number is not None:
             for interval, custom in self._ending or ((self._epoch, {}), (self.recent, {})):
                 interval.log(name, number, reduce)
@@ -405,6 +419,7 @@ class Metrics:
         """Return the state of both intervals at a step, without their collects, and the moving averages."""
         return {
             "reduces": dict(self._reduces),
+            "windows": {name: list(values) for name, values in self._windows.items()},
             "epoch": {name: asdict(logged) for name, logged in self._epoch.logged.items()},
             "recent": {name: asdict(logged) for name, logged in self.recent.logged.items()},
             "histograms": {name: np.concatenate(parts) for name, parts in self._histograms.items()},
@@ -425,6 +440,9 @@ class Metrics:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state, after `restart` at the step from which the run continues."""
         self._reduces = dict(state["reduces"])
+        self._windows = {
+            name: deque(values) for name, values in state.get("windows", {}).items()
+        }  # older files have none
         self._losses_of("").load_state_dict(state["losses"])
         for prefix, losses in state["losses_of"].items():
             self._losses_of(prefix).load_state_dict(losses)
@@ -469,6 +487,8 @@ class Metrics:
         for prefix, n_updates in interval.n_updates.items():
             if f"{prefix}target_followed" in means:
                 means[f"{prefix}target_updates"] = float(round(means[f"{prefix}target_followed"] * n_updates))
+                if (last := self._followed[prefix].last_target_update) is not None:
+                    means[f"{prefix}last_target_update"] = float(last)
         for name, n_rows in interval.n_replayed.items():
             if n_rows and train.steps_of(name):
                 means[f"{name}/replay_ratio" if name else "replay_ratio"] = n_rows / train.steps_of(name)

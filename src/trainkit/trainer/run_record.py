@@ -66,10 +66,11 @@ def _of_trainer(trainer: "Trainer[Any]", options: TrainerOptions) -> dict[str, P
 
 
 def _of_machine(trainer: "Trainer[Any]") -> dict[str, Plain]:
-    """Return versions, the processor, the number of threads, and the commit of the user's repository."""
+    """Return versions, the machine and its process, and the commit of the user's repository."""
     packages = {"python": platform.python_version(), **versions()}
     threads = getattr(trainer.policy, "n_threads", None)
     machine = {"system": platform.system(), "threads": threads, **checkpoints.processor()}
+    machine |= {"host": platform.node(), "pid": os.getpid()}
     return {
         **{f"versions/{name}": number for name, number in packages.items()},
         **{f"machine/{name}": value for name, value in machine.items()},

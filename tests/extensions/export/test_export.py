@@ -117,6 +117,20 @@ def test_a_loaded_policy_knows_its_environments_still(tmp_path: Path) -> None:
     assert "env" not in describe_export(make(tk.DQNPolicy, VECTOR, spaces.Discrete(2)), ["obs"], ["action"])
 
 
+def test_a_file_has_the_opset_that_was_asked_for_or_it_is_said_that_it_cannot(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    policy = make(tk.DQNPolicy, VECTOR, spaces.Discrete(2))
+    (written,) = tk.export(policy, tmp_path / "policy.onnx", opset=19)
+    assert [one.version for one in onnx.load(written).opset_import if not one.domain] == [19]
+    with pytest.raises(tk.ConfigError, match=r"export.opset must be a whole number >= 18, got 17"):
+        tk.export(policy, tmp_path / "old.onnx", opset=17)
+    with pytest.raises(tk.ConfigError, match=r"cannot write opset 999, only \d+: leave opset out"):
+        tk.export(policy, tmp_path / "new.onnx", opset=999)
+    with pytest.raises(tk.ConfigError, match=r"export.opset has no effect without the format onnx"):
+        tk.export(policy, tmp_path / "policy.pt2", opset=18)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["policy", "policy.onnx", "policy.pt2", "v1.2"])
 def test_the_end_of_a_name_is_its_format_and_others_are_added_to(path: str, tmp_path: Path) -> None:

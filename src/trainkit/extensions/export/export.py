@@ -55,7 +55,9 @@ class Exportable(HasGreedy, Protocol):
 
 
 @checked
-def export(policy: Any, path: str | Path, formats: Sequence[str] | None = None) -> list[Path]:
+def export(
+    policy: Any, path: str | Path, formats: Sequence[str] | None = None, *, opset: int | None = None
+) -> list[Path]:
     """Write a policy's greedy actions as files for any number of rows, if what they give is what `act` gives.
 
     Preprocessing and mask are inside. Each file holds the metadata of `describe_export`. Actions of a Discrete space
@@ -71,6 +73,7 @@ def export(policy: Any, path: str | Path, formats: Sequence[str] | None = None) 
             observation. Outputs are "action" and the others that `greedy` returns. The states [B, S] of a recurrent
             policy are a further input, "state_in", 0 where an episode starts, and the output "state_out". Default: by
             the end of `path`.
+        opset: the version of ONNX's operators, 18 or later, which what reads the file must know; None is torch's own.
 
     Returns:
         The files, in the order of `formats`, each compared with `act` on random observations, of a recurrent policy
@@ -85,18 +88,18 @@ def export(policy: Any, path: str | Path, formats: Sequence[str] | None = None) 
     path = Path(path)
     several: Mapping[str, object] = getattr(policy, "policies", {})
     if not several:
-        return _export_one(policy, path, formats)
+        return _export_one(policy, path, formats, opset)
     own = {name: one for name, one in several.items() if isinstance(one, Exportable)}
     if not own:
         raise ConfigError(f"export needs a policy with a method greedy, and {type(policy).__name__} has none: add one")
     files: list[Path] = []
     for name, one in own.items():
         named = path.with_name(f"{path.stem}-{name}{path.suffix}" if formats is None else f"{path.name}-{name}")
-        files += _export_one(one, named, formats)
+        files += _export_one(one, named, formats, opset)
     return files
 
 
-def _export_one(policy: object, path: Path, formats: Sequence[str] | None) -> list[Path]:
+def _export_one(policy: object, path: Path, formats: Sequence[str] | None, opset: int | None) -> list[Path]:
     """Write the files of one policy; see `export`."""
     subject = type(policy).__name__
     if not isinstance(policy, Exportable):
@@ -107,12 +110,18 @@ def _export_one(policy: object, path: Path, formats: Sequence[str] | None) -> li
     if policy.observation_space is None:
         raise ConfigError(f"export needs the observation_space of {subject}, and it has none: give one at construction")
     paths = _paths(path, formats)
+    with Checks("export") as checks:
+        if checks.integer("opset", opset, low=18, optional=True):
+            checks.require(
+                opset is None or "onnx" in paths, ".opset has no effect without the format onnx: leave it out"
+            )
     obs = random_rows(policy.observation_space, _N_ROWS, seeding.generator(0, "policy", "export"))
     policy.enter(training=False)
     given = (obs, _zero_state(policy, _N_ROWS)) if policy.state_size else (obs,)
     on_device = to_device(given, policy.device)
     about = f"export of {subject}"
-    written = {wanted: _FORMATS[wanted](about, policy, *on_device) for wanted in paths}
+    writers: dict[str, Callable[..., tuple[bytes, Run]]] = {"onnx": partial(_write_onnx, opset), "torch": _write_torch}
+    written = {wanted: writers[wanted](about, policy, *on_device) for wanted in paths}
     for wanted, (_, run) in written.items():
         for n_rows, n_steps in ((_N_ROWS, 1), (1, _N_STEPS if policy.state_size else 1)):  # a batch, and a row alone
             _check_steps(f"{about}: the {wanted} file", policy, obs, run, n_rows, n_steps)
@@ -173,7 +182,7 @@ def _paths(path: Path, formats: Sequence[str] | None) -> dict[str, Path]:
 Run = Callable[..., dict[str, NDArray[Any]]]  # of a file that was read again: outputs of observations and states
 
 
-def _write_onnx(subject: str, policy: Exportable, *given: Any) -> tuple[bytes, Run]:
+def _write_onnx(opset: int | None, subject: str, policy: Exportable, *given: Any) -> tuple[bytes, Run]:
     """Return the bytes of an ONNX file and onnxruntime's outputs of it."""
     for package in ("onnx", "onnxscript"):
         import_extra(subject, package, "onnx")
@@ -189,6 +198,7 @@ def _write_onnx(subject: str, policy: Exportable, *given: Any) -> tuple[bytes, R
                 input_names=graph.inputs,
                 output_names=graph.outputs,
                 dynamic_shapes={"leaves": tuple({0: _rows()} for _ in leaves)},
+                opset_version=opset,
                 dynamo=True,
                 verbose=False,
             )
@@ -196,6 +206,12 @@ def _write_onnx(subject: str, policy: Exportable, *given: Any) -> tuple[bytes, R
             raise ConfigError(f"{subject}: torch cannot write its networks as ONNX: {error}") from error
     assert program is not None
     model = program.model_proto
+    written = next(one.version for one in model.opset_import if not one.domain)
+    if opset not in (None, written):
+        raise ConfigError(
+            f"{subject}: torch {torch.__version__} cannot write opset {opset}, only {written}: leave opset "
+            "out, or give one between 18 and the newest of the installed onnx"
+        )
     for name, text in describe_export(policy, graph.inputs, graph.outputs).items():
         model.metadata_props.add(key=name, value=text)
     content: bytes = model.SerializeToString()
@@ -230,9 +246,6 @@ def _write_torch(subject: str, policy: Exportable, *given: Any) -> tuple[bytes, 
             return {name: leaf.numpy() for name, leaf in loaded(*tree.map_tree(torch.from_numpy, given)).items()}
 
     return file.getvalue(), run
-
-
-_FORMATS: dict[str, Callable[..., tuple[bytes, Run]]] = {"onnx": _write_onnx, "torch": _write_torch}
 
 
 class _OnObservations(nn.Module):
