@@ -428,7 +428,7 @@ class Policy(nn.Module):
     @overload
     def predict(
         self, obs: Obs, *, explore: bool = False, return_extra: Literal[True], state: Any = None
-    ) -> tuple[Any, dict[str, NDArray[Any]]]: ...
+    ) -> tuple[Any, ...]: ...
 
     @checked
     def predict(self, obs: Obs, *, explore: bool = False, return_extra: bool = False, state: Any = None) -> Any:
@@ -444,11 +444,15 @@ class Policy(nn.Module):
                 was chosen by ("q_values" of Q-learners; "probability" of every Discrete action, else "numbers" of the
                 distribution, and "value" of actor-critics), the columns that `act` stores with it ("log_prob",
                 "policy_action"), and "action_prob", the probability with which this call took a Discrete action, where
-                it is known. This takes a second forward pass. Not of policies that carry a state.
-            state: of a policy that carries one, which returns (action, state): the state that the last call for these
-                episodes returned, None where they start.
+                it is known. This takes a second forward pass.
+            state: of a policy that carries one, which returns (action, state), or (action, state, extra): the state
+                that the last call for these episodes returned, None where they start.
         """
-        self._check_predict(state, return_extra=return_extra)
+        if state is not None and self.state_size == 0:
+            raise ConfigError(
+                f"{type(self).__name__}.predict(state=) is of policies that carry a state, this one has none: leave it "
+                "out"
+            )
         if self.observation_space is None:
             raise ConfigError(f"{type(self).__name__}.predict needs an observation_space: give one at construction")
         rows, is_one = self._read("predict", obs)
@@ -457,17 +461,20 @@ class Policy(nn.Module):
         structure = structure_of(self.action_space)
         action = output.action[0] if is_one else output.action
         action = action if structure is None else structure.unpack(action)
-        if self.state_size > 0:
-            return action, output.state
+        results = (action,) if self.state_size == 0 else (action, output.state)
         if not return_extra:
+            if len(results) == 2:
+                return results
             if np.shape(action)[:1] == (2,) and discards_second("trainkit.core.signatures"):
                 raise ConfigError(
                     f"{type(self).__name__}.predict returns the action alone, and `action, _ = ...` would split its "
                     "two parts: write action = policy.predict(obs); policies that carry a state return (action, state)"
                 )
             return action
-        extra = {**self._greedy_outputs(rows), **output.extras, **self._action_prob(rows, output.action, explore)}
-        return action, {name: np.asarray(column)[0] if is_one else np.asarray(column) for name, column in extra.items()}
+        extra = {**self._greedy_outputs(rows, state), **output.extras}
+        extra |= self._action_prob(rows, output.action, explore) if state is None else {}
+        columns = {name: np.asarray(column)[0] if is_one else np.asarray(column) for name, column in extra.items()}
+        return *results, columns
 
     def _read(self, method: str, obs: Any) -> tuple[Obs, bool]:
         """Return one observation or K of them as rows [K, ...], checked in full, and whether it was one.
@@ -492,23 +499,15 @@ class Policy(nn.Module):
         reader = self._observations
         return obs if env_ids is not None and reader.fits(obs) else reader.rows(f"{type(self).__name__}.act", obs)
 
-    def _check_predict(self, state: Any, *, return_extra: bool) -> None:
-        """Raise for a state of a policy that has none, and for extra results of one that has."""
-        name = type(self).__name__
-        if state is not None and self.state_size == 0:
-            raise ConfigError(
-                f"{name}.predict(state=) is of policies that carry a state, this one has none: leave it out"
-            )
-        if return_extra and self.state_size > 0:
-            raise ConfigError(f"{name}.predict(return_extra=True) is of policies that carry no state: call act")
-
-    def _greedy_outputs(self, obs: Obs) -> dict[str, NDArray[Any]]:
+    def _greedy_outputs(self, obs: Obs, state: Any) -> dict[str, NDArray[Any]]:
         """Return the outputs that greedy actions are chosen by; empty if the policy has no `greedy`."""
         if not isinstance(self, HasGreedy):
             return {}
         with torch.no_grad():
-            outputs = self.greedy(to_device(obs, self.device))
-        return {name: leaf.cpu().numpy() for name, leaf in outputs.items() if name != "action"}
+            given = obs if state is None else (obs, np.asarray(state, np.float32))
+            on_device = to_device(given, self.device)
+            outputs = self.greedy(on_device) if state is None else self.greedy(*on_device)
+        return {name: leaf.cpu().numpy() for name, leaf in outputs.items() if name not in ("action", "state_out")}
 
     def _action_prob(self, obs: Obs, action: NDArray[Any], explore: bool) -> dict[str, NDArray[np.float64]]:
         """Return the column "action_prob" [K] of these actions; empty if it is unknown."""

@@ -285,15 +285,19 @@ def test_a_run_resumes_in_the_middle_of_episodes_with_the_same_bits(tmp_path: An
 def test_predict_hands_the_state_from_call_to_call(tmp_path: Any) -> None:
     policy, _, collector = collected()
     rows = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
-    state, acted = None, None
+    state: Any = None
+    acted: Any = None
     loaded = tk.load_policy(policy.save(tmp_path / "policy"))
     for row in rows:
         acted = policy.act(row[None], state=None if acted is None else acted.state)
-        action, state = loaded.predict(row, state=state)
-        assert action == acted.action[0]
+        before = state
+        action, state = loaded.predict(row, state=before)
+        again, same, extra = loaded.predict(row, state=before, return_extra=True)
+        assert action == again == acted.action[0] == extra["q_values"].argmax()
+        np.testing.assert_array_equal(same, state)
+        assert ("action_prob" in extra) == (before is None)
+        assert "state_out" not in extra
         np.testing.assert_array_equal(state, acted.state)
-    with pytest.raises(tk.ConfigError, match=r"predict\(return_extra=True\) is of policies that carry no state"):
-        policy.predict(rows, return_extra=True)
     flat = tk.DQNPolicy.for_envs(collector.envs)
     with pytest.raises(tk.ConfigError, match="this one has none"):
         flat.predict(rows, state=state)

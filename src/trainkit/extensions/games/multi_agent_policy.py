@@ -305,14 +305,25 @@ class MultiAgentPolicy:
 
     @checked
     def predict(
-        self, obs: Mapping[str, Any], *, policies: Mapping[str, str] | None = None, explore: bool = False
+        self,
+        obs: Mapping[str, Any],
+        *,
+        policies: Mapping[str, str] | None = None,
+        explore: bool = False,
+        return_extra: bool = False,
+        state: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Return {agent: action} for {agent: observation}, or for K observations each.
+
+        Of an agent whose policy carries a state it is (action, state), and with `return_extra` there is an extra more,
+        as its policy's own `predict` returns them.
 
         Args:
             obs: by agent, as the game returns them.
             policies: {agent: name}; default: as the mapping gives them in a first episode.
             explore: whether to explore.
+            return_extra: see `Policy.predict`; a policy without an observation space has none, {}.
+            state: {agent: the state that the last call returned}; an agent that is not there starts an episode.
 
         Raises:
             ConfigError: no policy has an observation space, without which one observation looks like several.
@@ -328,9 +339,11 @@ class MultiAgentPolicy:
             )
         _, is_one = ObservationReader(spaces[known[0]]).read(f"MultiAgentPolicy.predict({known[0]!r})", obs[known[0]])
         return {
-            agent: self[names[agent]].predict(own, explore=explore)
+            agent: self[names[agent]].predict(
+                own, explore=explore, return_extra=return_extra, state=None if state is None else state.get(agent)
+            )
             if agent in known
-            else _act_unread(self[names[agent]], own, is_one=is_one, explore=explore)
+            else _act_unread(self[names[agent]], own, is_one=is_one, explore=explore, return_extra=return_extra)
             for agent, own in obs.items()
         }
 
@@ -644,13 +657,14 @@ class TableMapping:
         return self.names[agent]
 
 
-def _act_unread(policy: Any, obs: Any, *, is_one: bool, explore: bool) -> Any:
+def _act_unread(policy: Any, obs: Any, *, is_one: bool, explore: bool, return_extra: bool) -> Any:
     """Return the actions of a policy that knows no observation space, such as a random one."""
     rows = tree.map_tree(lambda leaf: np.asarray(leaf)[None] if is_one else np.asarray(leaf), obs)
     action = policy.act(rows, step=getattr(policy, "last_step", 0), explore=explore).action
     structure = structure_of(policy.action_space)
     action = action[0] if is_one else action
-    return action if structure is None else structure.unpack(action)
+    action = action if structure is None else structure.unpack(action)
+    return (action, {}) if return_extra else action
 
 
 def _own_name(agent: str, episode: GameEpisode) -> str:
