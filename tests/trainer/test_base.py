@@ -415,6 +415,19 @@ def test_infos_times_add_up_and_its_speeds_are_counts_over_them() -> None:
     assert info.updates_per_second == pytest.approx(35 / info.update_seconds)
 
 
+def test_a_second_trainer_goes_on_from_the_counts_of_its_collector_and_policy() -> None:
+    first = make_trainer(max_epoch=2)
+    first.run()
+    policy, collector = first.policy, first.train_collector
+    options: dict[str, Any] = {"step_per_epoch": 24, "batch_size": 4, "update_per_step": 0.5, "verbose": False}
+    second = tk.OffpolicyTrainer(policy, collector, max_epoch=2, **options)
+    steps, updates = first.info.env_step, first.info.gradient_step
+    counts = [(epoch, info.env_step - steps, info.gradient_step - updates) for epoch, _, info in second]
+    assert counts == [(1, 24, 12), (2, 48, 24)]
+    assert updates > 0
+    assert policy.n_updates == second.info.gradient_step == updates + 24
+
+
 def test_info_says_when_the_trainer_was_made() -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     trainer = make_trainer()

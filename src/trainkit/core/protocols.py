@@ -390,7 +390,7 @@ class OffpolicyTrainee(Trainee, Protocol):
 
     @property
     def batch_type(self) -> type[Batch]:
-        """The class of what `draw` returns, as which checkpoints restore it."""
+        """The class of what `sample_batch` returns, as which checkpoints restore it."""
         ...
 
     def sample_batch(self, buffer: Any, batch_size: int | None, *, step: int) -> Any:

@@ -545,7 +545,7 @@ class Trainer(Generic[TraineeT]):
 
     @property
     def gradient_step(self) -> int:
-        """The total number of updates of the policy."""
+        """The total number of updates of the policy, those of trainers before this one too."""
         return self.policy.n_updates
 
     @property
