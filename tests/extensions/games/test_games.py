@@ -21,6 +21,7 @@ from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
 from trainkit.envs import Envs, group_agents, make_envs
+from trainkit.extensions.games.games import DictGame
 from trainkit.policy import RandomPolicy
 
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -398,3 +399,27 @@ def test_a_game_has_one_video_and_its_episodes_name_their_agents(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.glob("*.mp4")) == [f"step-{0:09d}-episode-{n}.mp4" for n in (0, 1)]
     assert b"game 0: cross, nought" in (tmp_path / "step-000000000-episode-0.mp4").read_bytes()
     assert set(seen) == {"cross", "nought"}
+
+
+def test_an_info_of_no_agent_is_in_the_infos_of_all() -> None:
+    game = DictGame(Meetings())
+    fine, wet = ({"__common__": {"weather": weather}} for weather in ("fine", "wet"))
+    assert game.reset(seed=1, options=None).result[1] == {0: {"first": 1, **fine}, 1: fine, 2: fine}
+    assert game.step({0: 0, 1: 0, 2: 0}).result[4] == {0: wet, 1: wet, 2: wet}
+
+
+def test_an_episode_has_the_info_of_no_agent() -> None:
+    seen = []
+
+    class Weather(tk.Callback):
+        def on_episode_step(self, trainer: Any, episode: Any) -> None:
+            seen.append((episode.agent, episode.info["__common__"]["weather"]))
+
+    envs = tk.make_envs(Meetings, 1, seed=1)
+    policies = {name: tk.DQNPolicy.for_envs(envs, hidden=(4,), device="cpu") for name in envs.agents}
+    buffer = tk.MultiAgentBuffer({name: tk.ReplayBuffer(100) for name in policies})
+    collector = tk.Collector(tk.MultiAgentPolicy(policies), envs, buffer)
+    options: dict[str, Any] = {"max_epoch": 1, "step_per_epoch": 12, "batch_size": 4, "verbose": False}
+    tk.OffpolicyTrainer(collector.policy, collector, callbacks=Weather(), **options).run()
+    assert {"0", "1"} <= {agent for agent, _ in seen}
+    assert {weather for _, weather in seen} == {"wet"}

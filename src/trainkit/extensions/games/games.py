@@ -17,7 +17,7 @@ from trainkit.core.errors import ConfigError
 _MAX_UNOBSERVED = 10_000  # steps of a dict game in which it observes no agent
 _MAX_SEED = 2**31  # games in C++ take no larger seeds
 _ALL = "__all__"  # RLlib's key of a flag for every agent
-_COMMON = "__common__"  # RLlib's key of an info that belongs to no agent
+_COMMON = "__common__"  # RLlib's key of an info that belongs to no agent, and ours in the infos of agents
 
 
 class ByAgent(gym.spaces.Tuple[Any]):
@@ -173,6 +173,8 @@ class DictGame(_Game):
         """Reset the game."""
         self._ended = set()
         result = self.game.reset(seed=None if seed is None else seed % _MAX_SEED, options=options)
+        if isinstance(result, tuple) and len(result) == 2 and all(isinstance(own, dict) for own in result):
+            result = result[0], _with_common(result[1], self._agents)
         return GameAnswer(result, self._agents)
 
     def step(self, actions: Mapping[int, Any]) -> GameAnswer:
@@ -184,7 +186,7 @@ class DictGame(_Game):
                 return GameAnswer(result, self._agents)  # for an error that names the agent
             obs, rewards, *flags, infos = result
             ends, cuts = ({agent: flag for agent, flag in own.items() if agent != _ALL} for own in flags)
-            infos = {agent: info for agent, info in infos.items() if agent != _COMMON}
+            infos = _with_common(infos, self._agents)
             terminated, truncated = (bool(own.get(_ALL, False)) for own in flags)
             columns = obs, rewards, ends, cuts, infos
             whole = GameAnswer(columns, self._agents, terminated, truncated, ended_before)
@@ -201,6 +203,16 @@ class DictGame(_Game):
 def _are_dicts(result: object) -> bool:
     """Return whether this is what a step must return: five dicts."""
     return isinstance(result, tuple) and len(result) == 5 and all(isinstance(own, dict) for own in result)
+
+
+def _with_common(infos: Mapping[Any, Any], agents: Iterable[Any]) -> dict[Any, Any]:
+    """Return infos by agent; what belongs to no agent is in those of all, under its key."""
+    own = {agent: info for agent, info in infos.items() if agent != _COMMON}
+    if _COMMON not in infos:
+        return own
+    shared = {_COMMON: infos[_COMMON]}
+    told = {**{agent: {} for agent in agents}, **own}
+    return {agent: {**info, **shared} if isinstance(info, dict) else info for agent, info in told.items()}
 
 
 def _joined(before: tuple[dict[Any, Any], ...], result: Any) -> Any:
