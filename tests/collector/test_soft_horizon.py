@@ -1,6 +1,6 @@
 """A soft horizon counts episodes that continue: in statistics, quotas and events, and nowhere else."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -43,6 +43,35 @@ def test_episodes_are_counted_and_rows_and_environments_continue() -> None:
     assert rows.extras["episode"].tolist() == [0] * 18
     assert rows.extras["t"].tolist() == [*range(9)] * 2
     assert own.envs.call("steps") == [9, 9]
+
+
+def test_the_row_at_the_horizon_is_truncated_for_the_learner_if_wanted_and_the_environment_continues() -> None:
+    own = collector(truncate_at_soft_horizon=True)
+    assert own.collect(n_step=18).episode_lengths == (4, 4, 4, 4)
+    buffer: Any = own.buffer
+    rows = buffer.get(buffer.slots(), ["episode", "t", "terminated", "truncated"])
+    assert rows.next_obs[:, 0].tolist() == [*range(1, 10)] * 2
+    assert not rows.extras["terminated"].any()
+    assert rows.extras["truncated"].tolist() == [False, False, False, True, False, False, False, True, False] * 2
+    assert rows.extras["episode"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2] * 2
+    assert rows.extras["t"].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0] * 2
+    assert own.envs.call("steps") == [9, 9]
+    windows = buffer.sample(None, horizon=tk.Horizon(3, 0.5), columns=["n"])  # none crosses the horizon, all bootstrap
+    assert windows.extras["n"].tolist() == [3, 3, 2, 1, 3, 3, 2, 1, 1] * 2
+    assert (windows.discount == 0.5 ** windows.extras["n"]).all()
+
+
+def test_a_policy_is_told_that_an_episode_starts_after_the_horizon() -> None:
+    class Watching(tk.RandomPolicy):
+        seen: ClassVar[list[bool]] = []
+
+        def act(self, obs: Any, *, starts: Any = None, **how: Any) -> Any:
+            self.seen.append(bool(starts[0]))
+            return super().act(obs, starts=starts, **how)
+
+    envs = tk.make_envs(Endless, 1, seed=0, soft_horizon=3, truncate_at_soft_horizon=True)
+    tk.Collector(Watching(envs.action_space, seed=0), envs, tk.ReplayBuffer(100)).collect(n_step=7)
+    assert Watching.seen == [True, False, False, True, False, False, True]
 
 
 def test_a_real_end_before_the_horizon_starts_the_count_again() -> None:
@@ -101,3 +130,5 @@ def test_what_cannot_have_one_is_rejected() -> None:
         tk.make_envs(Endless, soft_horizon=0)
     with pytest.raises(ConfigError, match=r"make_envs: soft_horizon came too late for environments already made"):
         tk.make_envs(tk.make_envs(Endless), soft_horizon=3)
+    with pytest.raises(ConfigError, match=r"make_envs.truncate_at_soft_horizon needs a soft_horizon: give one"):
+        tk.make_envs(Endless, truncate_at_soft_horizon=True)

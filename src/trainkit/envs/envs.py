@@ -65,6 +65,7 @@ class Envs:
         stack: frames per observation.
         max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
         soft_horizon: steps after which a collector counts an episode that continues; None: at its end only.
+        truncate_at_soft_horizon: whether the row there is truncated for the learner.
         ownership: their one owner, and the thread that uses them.
         config: what `make_envs` was given, to make equal environments again; None without it.
     """
@@ -80,6 +81,7 @@ class Envs:
         name: str = "custom",
         max_episode_steps: int | None = None,
         soft_horizon: int | None = None,
+        truncate_at_soft_horizon: bool = False,
         config: EnvsConfig | None = None,
     ) -> None:
         self._backend = backend
@@ -90,6 +92,7 @@ class Envs:
         self.config = config
         self.stack = stack
         self.max_episode_steps, self.soft_horizon = max_episode_steps, soft_horizon
+        self.truncate_at_soft_horizon = truncate_at_soft_horizon
         self._actions = ActionValidator(backend.action_space)
         self.action_space: gym.Space[Any] = self._actions.space
         self._validator = StepValidator(
@@ -140,7 +143,10 @@ class Envs:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `make_envs` that are known, for the record of a run."""
-        live = {name: getattr(self, name) for name in ("stack", "max_episode_steps", "soft_horizon")}
+        live = {
+            name: getattr(self, name)
+            for name in ("stack", "max_episode_steps", "soft_horizon", "truncate_at_soft_horizon")
+        }
         return {**({} if self.config is None else self.config.arguments()), **live}
 
     def use_players(self, players: Players) -> None:

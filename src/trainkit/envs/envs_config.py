@@ -43,6 +43,7 @@ class RowOptions:
     mask_key: str | None
     lives_key: str | None
     soft_horizon: int | None
+    truncate_at_soft_horizon: bool
 
     def check(self, checks: Checks) -> None:
         """Note what cannot work."""
@@ -50,6 +51,8 @@ class RowOptions:
         for name, key in (("mask_key", self.mask_key), ("lives_key", self.lives_key)):
             checks.require(key is None or isinstance(key, str), f".{name} must be the name of an info, got {key!r}")
         checks.integer("soft_horizon", self.soft_horizon, low=1, optional=True)
+        needs = self.soft_horizon is not None or not self.truncate_at_soft_horizon
+        checks.require(needs, ".truncate_at_soft_horizon needs a soft_horizon: give one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,7 @@ class EnvsConfig:
             "stack": self.rows.stack if self.rows.stack > 1 else None,
             "mask_key": self.rows.mask_key,
             "soft_horizon": self.rows.soft_horizon,
+            "truncate_at_soft_horizon": self.rows.truncate_at_soft_horizon,
             "max_episode_steps": self.single.max_episode_steps,
             "env_kwargs": dict(self.single.env_kwargs),
             "backend": "vector" if self.processes.backend == "vector" else None,
@@ -249,6 +253,7 @@ class EnvsConfig:
             "lives_key": rows.lives_key is not None,
             "seed": self.seed is not None,
             "soft_horizon": rows.soft_horizon is not None,
+            "truncate_at_soft_horizon": rows.truncate_at_soft_horizon,
             "processors": bool(self.processors),
             "on_error": not self.failures.end_the_run,
             "validate_env": single.validate_env is not None,

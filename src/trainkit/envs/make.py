@@ -30,6 +30,7 @@ def make_envs(
     processors: Sequence[StandsAround] = (),
     max_episode_steps: int | None = None,
     soft_horizon: int | None = None,
+    truncate_at_soft_horizon: bool = False,
     env_kwargs: dict[str, Any] | None = None,
     observation_space: gym.Space[Any] | None = None,
     action_space: gym.Space[Any] | None = None,
@@ -59,6 +60,7 @@ def make_envs(
         processors: applied to all observations and actions, the first nearest to the environments.
         max_episode_steps: steps after which an episode is truncated.
         soft_horizon: steps after which an episode counts as finished in statistics alone: no flag and no reset.
+        truncate_at_soft_horizon: store the row there as truncated, without a reset, so that the learner's episode ends.
         env_kwargs: arguments of the constructor or factory.
         observation_space: replaces the declared one of a row: the same shapes, other bounds or dtype.
         action_space: replaces the declared one of a row: a part of it.
@@ -77,7 +79,7 @@ def make_envs(
         spec=resolved(spec),
         n=n,
         seed=seed,
-        rows=RowOptions(stack, mask_key, lives_key, soft_horizon),
+        rows=RowOptions(stack, mask_key, lives_key, soft_horizon, truncate_at_soft_horizon),
         single=EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env),
         processors=processors,
         processes=ProcessOptions(backend, step_timeout_s, wait_num, environment_variables or {}),
@@ -150,6 +152,7 @@ def envs_of(config: EnvsConfig) -> Envs:
             name=_name(config.spec),
             max_episode_steps=_registered_limit(config.spec) if limit is None else limit,
             soft_horizon=rows.soft_horizon,
+            truncate_at_soft_horizon=rows.truncate_at_soft_horizon,
             config=config,
         )
         unfinished.pop_all()
