@@ -118,7 +118,7 @@ OF_EVERY_STEP = pytest.mark.xfail(strict=True, raises=TypeError, reason="it is c
     [
         pytest.param(lambda: collector().collect(reset_before_collect=True), "reset", marks=OF_EVERY_STEP),
         (lambda: collector().reset(gym_reset_kwargs={}), "options"),
-        (lambda: tk.export(dqn(), "x.pt2", opset=17), "formats"),
+        (lambda: tk.export(dqn(), "x.pt2", format="onnx"), "formats"),
     ],
     ids=["collect", "reset", "export"],
 )
