@@ -34,6 +34,8 @@ def test_predict_carries_the_states_of_the_agents_that_have_a_memory_and_gives_e
         assert with_extra["right"][1]["q_values"].argmax() == told["right"]
         state = {"left": told["left"][1]}
     assert np.abs(state["left"]).max() > 0.0
+    with pytest.raises(tk.ConfigError, match=r"predict\(state=\) has \['lefft'\], of which obs has none"):
+        policy.predict(obs, state={"lefft": state["left"]})
     envs.close()
 
 

@@ -503,10 +503,9 @@ class Policy(nn.Module):
         """Return the outputs that greedy actions are chosen by; empty if the policy has no `greedy`."""
         if not isinstance(self, HasGreedy):
             return {}
+        given = (obs,) if state is None else (obs, np.asarray(state, np.float32))
         with torch.no_grad():
-            given = obs if state is None else (obs, np.asarray(state, np.float32))
-            on_device = to_device(given, self.device)
-            outputs = self.greedy(on_device) if state is None else self.greedy(*on_device)
+            outputs = self.greedy(*to_device(given, self.device))
         return {name: leaf.cpu().numpy() for name, leaf in outputs.items() if name not in ("action", "state_out")}
 
     def _action_prob(self, obs: Obs, action: NDArray[Any], explore: bool) -> dict[str, NDArray[np.float64]]:
@@ -735,7 +734,8 @@ class Policy(nn.Module):
     @property
     def last_target_update(self) -> int | None:
         """The environment step (offline: the update) at which a target network was updated last; None before."""
-        return max((one.last_update for one in self._learning.targets.values() if one.last_update), default=None)
+        steps = [one.last_update for one in self._learning.targets.values()]
+        return max((step for step in steps if step is not None), default=None)
 
     def _check_reads(self, name: str, reads: str, every: int) -> None:
         """Raise unless an earlier gradient step of this name is taken in the same updates."""

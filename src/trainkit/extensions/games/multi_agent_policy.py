@@ -326,8 +326,11 @@ class MultiAgentPolicy:
             state: {agent: the state that the last call returned}; an agent that is not there starts an episode.
 
         Raises:
-            ConfigError: no policy has an observation space, without which one observation looks like several.
+            ConfigError: no policy has an observation space, without which one observation looks like several; or there
+                is a state of an agent without an observation.
         """
+        if unknown := sorted(set(state or {}) - set(obs)):
+            raise ConfigError(f"MultiAgentPolicy.predict(state=) has {unknown}, of which obs has none: leave them out")
         names = {agent: self.policy_mapping(agent, GameEpisode(game=0, number=0, seed=0)) for agent in obs}
         names |= dict(policies or {})
         spaces = {agent: getattr(self[name], "observation_space", None) for agent, name in names.items()}
