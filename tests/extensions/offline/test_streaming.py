@@ -1,5 +1,6 @@
 """Streamed datasets: rows of a pass are equally probable, memory is bounded, a resumed run has the same bits."""
 
+import gc
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -142,18 +143,25 @@ def test_memory_is_that_of_the_shuffle_buffer_however_large_the_dataset(tmp_path
     one = RecordedEpisode(obs=frames, action=np.zeros(50, np.int64), reward=np.ones(50), **flags)
     for file in range(4):
         write_shard(tmp_path / f"{file}.npz", header, [one] * 40)  # 4 MB each
-    tracemalloc.start()
-    try:
+
+    def read(n_batches: int) -> tuple[Any, int]:
         dataset = stream_dataset(tmp_path, shuffle_rows=500, seed=0)
-        for _ in range(33):  # more than a pass
+        for _ in range(n_batches):
             dataset.sample(256, horizon=tk.Horizon(n_step=3, gamma=0.9))
-        n_rows = sum(len(rows.reward) for rows in dataset.transitions(100))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+        return dataset, sum(len(rows.reward) for rows in dataset.transitions(100))
+
+    peaks = []
+    for _ in range(3):  # as what other tests left behind may allocate meanwhile, such as its threads and finalizers
+        gc.collect()
+        tracemalloc.start()
+        try:
+            dataset, n_rows = read(33)  # more than a pass
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
     assert len(dataset) == n_rows == 8_000
     assert dataset.nbytes < 600 * 2_048 + 100_000
-    assert peak < dataset.nbytes + 5_000_000 < 16_000_000 / 2  # with blocks of a megabyte; the files have 16.7
+    assert min(peaks) < dataset.nbytes + 5_000_000 < 16_000_000 / 2  # with blocks of a megabyte; the files have 16.7
 
 
 @pytest.mark.parametrize("stop", [7, 23])
