@@ -54,7 +54,7 @@ def add_export(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--out", metavar="FILE", type=Path, help="default: RUN/policy.onnx; a .pt2 is for torch.export"
     )
-    parser.add_argument("--opset", metavar="N", type=int, help="the version of ONNX's operators, default torch's own")
+    parser.add_argument("--opset", metavar="N", type=int, help="version of the ONNX operator set, default: torch's")
 
 
 def _add_policy(parser: Parser) -> None:

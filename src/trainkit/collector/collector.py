@@ -104,7 +104,7 @@ class Collector:
             updates.
         count_steps_by: what the clock and `n_step` count of rows in groups, such as a game's agents: "agent_steps",
             rows, or "env_steps", steps of groups.
-        recent_episodes: the episodes that `recent_returns` of the statistics are of, the last ones that finished.
+        recent_episodes: number of the last finished episodes whose returns `recent_returns` summarizes.
 
     Attributes:
         between_steps: called before every vector step when set; after an exception of it everything is whole, and

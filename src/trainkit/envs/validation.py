@@ -122,7 +122,7 @@ class RowReader:
     def __init__(self, space: gym.Space[Any], warn: Callable[..., object] = _log.warning) -> None:
         self.specs = self._specs = array_specs(space)
         is_one = isinstance(self._specs, ArraySpec)
-        self._one_array = (self._specs.shape, self._specs.dtype) if is_one else (None, None)  # of which each is
+        self._one_array = (self._specs.shape, self._specs.dtype) if is_one else (None, None)  # of an observation
         self._warn, self._has_warned = warn, False
 
     def read_steps(self, env_ids: Ids, take: Take) -> RawStep:

@@ -73,7 +73,7 @@ def export(
             observation. Outputs are "action" and the others that `greedy` returns. The states [B, S] of a recurrent
             policy are a further input, "state_in", 0 where an episode starts, and the output "state_out". Default: by
             the end of `path`.
-        opset: the version of ONNX's operators, 18 or later, which what reads the file must know; None is torch's own.
+        opset: version of the ONNX operator set, 18 or later; None is torch's default.
 
     Returns:
         The files, in the order of `formats`, each compared with `act` on random observations, of a recurrent policy

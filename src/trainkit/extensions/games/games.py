@@ -211,8 +211,8 @@ def _with_common(infos: Mapping[Any, Any], agents: Iterable[Any]) -> dict[Any, A
     if _COMMON not in infos:
         return own
     shared = {_COMMON: infos[_COMMON]}
-    told = {**{agent: {} for agent in agents}, **own}
-    return {agent: {**info, **shared} if isinstance(info, dict) else info for agent, info in told.items()}
+    by_agent = {**{agent: {} for agent in agents}, **own}
+    return {agent: {**info, **shared} if isinstance(info, dict) else info for agent, info in by_agent.items()}
 
 
 def _joined(before: tuple[dict[Any, Any], ...], result: Any) -> Any:
