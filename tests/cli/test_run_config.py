@@ -76,7 +76,7 @@ def test_the_command_repeats_the_recipe_and_config_json_holds_all_of_it() -> Non
     names_of_both = sorted(complete.keys() - options_of_trainer)
     assert [repr(complete[name]) for name in names_of_both] == [repr(table.get(name)) for name in names_of_both]
     assert {"lr", "gamma", "capacity", "buffer", "n_envs", "update_per_step", "hidden"} <= complete.keys()
-    assert table.keys() - complete.keys() == {"self_play"}  # off: another installation may not have it
+    assert table.keys() - complete.keys() == {"self_play", "run_name"}  # off; and the command's own
 
 
 TINY = (

@@ -44,6 +44,43 @@ def test_without_the_argument_a_preset_evaluates(name: str) -> None:
         assert trainer.test_collector is not None
 
 
+@pytest.mark.parametrize("name", ["dqn", "ppo", "bc"])
+@pytest.mark.parametrize("evaluation", [None, tk.Evaluation(duration=2, every=2)])
+def test_an_evaluation_at_the_start_is_of_step_0(name: str, evaluation: tk.Evaluation | None) -> None:
+    played = []
+    options = {} if evaluation is None else {"evaluation": evaluation}
+    count = tk.on(evaluate_end=lambda trainer, stats: played.append((trainer.clock, stats.n_episode)))
+    with made(name, evaluate_at_start=True, episode_per_test=3, callbacks=count, **options) as trainer:
+        trainer.run()
+    n_episodes = 3 if evaluation is None else 2
+    assert played == [(0, n_episodes), (trainer.clock, n_episodes)]
+    with pytest.raises(tk.ConfigError, match=r"was given evaluate_at_start, and evaluation=None, which plays none"):
+        made(name, evaluate_at_start=True, evaluation=None)
+
+
+def test_a_run_name_is_that_of_the_folder_below(tmp_path: Path) -> None:
+    for max_epoch in (1, 2):  # the second resumes
+        options = {"checkpoint": tmp_path / "checkpoint", "resume_from": "auto", "max_epoch": max_epoch}
+        with tk.presets.dqn(Walk, logger=tmp_path / "runs", run_name="dqn-1", step_per_epoch=8, **options) as trainer:
+            trainer.run()
+        assert trainer.info.run_dir == str(tmp_path / "runs" / "dqn-1")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["dqn-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"logger": "runs", "run_name": "a/b"}, "run_name must be the name of a folder, such as \"dqn-1\", got 'a/b'"),
+        ({"logger": "runs", "run_name": ".."}, "run_name must be the name of a folder"),
+        ({"logger": "runs", "run_name": ""}, "run_name must be the name of a folder"),
+        ({"run_name": "dqn-1"}, "run_name names a folder below logger's, got logger=None: give it a folder"),
+    ],
+)
+def test_a_run_name_that_names_no_folder_is_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tk.ConfigError, match=message):
+        made("dqn", **options)
+
+
 def test_an_environment_for_evaluation_that_is_switched_off_is_rejected() -> None:
     with pytest.raises(tk.ConfigError, match=r"test_env, and evaluation=None, which switches evaluation off: give one"):
         made("dqn", test_env=Walk, evaluation=None)

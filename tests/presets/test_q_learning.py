@@ -353,6 +353,7 @@ REACHES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "schedule_steps": (999, lambda t: adam(t).lr.knots[-1][0]),
     "max_epoch": (6, lambda t: t.max_epoch),
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
+    "evaluate_at_start": (True, lambda t: t.evaluation_schedule.evaluation.at_start),
     "stop_return": (5.0, lambda t: next(x for x in (4.5, 5.0, 5.5) if t._options["stop_fn"](x))),
     "device": ("cpu", lambda t: t.policy.device.type),
     "buffer": (PRIORITIES, lambda t: {**PRIORITIES, "alpha": t.buffer.alpha, "beta": t.buffer.beta(0)}),
@@ -376,8 +377,8 @@ NEEDS = {
 }
 
 
-# Those left out are tested with self-play, the zoo and on a GPU.
-@pytest.mark.parametrize("setting", sorted(options_in(presets.dqn) - {"act_on", "self_play", "zoo"}))
+# Those left out are tested with self-play, the zoo, run folders and on a GPU.
+@pytest.mark.parametrize("setting", sorted(options_in(presets.dqn) - {"act_on", "self_play", "zoo", "run_name"}))
 def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
     value, read = REACHES[setting]
     if setting != "device":

@@ -27,7 +27,13 @@ from trainkit.loggers.runs import CONFIG, RunFolder, check_config
 from trainkit.presets import PRESETS
 from trainkit.trainer import Trainer
 
-OWN_OPTIONS = {"seed": "--seed", "logger": "--logdir", "checkpoint": "--checkpoint-every", "resume_from": "--resume"}
+OWN_OPTIONS = {
+    "seed": "--seed",
+    "logger": "--logdir",
+    "run_name": "--name",
+    "checkpoint": "--checkpoint-every",
+    "resume_from": "--resume",
+}
 _LARGEST_CONFIG = 2**20  # bytes of a TOML file
 _LARGEST_STACK = 256  # frames, of a file
 

@@ -4,6 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Generic, Literal, ParamSpec, TypeVar
 
@@ -54,7 +55,7 @@ from trainkit.policy.auxiliary import Auxiliary
 from trainkit.policy.backups import Backup, Penalty
 from trainkit.policy.update_result import OnNan
 from trainkit.presets.zoo_entry import ZooEntry, find_entry
-from trainkit.trainer import Trainer
+from trainkit.trainer import Evaluation, Trainer
 from trainkit.trainer.options import Callbacks, Options
 
 # Sticky actions and the minimal action set follow Machado et al. (2018) as Dopamine does (Castro et al., 2018). A game
@@ -110,6 +111,7 @@ class Settings(Options, total=False):
     Args:
         evaluation: how to evaluate, such as `Evaluation(duration=50)`; None switches it off, which is on otherwise.
         episode_per_test: episodes per evaluation.
+        evaluate_at_start: evaluate before the first step, too, as epoch 0.
         n_test_envs: environments that evaluations step together.
         env_options: arguments of `make_envs`, for training and evaluation, such as {"stack": 4}; the others stay. The
             loss of a life, by `lives_key`, ends no episode in evaluation.
@@ -125,10 +127,12 @@ class Settings(Options, total=False):
             None is that of the run. A run that is to be trained on with a larger `max_epoch` gives it from the start,
             or later the length of its first part, so that no schedule changes.
         stop_return: end the run once an evaluation's mean return reaches this.
+        run_name: of the run's own folder below that of `logger`; None writes to that itself.
         device: "auto", "cpu", "cuda", "cuda:1", "xpu" ...
         precision: of matrix products on a GPU.
     """
 
+    evaluate_at_start: Annotated[bool, False]
     n_test_envs: Annotated[int, 10]
     env_options: Annotated[Mapping[str, Any], {}]
     hidden: tuple[int, ...]
@@ -140,6 +144,7 @@ class Settings(Options, total=False):
     max_epoch: int
     schedule_steps: Annotated[int | None, None]
     stop_return: Annotated[float | None, None]
+    run_name: Annotated[str | None, None]
     device: Annotated[str, "auto"]
     precision: Annotated[Precision, "float32"]
 
@@ -252,7 +257,9 @@ _TRAINER_OPTIONS = frozenset(types_of(Options))
 _GROUPS = frozenset(("env_options", "network"))  # settings of which a call changes only what it names
 
 # Options of a call that do not belong to its config: they are of one run, or change no bit.
-_OF_ONE_RUN = ("seed", "logger", "checkpoint", "resume_from", "save_checkpoint_fn", "verbose", "show_progress")
+_OF_ONE_RUN = (
+    *("seed", "logger", "run_name", "checkpoint", "resume_from", "save_checkpoint_fn", "verbose", "show_progress"),
+)
 
 
 class Preset(Generic[P, SettingsT, TrainerT]):
@@ -490,6 +497,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         if evaluation is not None and evaluation.has_collector:
             raise ConfigError(f"{self} makes the policy, which evaluation would have to share: give {env_option}")
         is_off = "evaluation" in options and evaluation is None
+        if is_off and options.get("evaluate_at_start"):
+            raise ConfigError(f"{self} was given evaluate_at_start, and evaluation=None, which plays none: give one")
         if is_off and options.get("test_env") is not None:
             raise ConfigError(
                 f"{self} was given test_env, and evaluation=None, which switches evaluation off: give one"
@@ -501,11 +510,23 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         common = {name: value for name, value in options.items() if name in _TRAINER_OPTIONS}
         common.pop("episode_per_test", None)  # a setting, for those that evaluate
         common["callbacks"] = with_defaults(common.get("callbacks", ()))
+        if settings["evaluate_at_start"]:
+            common["evaluation"] = (common.get("evaluation") or Evaluation()).changed(at_start=True)
+        if (run_name := settings["run_name"]) is not None:
+            common["logger"] = self._below(common.get("logger"), run_name)
         if (stop_return := settings["stop_return"]) is not None:
             if "stop_fn" in common:
                 raise ConfigError(f"{self} was given both stop_return and stop_fn: give one")
             common["stop_fn"] = lambda score: score >= stop_return
         return common
+
+    def _below(self, logger: object, run_name: str) -> Path:
+        """Return the folder of a run below that of all runs."""
+        if not isinstance(logger, (str, Path)):
+            raise ConfigError(f"{self}.run_name names a folder below logger's, got logger={logger!r}: give it a folder")
+        if run_name in ("", "..") or Path(run_name).name != run_name:
+            raise ConfigError(f'{self}.run_name must be the name of a folder, such as "dqn-1", got {run_name!r}')
+        return Path(logger) / run_name
 
     def _check_by_name(self, surplus: tuple[object, ...]) -> None:
         """Raise `ConfigError` for options that were given by position."""

@@ -158,7 +158,7 @@ class Evaluation:
         """Whether a collector was given."""
         return self._collector is not None
 
-    def changed(self, collector: Collector, **changes: Any) -> "Evaluation":
+    def changed(self, collector: Collector | None = None, **changes: Any) -> "Evaluation":
         """Return a copy with this collector and some options changed; it has the same seed unless it gets one."""
         changes.setdefault("seed", self.root if self.is_seeded else None)
         return type(self)(collector, **{**self.options, **changes})
