@@ -94,9 +94,10 @@ def test_environments_that_reset_themselves_reject_options(mode: AutoresetMode) 
     envs.options = None
 
 
-def test_options_are_a_dict() -> None:
-    with pytest.raises(ConfigError, match=r"Envs.options must be a dict or None, got 3"):
-        make_envs(ScriptedEnv).options = 3  # type: ignore[assignment]  # the mistake itself
+@pytest.mark.parametrize("options", [3, [3, None], [None]])
+def test_options_are_a_dict_or_a_list_of_one_each(options: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Envs.options of ScriptedEnv must be a dict, None, or a list of 2, got"):
+        make_envs(ScriptedEnv, 2).options = options
 
 
 # ---- call ----

@@ -204,7 +204,7 @@ def test_only_the_last_steps_are_kept_and_they_are_enough_for_short_episodes(mon
 def test_actions_kept_are_bounded_in_bytes() -> None:
     played = PlayedActions(1_000, keeps=True)
     everyone = np.arange(1_000)
-    played.begin(everyone, None)
+    played.begin(everyone, [None] * 1_000)
     for _ in range(40):
         played.add(np.zeros((1_000, 100)), everyone)  # 800 kB a step
     assert played.state_dict(np.zeros(1_000), everyone[:0]) is None
@@ -227,15 +227,18 @@ def test_options_that_no_file_can_hold_do_not_keep_a_run_from_being_saved(tmp_pa
     assert through_a_file(first.state_dict(), tmp_path)["envs"]["played"] is None
 
 
-def test_episodes_with_different_reset_options_are_not_replayed(caplog: Any) -> None:
+def test_episodes_with_different_reset_options_are_replayed_with_their_own(caplog: Any) -> None:
     first, second = (collector_of(tk.make_envs(WithOptions, 2, seed=5)) for _ in range(2))
     first.collect(n_step=2)
     first.envs.options = {"place": 1.5}
     while len(set(first.envs.episodes.tolist())) == 1:
         first.collect(n_step=2)
+    state = first.state_dict()
+    assert sorted(map(repr, state["envs"]["played"]["options"])) == ["None", "{'place': 1.5}"]
     caplog.clear()
-    second.load_state_dict(first.state_dict())
-    assert "are not known" in caplog.text
+    second.load_state_dict(state)
+    assert not caplog.text
+    assert_array_equal(second.envs.obs, first.envs.obs)
 
 
 # ---- environments that keep something from one episode to the next ----

@@ -31,7 +31,8 @@ def play_again(envs: Envs, state: dict[str, Any], have_returns: Callable[[NDArra
         return "the actions of the running episodes are not known"
     began = played["began"]
     returns = np.zeros(envs.n)
-    own_options, envs.options = envs.options, played["options"]
+    own_options, options = envs.options, played["options"]
+    envs.options = options[:: envs.group_size] if isinstance(options, list) else options
 
     def step(action: NDArray[Any], env_ids: Ids) -> None:
         outcome = envs.step(action, env_ids)

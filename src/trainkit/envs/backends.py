@@ -22,6 +22,7 @@ from trainkit.core.stats import Summary
 Ids = NDArray[np.intp]
 Seeds = Sequence[int]
 Options = dict[str, Any] | None  # of a reset
+EachOptions = Sequence[Options]  # of resets [K]
 Fingerprint = dict[str, str]  # digest of each attribute of an environment, by its name
 Work = Callable[[], object] | None  # called while environments step; it raises nothing
 Column = Sequence[Any] | NDArray[Any]  # of one key of K infos
@@ -184,7 +185,7 @@ class Runner(Protocol):
         """Those whose step has not been answered, ascending."""
         ...
 
-    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
+    def reset(self, indices: Ids, seeds: Seeds, options: EachOptions) -> Take:
         """Reset some of them; each answer is to be taken once, in the order of `indices` [K]."""
         ...
 
@@ -278,7 +279,7 @@ class Backend(Protocol):
         """The rows whose environment has not answered their action yet, ascending."""
         ...
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun:
+    def reset(self, seeds: Seeds, options: EachOptions) -> Begun:
         """Reset every environment."""
         ...
 
@@ -286,7 +287,7 @@ class Backend(Protocol):
         """Step these environments and call `work`, at the same time if possible; return the rows complete by then."""
         ...
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+    def begin(self, env_ids: Ids, seeds: Seeds, options: EachOptions) -> Begun | None:
         """Start the next episode where one ended; backends that do not seed episodes receive no seeds.
 
         None where environments do so by themselves in their next step (autoreset NEXT_STEP), whose `RawStep.begun`
@@ -457,13 +458,13 @@ class AroundBackend(Backend):
         self.inner = self.inner.replace_environments(backend)
         return self
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun:
+    def reset(self, seeds: Seeds, options: EachOptions) -> Begun:
         return self.inner.reset(seeds, options)
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         return self.inner.step(action, env_ids, work)
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+    def begin(self, env_ids: Ids, seeds: Seeds, options: EachOptions) -> Begun | None:
         return self.inner.begin(env_ids, seeds, options)
 
     @property

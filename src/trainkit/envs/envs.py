@@ -109,7 +109,7 @@ class Envs:
         self._is_ready = np.ones(self.n, np.bool_)  # [N], the same as a mask
         self.obs: Obs = None
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
-        self._options: Options = None
+        self._options: Options | list[Options] = None
         self._unsent: tuple[NDArray[Any], Ids] | None = None  # actions to send again with the next step
         self._n_failed_starts = 0  # since they were taken
         self.spent = backend.spent  # seconds, ever
@@ -202,15 +202,18 @@ class Envs:
         return self._backend.takes_options
 
     @property
-    def options(self) -> Options:
-        """Options of every environment's next reset, Gymnasium's `reset(options=)`, such as a level; may be set."""
+    def options(self) -> Options | list[Options]:
+        """Options of the next resets, Gymnasium's `reset(options=)`, such as a level, or a list of each one's."""
         return self._options
 
     @options.setter
-    def options(self, options: Options) -> None:
-        if options is not None and not isinstance(options, dict):
-            raise ConfigError(f"Envs.options must be a dict or None, got {options!r}")
-        if options and not self.takes_options:
+    def options(self, options: Options | list[Options]) -> None:
+        each = options if isinstance(options, list) else [options]
+        n = self.n // self.group_size if self._backend.seeds_episodes else 0  # a vector environment's are of all
+        if (each is options and len(each) != n) or not all(own is None or isinstance(own, dict) for own in each):
+            rule = f"a dict, None, or a list of {n}" if n else "a dict for all, or None"
+            raise ConfigError(f"Envs.options of {self.name} must be {rule}, got {options!r}")
+        if any(each) and not self.takes_options:
             raise ConfigError(
                 f"Envs.options cannot reach the environments of {self.name}, which reset themselves: have the vector "
                 "environment made with AutoresetMode.DISABLED, or give make_envs an id or factories"
@@ -388,7 +391,8 @@ class Envs:
     def episodes_state(self, env_ids: Ids) -> "EpisodesState":
         """Return the state of current episodes [K], with which others continue them in these environments."""
         lives, number = self._lives[env_ids], self.episodes[env_ids]
-        return EpisodesState(rows_of(self.obs, env_ids), lives, number, self.root, self._options)
+        options = self._own(self._options, env_ids) if isinstance(self._options, list) else self._options
+        return EpisodesState(rows_of(self.obs, env_ids), lives, number, self.root, options)
 
     def continue_from(self, state: "EpisodesState", first: int) -> None:
         """Continue the current episodes of other `Envs`, whose environments from the index `first` on these are."""
@@ -479,31 +483,37 @@ class Envs:
 
     # ---- the start of episodes ----
 
-    def _start_episodes(self, env_ids: Ids, options: Options, *, is_reset: bool = False) -> None:
+    def _start_episodes(self, env_ids: Ids, options: Options | list[Options], *, is_reset: bool = False) -> None:
         """Begin the next episode of environments [K], and others where episodes are lost."""
+        each = options if isinstance(options, list) else [options] * (self.n // self.group_size)
         self._current.begin(env_ids)
-        self._played.begin(env_ids, options)
+        self._played.begin(env_ids, self._own(each, env_ids))
         lost = self._backend.lost.errors
         working = np.setdiff1d(env_ids, list(lost)) if lost else env_ids
         if len(working):
-            self._start_some(working, options, is_reset=is_reset and len(working) == self.n)
+            self._start_some(working, each, is_reset=is_reset and len(working) == self.n)
         for row in list(self._backend.lost.errors):
             if row % self.group_size == 0:
-                self._start_another(np.arange(row, row + self.group_size), options)
+                self._start_another(np.arange(row, row + self.group_size), each)
 
-    def _start_another(self, rows: Ids, options: Options) -> None:
+    def _own(self, options: list[Options], env_ids: Ids) -> list[Options]:
+        """Return the options of environments [K] among those of all, or of all groups."""
+        return [options[index] for index in (env_ids // self.group_size).tolist()]
+
+    def _start_another(self, rows: Ids, options: list[Options]) -> None:
         """Begin an episode in place of a lost one, in as many attempts as the backend allows."""
         while rows[0] in self._backend.lost.errors:
             self._start_some(rows, options, is_reset=False)
             if rows[0] in self._backend.lost.errors:
                 self.episodes[rows] += 1  # another seed, should this one cause the error
 
-    def _start_some(self, env_ids: Ids, options: Options, *, is_reset: bool) -> None:
+    def _start_some(self, env_ids: Ids, options: list[Options], *, is_reset: bool) -> None:
         """Begin the next episode of environments [K]."""
+        own = self._own(options, env_ids)
         seeds = self._current.seeds_of(env_ids) if is_reset or self._backend.seeds_episodes else []
         begun: Begun | None = None
         try:
-            begun = self._backend.reset(seeds, options) if is_reset else self._backend.begin(env_ids, seeds, options)
+            begun = self._backend.reset(seeds, own) if is_reset else self._backend.begin(env_ids, seeds, own)
         except Failure as failure:
             raise self._error_of(failure, self._current.describe) from failure.__cause__
         if begun is not None:
@@ -566,7 +576,7 @@ class EpisodesState(NamedTuple):
     lives: NDArray[np.int64]  # [K]
     episodes: NDArray[np.int64]  # [K], their numbers
     root: int  # of the seeds
-    options: Options  # of the next resets
+    options: Options | list[Options]  # of the next resets
 
 
 class CurrentEpisodes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainkit.core import tree
 from trainkit.core.data import Obs
-from trainkit.envs.backends import Ids, Options
+from trainkit.envs.backends import EachOptions, Ids, Options
 
 _MAX_STEPS = 2**16  # vector steps that are kept: a longer replay would take minutes
 _MAX_BYTES = 16 * 2**20
@@ -34,13 +34,13 @@ class PlayedActions:
         self._actions: NDArray[Any]  # [T, N, ...]
         self._took: NDArray[np.bool_]  # [T, N], which environments acted
 
-    def begin(self, env_ids: Ids, options: Options) -> None:
-        """Record that episodes begin, with the options of their reset."""
+    def begin(self, env_ids: Ids, options: EachOptions) -> None:
+        """Record that episodes [K] begin, with the options of their resets."""
         if not self._keeps:
             return
         self._began[env_ids] = self._n_steps
-        for env_id in env_ids.tolist():
-            self._options[env_id] = options
+        for env_id, own in zip(env_ids.tolist(), options, strict=True):
+            self._options[env_id] = own
 
     def add(self, action: NDArray[Any], env_ids: Ids) -> None:
         """Record the actions [K, ...] of one vector step."""
@@ -63,14 +63,14 @@ class PlayedActions:
     def state_dict(self, obs: Obs, in_flight: Ids) -> dict[str, Any] | None:
         """Return the data that replay the running episodes up to `obs` [N, ...], None if they are unknown.
 
-        It is not known if an episode is longer than the ring, or began with other options than the others. The last
-        action of environments in flight is saved apart: it has no answer yet.
+        It is not known if an episode is longer than the ring. The last action of environments in flight is saved apart:
+        it has no answer yet.
         """
         first = int(self._began.min())
         is_known = self._keeps and obs is not None and self._n_steps - first <= self._capacity
-        options = self._options[0]
-        if not is_known or len({repr(other) for other in self._options}) > 1 or not _is_plain(options):
+        if not is_known or not _is_plain(self._options):
             return None
+        options = self._options if len(set(map(repr, self._options))) > 1 else self._options[0]
         state = {"options": options, "began": self._began - first, "obs": tree.leaves(obs)}
         if self._n_steps == first:
             return state | {"actions": np.zeros((0, self._n)), "took": np.zeros((0, self._n), np.bool_)}

@@ -26,7 +26,7 @@ from trainkit.core.worker_process import (
     ignore_signals,
 )
 from trainkit.core.worker_protocol import answer_all, stop_all
-from trainkit.envs.backends import Fingerprint, Ids, Options, Seeds, Take, Work
+from trainkit.envs.backends import EachOptions, Fingerprint, Ids, Seeds, Take, Work
 from trainkit.envs.ownership import OwnerProcess
 from trainkit.envs.worker import EnvWorker, Factory, HostedEnvs, taken
 
@@ -67,15 +67,15 @@ class ProcessRunner:
     def in_flight(self) -> list[int]:
         return sorted(self._in_flight)
 
-    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
+    def reset(self, indices: Ids, seeds: Seeds, options: EachOptions) -> Take:
         self._process.check_between_steps("reset")
         for index in indices.tolist():
             self._in_flight.discard(index)
             self._early.pop(index, None)
             if not self._workers[index].is_usable:  # it ended, or Ctrl-C interrupted a message
                 self.rebuild(index)
-        for index, seed in zip(indices.tolist(), seeds, strict=True):
-            self._workers[index].request("reset", _ONLY, [seed], options)
+        for index, seed, own in zip(indices.tolist(), seeds, options, strict=True):
+            self._workers[index].request("reset", _ONLY, [seed], [own])
         return self._take
 
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:

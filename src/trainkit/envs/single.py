@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from trainkit.core.spaces import check_spaces
 from trainkit.envs.backends import (
     Begun,
+    EachOptions,
     Fingerprint,
     HasEnvironments,
     Ids,
-    Options,
     RawStep,
     Runner,
     Seeds,
@@ -48,10 +48,10 @@ class SingleBackend(HasEnvironments):
     def in_flight(self) -> Ids:
         return np.array(self.runner.in_flight, np.intp)
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun:
+    def reset(self, seeds: Seeds, options: EachOptions) -> Begun:
         return self.begin(np.arange(self.n), seeds, options)
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
+    def begin(self, env_ids: Ids, seeds: Seeds, options: EachOptions) -> Begun:
         return self._reader.read_resets(env_ids, self.runner.reset(env_ids, seeds, options))
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:

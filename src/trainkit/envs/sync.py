@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from trainkit.core.errors import RAISED
 from trainkit.core.protocols import EnvSpaces
 from trainkit.envs.backends import (
+    EachOptions,
     Failure,
     Fingerprint,
     Ids,
-    Options,
     Seeds,
     Take,
     Work,
@@ -46,15 +46,16 @@ class SyncRunner:
     def spaces(self) -> Sequence[EnvSpaces]:
         return self.envs
 
-    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
+    def reset(self, indices: Ids, seeds: Seeds, options: EachOptions) -> Take:
         return self.resets(seeds, options)
 
-    def resets(self, seeds: Seeds, options: Options) -> Take:
-        """Return what resets an environment, with the seed of its row."""
+    def resets(self, seeds: Seeds, options: EachOptions) -> Take:
+        """Return what resets an environment, with the seed and the options of its row."""
 
         def take(row: int, index: int) -> Any:
             try:
-                return self.envs[index].reset(seed=seeds[row], options=None if options is None else dict(options))
+                own = options[row]
+                return self.envs[index].reset(seed=seeds[row], options=None if own is None else dict(own))
             except RAISED as error:
                 raise _raised("reset", index, error) from error
 

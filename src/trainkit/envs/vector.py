@@ -20,6 +20,7 @@ from trainkit.envs.backends import (
     MISREAD,
     Begun,
     Column,
+    EachOptions,
     Failure,
     Fingerprint,
     HasEnvironments,
@@ -143,10 +144,10 @@ class VectorBackend(HasEnvironments):
     def in_flight(self) -> Ids:
         return self._all_ids[:0]
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun:
+    def reset(self, seeds: Seeds, options: EachOptions) -> Begun:
         self._over, self._to_begin = np.zeros(self.n, np.bool_), self._all_ids[:0]
         seed = seeds[0] % (2**31 - self.n)  # ale-py's counts up and takes no larger one
-        return self._reset(self._all_ids, seed=seed, options=None if options is None else dict(options))
+        return self._reset(self._all_ids, seed=seed, options=None if options[0] is None else dict(options[0]))
 
     def step(self, action: NDArray[Any], env_ids: Ids, work: Work) -> RawStep:
         if self._mode is AutoresetMode.DISABLED and any_true(self._over):
@@ -173,14 +174,14 @@ class VectorBackend(HasEnvironments):
         except MISREAD as error:
             raise Failure(None, str(error), BadEnvDataError) from None
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+    def begin(self, env_ids: Ids, seeds: Seeds, options: EachOptions) -> Begun | None:
         if self._mode is AutoresetMode.NEXT_STEP:
             self._to_begin = np.union1d(self._to_begin, env_ids) if len(self._to_begin) else env_ids
             return None
         if self._mode is AutoresetMode.SAME_STEP:
             rows = self._reader.rows(self._last_obs, self.n, env_ids)
             return Begun(env_ids, rows, VectorInfos(self._last_infos, self.n, env_ids))
-        return self._reset_rows(env_ids, options)
+        return self._reset_rows(env_ids, options[0])
 
     def rebuild(self, env_id: int) -> None:
         raise NotImplementedError("make_envs does not restart environments that it did not make")

@@ -15,7 +15,7 @@ from trainkit.core.errors import ConfigError, EnvError
 from trainkit.core.spaces import Spaces
 from trainkit.core.worker_process import unpacked
 from trainkit.core.worker_protocol import Channel, Raised, Requests, WorkerLostError
-from trainkit.envs.backends import Failure, Fingerprint, Options, Seeds, Take
+from trainkit.envs.backends import EachOptions, Failure, Fingerprint, Seeds, Take
 from trainkit.envs.sync import SyncRunner
 
 _log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class HostedEnvs:
             return _answers(self.runner.steps(rows), indices)
         return _answers(self.runner.steps(actions), indices)
 
-    def reset(self, indices: Sequence[int], seeds: Seeds, options: Options) -> list[Any]:
+    def reset(self, indices: Sequence[int], seeds: Seeds, options: EachOptions) -> list[Any]:
         """Reset environments [K]."""
         return _answers(self.runner.resets(seeds, options), indices)
 

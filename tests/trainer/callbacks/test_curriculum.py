@@ -1,5 +1,6 @@
 """Tasks that reach environments at their next reset."""
 
+import contextlib
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -7,7 +8,7 @@ import gymnasium as gym
 import pytest
 
 import trainkit as tk
-from tests.trainer.toys import Walk, make_trainer
+from tests.trainer.toys import Walk, everything, make_trainer
 
 
 class Slope(Walk):
@@ -43,6 +44,62 @@ def test_a_task_reaches_each_environment_at_its_next_reset(tmp_path: Path) -> No
     assert {str(options) for options in Slope.levels} == {"{'level': 2, 'name': 'slope'}"}
 
 
+class Hill(Walk):
+    """A walk whose end follows from the options of its reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        first, info = super().reset(seed=seed, options=options)
+        self.length = (options or {}).get("length", 4)
+        return first, info | {"length": self.length}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, _, _, info = super().step(action)
+        self.length -= 1
+        return obs, reward, self.length <= 0, False, info
+
+
+def lengths(trainer: tk.Trainer) -> list[dict[str, Any] | None]:
+    """Return one task for each of three environments: longer ones in later epochs, and one without options."""
+    return [{"length": 3 + trainer.epoch}, None, {"length": 8 + trainer.epoch}]
+
+
+def test_each_environment_has_its_own_task() -> None:
+    curriculum = tk.callbacks.Curriculum(lengths)
+    trainer = make_trainer(env=Hill, n_envs=3, callbacks=[curriculum], max_epoch=2, step_per_epoch=90)
+    assert [stats["custom/task/length"] for _, stats, _ in trainer] == [5.5, 6.5]
+    assert curriculum.task == [{"length": 5}, None, {"length": 10}]
+    assert trainer.train_collector is not None
+    trainer.train_collector.reset()
+    stats = trainer.train_collector.collect(n_episode=9)
+    assert sorted(stats.episode_lengths) == [4, 4, 4, 5, 5, 5, 10, 10, 10]
+
+
+def test_a_run_whose_episodes_began_with_different_tasks_resumes_to_the_bit(tmp_path: Path) -> None:
+    def make(**options: Any) -> tk.OffpolicyTrainer:
+        tasks = [tk.callbacks.Curriculum(lengths)]
+        return make_trainer(env=Hill, n_envs=3, callbacks=tasks, max_epoch=3, step_per_epoch=40, **options)
+
+    whole = make()
+    next(whole)
+    whole.save(tmp_path)
+    resumed = make(resume_from=tmp_path)
+    for trainer in (whole, resumed):
+        trainer.run()
+    assert {path: repr(leaf) for path, leaf in everything(whole).items()} == {
+        path: repr(leaf) for path, leaf in everything(resumed).items()
+    }
+
+
+@pytest.mark.parametrize("backend", ["sync", "async", tk.envs.Actors(2), tk.envs.Actors(2, fragment=4)])
+def test_tasks_reach_the_environments_of_every_backend(backend: Any) -> None:
+    envs = tk.make_envs(Hill, 3, seed=1, backend=backend)
+    envs.options = [{"length": 2}, {"length": 5}, None]
+    policy = tk.RandomPolicy(envs.action_space)
+    with contextlib.closing(envs):
+        stats = tk.Collector(policy, envs, tk.ReplayBuffer(100)).collect(n_episode=6)
+    assert sorted(stats.episode_lengths) == [2, 2, 4, 4, 5, 5]
+
+
 def test_evaluations_keep_their_own_task() -> None:
     Slope.levels.clear()
     make_trainer(
@@ -52,8 +109,17 @@ def test_evaluations_keep_their_own_task() -> None:
 
 
 def test_a_task_that_cannot_be_told_is_refused() -> None:
-    with pytest.raises(tk.ConfigError, match=r"Curriculum.fn must return options for reset, or None, got 3"):
+    with pytest.raises(
+        tk.ConfigError, match=r"Curriculum.fn must return options for reset, a list of them, or None, got 3"
+    ):
         next(make_trainer(callbacks=[tk.callbacks.Curriculum(lambda trainer: 3)]))  # type: ignore[arg-type, return-value]  # refused
+    with pytest.raises(
+        tk.ConfigError, match=r"Envs.options of <lambda> must be a dict, None, or a list of 2, got \[None\]"
+    ):
+        next(make_trainer(callbacks=[tk.callbacks.Curriculum(lambda trainer: [None])]))
+    venv = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": gym.vector.AutoresetMode.DISABLED})
+    with pytest.raises(tk.ConfigError, match=r"Envs.options of CartPole-v1 must be a dict for all, or None, got \["):
+        tk.make_envs(venv).options = [{"low": 0.0}, None]
     venv = gym.make_vec("CartPole-v1", 2, "sync")
     envs = tk.make_envs(venv)
     policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), device="cpu")

@@ -22,7 +22,7 @@ from trainkit.core.extras import connected_ray
 from trainkit.core.spaces import Spaces
 from trainkit.core.worker_process import ONE_THREAD, Inbox, WorkerProcess, packed, unpacked
 from trainkit.core.worker_protocol import Channel, Raised, WorkerLostError, answer_all, answer_to, stop_all
-from trainkit.envs.backends import Fingerprint, Ids, Options, Seeds, Take, Work
+from trainkit.envs.backends import EachOptions, Fingerprint, Ids, Seeds, Take, Work
 from trainkit.envs.ownership import OwnerProcess
 from trainkit.envs.worker import EnvWorker, Factory, HostedEnvs, answers_of, taken
 
@@ -64,11 +64,12 @@ class ActorRunner:
             self.spaces = [spaces for actor in self._actors for spaces in actor.made()]
             unfinished.pop_all()
 
-    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
+    def reset(self, indices: Ids, seeds: Seeds, options: EachOptions) -> Take:
         self._process.check_between_steps("reset")
         parts = self._split(indices)
         for actor, rows in parts:
-            actor.reset(actor.own(indices[rows]), [seeds[row] for row in rows.tolist()], options)
+            here = rows.tolist()
+            actor.reset(actor.own(indices[rows]), [seeds[row] for row in here], [options[row] for row in here])
         return self._take(parts)
 
     def step(self, actions: Sequence[Any] | NDArray[Any], indices: Ids, work: Work) -> tuple[Ids, Take]:
@@ -266,7 +267,7 @@ class Actor:
         while head.is_last and self._in_flight:  # the requests that follow it play nothing
             self._receive_played()
 
-    def reset(self, indices: Sequence[int], seeds: Seeds, options: Options) -> None:
+    def reset(self, indices: Sequence[int], seeds: Seeds, options: EachOptions) -> None:
         """Take the resets that followed a vector step, or request them; one that died is restarted."""
         keys = list(zip(indices, seeds, strict=True))
         if self._resets and all(key in self._resets for key in keys):

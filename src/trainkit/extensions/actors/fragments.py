@@ -18,7 +18,7 @@ from trainkit.core.data import Obs
 from trainkit.core.errors import RAISED, EnvError
 from trainkit.core.worker_process import packed, unpacked
 from trainkit.core.worker_protocol import Raised
-from trainkit.envs.backends import Failure, Ids, Options, Seeds, Take, Work
+from trainkit.envs.backends import EachOptions, Failure, Ids, Seeds, Take, Work
 from trainkit.envs.envs import Envs, EpisodesState
 from trainkit.envs.single import SingleBackend
 from trainkit.envs.sync import SyncRunner
@@ -153,7 +153,7 @@ class _Recorder:
 
         return indices, recorded
 
-    def reset(self, indices: Ids, seeds: Seeds, options: Options) -> Take:
+    def reset(self, indices: Ids, seeds: Seeds, options: EachOptions) -> Take:
         take = self._runner.reset(indices, seeds, options)
 
         def recorded(row: int, index: int) -> Any:

@@ -19,12 +19,12 @@ from trainkit.core.spaces import Spaces, check_spaces, flat_actions, structure_o
 from trainkit.envs.backends import (
     MISREAD,
     Begun,
+    EachOptions,
     Failure,
     Fingerprint,
     HasEnvironments,
     Ids,
     ListInfos,
-    Options,
     RawStep,
     Runner,
     Seeds,
@@ -99,16 +99,18 @@ class GamesBackend(HasEnvironments):
     def in_flight(self) -> Ids:
         return np.flatnonzero(self._is_sent)
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun:
+    def reset(self, seeds: Seeds, options: EachOptions) -> Begun:
         return self.begin(np.arange(self.n), seeds, options)
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun:
+    def begin(self, env_ids: Ids, seeds: Seeds, options: EachOptions) -> Begun:
         """Reset games, and return the rows of all their agents that are to act."""
         entries: list[Entry] = []
         by_game = list(self._by_game(env_ids))
         games = np.array([game for game, _ in by_game])
         with self._failures_by_row(env_ids):
-            take = self.runner.reset(games, [seeds[rows.start] for _, rows in by_game], options)
+            first_rows = [rows.start for _, rows in by_game]
+            own = [options[row] for row in first_rows]
+            take = self.runner.reset(games, [seeds[row] for row in first_rows], own)
         failures: dict[int, Failure] = {}
         for index, (game, rows) in enumerate(by_game):
             for flags in (self._awaits, self._is_open, self._is_sent, self._has_acted):

@@ -24,9 +24,9 @@ from trainkit.envs.backends import (
     AroundBackend,
     Backend,
     Begun,
+    EachOptions,
     Failure,
     Ids,
-    Options,
     Players,
     RawStep,
     Seeds,
@@ -360,10 +360,10 @@ class Processed(AroundBackend):
         self._processor._players = players
         self.inner.use_players(players)
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun:
+    def reset(self, seeds: Seeds, options: EachOptions) -> Begun:
         return self._begun(self.inner.reset(seeds, options))
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+    def begin(self, env_ids: Ids, seeds: Seeds, options: EachOptions) -> Begun | None:
         begun = self.inner.begin(env_ids, seeds, options)
         return None if begun is None else self._begun(begun)
 

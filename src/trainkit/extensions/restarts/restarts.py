@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainkit.core.data import any_true
 from trainkit.core.errors import EnvError
-from trainkit.envs.backends import AroundBackend, Backend, Begun, Ids, Lost, Options, RawStep, Seeds, Work
+from trainkit.envs.backends import AroundBackend, Backend, Begun, EachOptions, Ids, Lost, RawStep, Seeds, Work
 from trainkit.envs.envs_config import FailureOptions
 
 _log = logging.getLogger(__name__)
@@ -79,11 +79,11 @@ class Restarting(AroundBackend):
             self._reset_counts(raw.env_ids[raw.over].tolist())
         return raw
 
-    def reset(self, seeds: Seeds, options: Options) -> Begun:
+    def reset(self, seeds: Seeds, options: EachOptions) -> Begun:
         self._ended.clear()
         return self.inner.reset(seeds, options)
 
-    def begin(self, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+    def begin(self, env_ids: Ids, seeds: Seeds, options: EachOptions) -> Begun | None:
         self._ended.clear()
         if (first := int(env_ids[0])) not in self._errors:
             return self.inner.begin(env_ids, seeds, options)
@@ -106,7 +106,7 @@ class Restarting(AroundBackend):
             if first in self._in_a_row:
                 self._ended[first] = self._in_a_row.pop(first)
 
-    def _begin_in_another(self, first: int, env_ids: Ids, seeds: Seeds, options: Options) -> Begun | None:
+    def _begin_in_another(self, first: int, env_ids: Ids, seeds: Seeds, options: EachOptions) -> Begun | None:
         """Replace an environment, and begin an episode in the new one; None if it cannot be made."""
         before = self._errors.pop(first)
         try:

@@ -1,6 +1,6 @@
 """A curriculum: the tasks of the training environments, as reset options."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainkit.collector import Collector
@@ -20,19 +20,20 @@ class Curriculum(Callback):
     """The task of the training environments, set before the first epoch and after each one.
 
     `fn(trainer)` returns the options of Gymnasium's `reset(options=)`, plain values by name, or None to leave the task
-    as it is. They reach each environment at its next reset, so that no episode changes while it runs; what the
-    environment does with them is up to it. Evaluations keep their own. Numbers among them are logged as
-    `custom/task/name`, and the task is saved in checkpoints.
+    as it is. A list has the task of each environment, or of each game. They reach an environment at its next reset, so
+    that no episode changes while it runs; what the environment does with them is up to it. Evaluations keep their own.
+    Numbers among them are logged as `custom/task/name`, by their mean over environments, and the task is saved in
+    checkpoints.
     """
 
-    def __init__(self, fn: Callable[["Trainer"], Task | None]) -> None:
+    def __init__(self, fn: Callable[["Trainer"], Task | list[Task] | None]) -> None:
         with Checks("Curriculum") as checks:
             checks.require(callable(fn), f".fn must be callable, got {fn!r}")
         self._fn = fn
-        self._task: dict[str, Any] | None = None
+        self._task: dict[str, Any] | list[dict[str, Any] | None] | None = None
 
     @property
-    def task(self) -> Task | None:
+    def task(self) -> Task | Sequence[Task | None] | None:
         """The current options of resets."""
         return self._task
 
@@ -50,9 +51,13 @@ class Curriculum(Callback):
         self._set(trainer)
 
     def on_epoch_end(self, trainer: "Trainer", result: EpochResult) -> None:
-        for name, value in (self._task or {}).items():  # of this epoch; the next one's is set below
-            if isinstance(value, (bool, int, float)):
-                trainer.log(f"task/{name}", value, "last")
+        numbers: dict[str, list[float]] = {}  # of this epoch's tasks; the next ones are set below
+        for own in self._task if isinstance(self._task, list) else [self._task]:
+            for name, value in (own or {}).items():
+                if isinstance(value, (bool, int, float)):
+                    numbers.setdefault(name, []).append(value)
+        for name, values in numbers.items():
+            trainer.log(f"task/{name}", sum(values) / len(values), "last")
         self._choose(trainer)
         self._set(trainer)
 
@@ -63,11 +68,13 @@ class Curriculum(Callback):
         self._task = state["task"]
 
     def _choose(self, trainer: "Trainer") -> None:
-        task: object = self._fn(trainer)
-        if task is not None and not isinstance(task, Mapping):
-            raise ConfigError(f"Curriculum.fn must return options for reset, or None, got {task!r}")
+        task: Any = self._fn(trainer)
+        each = task if isinstance(task, list) else [task]
+        if not all(own is None or isinstance(own, Mapping) for own in each):
+            raise ConfigError(f"Curriculum.fn must return options for reset, a list of them, or None, got {task!r}")
         if task is not None:
-            self._task = dict(task)
+            own_tasks = [None if own is None else dict(own) for own in each]
+            self._task = own_tasks if isinstance(task, list) else own_tasks[0]
 
     def _set(self, trainer: "Trainer") -> None:
         collector = trainer.train_collector
