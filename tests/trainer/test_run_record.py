@@ -169,6 +169,8 @@ def test_the_users_repository_is_recorded_with_its_changes(tmp_path: Path, monke
     git("commit", "-qm", "First")
     record = trainer.describe()
     assert (record["git/commit"], record["git/dirty"]) == (git("rev-parse", "HEAD"), False)
+    trainer.save("saved")
+    assert tk.trainer.inspect_checkpoint("saved")["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False}
     (tmp_path / "own.py").write_text("a = 2\n")
     assert trainer.describe()["git/dirty"] is True
     monkeypatch.setenv("PATH", "")

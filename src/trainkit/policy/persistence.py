@@ -116,10 +116,14 @@ def current_config(policy: Any) -> Mapping[str, Any] | None:
 
 def about_policy(policy: Any) -> dict[str, Any]:
     """Return a policy's class, spaces and configs, for a manifest."""
-    spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
-    plain = {name: None if space is None else space_to_plain(space) for name, space in spaces.items()}
     configs = {"policy": current_config(policy), "policies": policy.configs}
-    return {"settings": {"policy": type(policy).__name__}, "spaces": plain, **configs}
+    return {"settings": {"policy": type(policy).__name__}, "spaces": plain_spaces(policy), **configs}
+
+
+def plain_spaces(policy: Any) -> dict[str, Any]:
+    """Describe a policy's spaces in JSON-compatible values; None where they are not known."""
+    own = {"observation_space": policy.observation_space, "action_space": policy.action_space}
+    return {name: None if space is None else space_to_plain(space) for name, space in own.items()}
 
 
 def acting_state(policy: Any) -> dict[str, Any]:
@@ -384,7 +388,8 @@ def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any],
             )
         if unknown:
             _log.warning("%s cannot say what %s of its policy was: made without", folder, ", ".join(unknown))
-        own_spaces = Spaces.from_plain([manifest["spaces"]["observation_space"], manifest["spaces"]["action_space"]])
+        saved = config.get("spaces", manifest["spaces"])  # one of several policies has its own
+        own_spaces = Spaces.from_plain([saved["observation_space"], saved["action_space"]])
         n_saved = manifest["components"][_component(folder, name)]["bytes"]  # at least the number of weights
         with _AllocationLimit(str(folder), _MAX_RATIO * n_saved + _FREE_ELEMENTS):
             try:

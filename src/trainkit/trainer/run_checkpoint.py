@@ -1,5 +1,6 @@
 """Checkpoints of a run: what they hold, how they are written, and how a run resumes from one."""
 
+import functools
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +15,7 @@ from trainkit.core.protocols import Component, Trainee
 from trainkit.core.stats import RunInfo
 from trainkit.core.versions import versions
 from trainkit.policy.persistence import about_policy
+from trainkit.trainer.run_record import repository
 
 _log = logging.getLogger(__name__)
 
@@ -137,12 +139,19 @@ def about_run(
         "settings": settings,
         "logs": logs,
         "machine": _about_machine(policy, threads),
+        "git": _repository_at(str(Path.cwd())),
         "envs": envs,
         "evaluation": evaluation,
         "progress": {name: getattr(info, name) for name in _PROGRESS},
     }
     plain: dict[str, Any] = json.loads(json.dumps(about, default=str))  # as it is read from a file
     return plain
+
+
+@functools.cache
+def _repository_at(folder: str) -> dict[str, Any]:
+    """Return what `repository` does in a folder, as it was at this process's first checkpoint there."""
+    return repository()
 
 
 def _about_machine(policy: Trainee, threads: int | None) -> dict[str, Any]:

@@ -74,12 +74,12 @@ def _of_machine(trainer: "Trainer[Any]") -> dict[str, Plain]:
     return {
         **{f"versions/{name}": number for name, number in packages.items()},
         **{f"machine/{name}": value for name, value in machine.items()},
-        **_of_repository(),
+        **flatten("git", repository()),
     }
 
 
-def _of_repository() -> dict[str, Plain]:
-    """Return the commit of the git repository that this process runs in, and whether files differ from it.
+def repository() -> dict[str, Plain]:
+    """Return {"commit", "dirty"} of the git repository that this process runs in: whether files differ from it.
 
     Empty outside of a repository, and where git is missing or does not answer within two seconds.
     """
@@ -90,7 +90,7 @@ def _of_repository() -> dict[str, Plain]:
     lines = found.stdout.splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
     is_changed = any(not line.startswith("#") for line in lines)
-    return {"git/commit": commits[0], "git/dirty": is_changed} if commits else {}
+    return {"commit": commits[0], "dirty": is_changed} if commits else {}
 
 
 def _git_environment() -> dict[str, str]:

@@ -499,7 +499,15 @@ class Unequal(Corridors):
         return {**obs, "right": np.append(obs["right"], obs["right"][:1] ** 2).astype(np.float32)}
 
 
-def test_a_policy_sees_its_agents_own_spaces() -> None:
+def test_policies_are_saved_and_loaded_before_any_collector_has_them(tmp_path: Path) -> None:
+    views = tk.make_envs(lambda: Unequal(BOTH), 1).agent_views
+    policy = tk.MultiAgentPolicy({"main": dqn(views["left"]), "rival": dqn(views["right"])})
+    policy.save(tmp_path)
+    loaded = tk.load_policy(tmp_path, name="rival")
+    assert_same(loaded.get_weights(), policy["rival"].get_weights())
+
+
+def test_a_policy_sees_its_agents_own_spaces(tmp_path: Path) -> None:
     envs = tk.make_envs(lambda: Unequal(BOTH), N_GAMES, seed=5)
     views = envs.agent_views
     policy = tk.MultiAgentPolicy(
@@ -514,6 +522,12 @@ def test_a_policy_sees_its_agents_own_spaces() -> None:
     assert trainer.buffer["main"][:].obs.shape == (90, 2)
     assert set(trainer.buffer["main"][:].action.tolist()) == {0, 1}
     assert policy["rival"].n_updates > 0
+    trainer.save(tmp_path / "run", exclude=["buffer"])
+    policy.save(tmp_path / "policies")
+    for folder in ("run", "policies"):
+        loaded = tk.load_policy(tmp_path / folder, name="rival")
+        assert loaded.observation_space == views["right"].observation_space
+        assert_same(loaded.get_weights(), policy["rival"].get_weights())
     wrong = tk.MultiAgentPolicy({"main": dqn(views["left"])}, {"left": "main", "right": "main"})
     with pytest.raises(tk.SpaceMismatchError, match=r"DQNPolicy.observation_space is Box\(.*, \(2,\), float32\)"):
         tk.Collector(wrong, tk.make_envs(lambda: Unequal(BOTH), 1))

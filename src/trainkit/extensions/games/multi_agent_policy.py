@@ -24,7 +24,7 @@ from trainkit.extensions.games.game_behavior import GameBehavior, GameEpisode, P
 from trainkit.extensions.games.joint_spaces import AgentView
 from trainkit.extensions.games.multi_agent_buffer import MultiAgentBuffer
 from trainkit.extensions.games.row_parts import PLAYED_BY
-from trainkit.policy.persistence import about_policy, acting_state, current_config
+from trainkit.policy.persistence import about_policy, acting_state, current_config, plain_spaces
 
 PolicyMapping = Callable[[str, GameEpisode], str]
 
@@ -581,9 +581,10 @@ class MultiAgentPolicy:
 
     @property
     def configs(self) -> dict[str, Mapping[str, Any] | None]:
-        """How each policy was made, by its name; None where that is not known."""
-        has_recipe = {name: hasattr(policy, "config") for name, policy in self._policies.items()}
-        return {name: current_config(self._policies[name]) if has_recipe[name] else None for name in self._policies}
+        """How each policy was made, and its spaces, by its name; None where that is not known."""
+        made = {name: current_config(own) for name, own in self._policies.items() if hasattr(own, "config")}
+        known = {name: {**how, "spaces": plain_spaces(self._policies[name])} for name, how in made.items() if how}
+        return {name: known.get(name) for name in self._policies}
 
     def components(self) -> dict[str, Component]:
         """Return the parts of a checkpoint, {"policy": ..., "policy/main": ...}: how each is read and restored."""
