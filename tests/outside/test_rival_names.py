@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import trainkit as tk
+from trainkit.core.errors import Checks
+from trainkit.envs.envs_config import ProcessOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 RIVALS = Path(__file__).parent / "rivals"
@@ -201,6 +203,15 @@ def test_names_in_the_middle_column_are_ours(library: str, objects: dict[str, li
         if names := not_ours(f"{ours} {same}", reader):
             wrong[f"{section}: {theirs[0]}"] = names
     assert wrong == {}
+
+
+@pytest.mark.parametrize("library", PAGES)
+def test_every_backend_on_a_page_is_one_of_make_envs(library: str) -> None:
+    words = re.findall(r'backend="(.*?)"', PAGES[library].read_text())
+    assert words
+    with Checks("make_envs") as checks:
+        for word in words:
+            ProcessOptions(word, None, None, {}).check(checks, 1, is_made=False)
 
 
 @pytest.mark.parametrize(

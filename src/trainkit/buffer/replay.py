@@ -448,7 +448,8 @@ class ReplayBuffer(HasSpaces):
 
         Episodes stay whole and in order; each goes to the environment that received the fewest rows so far, whose own
         open episode is cut. New rows have the largest priority. With frame stacks, an episode whose first rows were
-        overwritten in `other` is left out.
+        overwritten in `other` is left out. Where episodes differ in length, rows of an environment may be overwritten
+        although the capacity has room for all: each environment has an equal share of it.
         """
         if not isinstance(other, ReplayBuffer) or other is self:
             raise ConfigError(f"{type(self).__name__}.extend takes another ReplayBuffer, got {other!r}")

@@ -193,6 +193,23 @@ def test_rows_of_a_dict_game_run_from_observation_to_observation(is_truncated: b
     assert {name: own.mean for name, own in stats.agents.items()} == {"0": n_all, "1": n_all, "2": n_all}
     (game,) = games_of(envs)
     assert game.actions == [{0: 2, 1: 2, 2: 2}, {0: 2}, {0: 2}, {0: 2, 1: 2}, {}, {0: 2}]
+    assert stats.episode_lengths == (5,)  # without the step that observed no agent
+
+
+def test_a_game_that_observes_no_agent_for_ten_thousand_steps_is_an_error() -> None:
+    class Asleep(Meetings):
+        n_slept = 0
+
+        def step(self, actions: dict[int, Any]) -> Any:
+            self.n_slept += not actions
+            return {}, {}, {"__all__": False}, {"__all__": False}, {}
+
+    envs = make_envs(Asleep)
+    with pytest.raises(
+        EnvError, match=r"env 0 raised RuntimeError in step: observed no agent in 10,000 steps, and did"
+    ):
+        Collector(Still(2), envs).collect(n_step=1)
+    assert games_of(envs)[0].n_slept == 10_000
 
 
 class MaskedMeetings(Meetings):
