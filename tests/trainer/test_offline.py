@@ -289,7 +289,11 @@ def test_an_action_that_was_illegal_is_refused() -> None:
     ("options", "told"),
     [
         ({"buffer": tk.ReplayBuffer(10)}, "OfflineTrainer.buffer is empty"),
-        ({"buffer": tk.RolloutBuffer()}, "draws from a replay buffer, got"),
+        (
+            {"buffer": tk.RolloutBuffer()},
+            "draws from a replay buffer, got .*: use ReplayBuffer, or give it what buffer.Dataset has: episodes, "
+            "is_seeded, prioritized, sample, seed, transitions, update_priorities",
+        ),
         ({"buffer": [1, 2]}, r"OfflineTrainer.buffer must be a Dataset, got \[1, 2\]"),
         ({"batch_size": 0}, "OfflineTrainer.batch_size must be a whole number >= 1"),
         ({"update_per_epoch": 0}, "OfflineTrainer.update_per_epoch must be a whole number >= 1"),

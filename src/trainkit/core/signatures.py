@@ -404,7 +404,7 @@ def mismatch(value: object, annotation: Any) -> str | None:
         shown = f"{kind.__module__}.{kind.__qualname__}" if is_namesake else kind.__name__
     protocols = [kind for kind in map(_origin, union_members(annotation)) if is_protocol(kind)]
     is_plain = isinstance(value, (str, NoneType))  # not an attempt at an implementation
-    missing = ", ".join(_missing_members(value, protocols[0])[:3]) if protocols and not is_plain else ""
+    missing = ", ".join(missing_members(value, protocols[0])[:3]) if protocols and not is_plain else ""
     example = ""
     if isinstance(value, int) and _origin(annotation) is Sequence and get_args(annotation) == (int,):
         example = f" such as ({value},) or ({value}, {value})"
@@ -440,7 +440,7 @@ def matches(value: object, annotation: Any) -> bool:
         return is_number and value == value  # nan is not a number
     if kind is Path:
         return isinstance(value, os.PathLike)
-    return not _missing_members(value, kind) if is_protocol(kind) else isinstance(value, kind)
+    return not missing_members(value, kind) if is_protocol(kind) else isinstance(value, kind)
 
 
 def is_unrelated(value: object, annotation: Any) -> bool:
@@ -452,7 +452,7 @@ def is_unrelated(value: object, annotation: Any) -> bool:
     return not any(hasattr(value, name) for name in names)
 
 
-def _missing_members(value: object, protocol: Any) -> list[str]:
+def missing_members(value: object, protocol: Any) -> list[str]:
     """Return the members of a protocol that a value lacks."""
     return [name for name in _members_of(protocol) if not hasattr(value, name)]
 

@@ -8,7 +8,7 @@ from trainkit.collector import Collector
 from trainkit.core.data import Batch
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.protocols import Dataset, OffpolicyTrainee
-from trainkit.core.signatures import checked
+from trainkit.core.signatures import checked, missing_members
 from trainkit.trainer.base import Trainer
 from trainkit.trainer.batches import batch_from_plain, batch_to_plain
 from trainkit.trainer.compatibility import check_dataset
@@ -54,7 +54,8 @@ class OfflineTrainer(Trainer[TraineeT]):
     ) -> None:
         name = type(self).__name__
         if not isinstance(buffer, Dataset):
-            raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer")
+            lacks = f"or give it what buffer.Dataset has: {', '.join(missing_members(buffer, Dataset))}"
+            raise ConfigError(f"{name} draws from a replay buffer, got {buffer!r}: use ReplayBuffer, {lacks}")
         with Checks(name) as checks:
             checks.require(len(buffer) > 0, ".buffer is empty: fill it, as ReplayBuffer.from_arrays does")
             if batch_size is not None:
