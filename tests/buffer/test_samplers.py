@@ -270,7 +270,7 @@ def test_small_priorities_are_sampled_with_large_ones_without_a_warning(caplog: 
         ({"eps": 0.0}, r"PrioritizedReplayBuffer.eps must be in \(0, inf\), got 0.0"),
         ({"beta": -0.1}, r"PrioritizedReplayBuffer.beta must be in \[0, 1\], got -0.1"),
         ({"beta": [(0, 0.4), (10, 2.0)]}, r"PrioritizedReplayBuffer.beta must be in \[0, 1\], got 2.0"),
-        ({"beta": [(5, 0.4)]}, r"Piecewise's first knot must be at step 0, got step 5"),
+        ({"beta": [(5, 0.4)]}, r"^PrioritizedReplayBuffer.beta: Piecewise's first knot must be at step 0"),
         (
             {"normalize": "bufer"},
             r"normalize must be one of \['batch', 'buffer'\], got 'bufer', did you mean 'buffer'\?",

@@ -62,13 +62,15 @@ class Piecewise(Part):
             pairs = isinstance(knots, Sequence) and len(knots) > 0
             pairs = pairs and all(isinstance(knot, Sequence) and len(knot) == 2 for knot in knots)
             if checks.require(pairs, f" needs knots (step, value), at least one, got {knots!r}"):
-                checks.require(knots[0][0] == 0, f"'s first knot must be at step 0, got step {knots[0][0]}")
+                (first, begin), *_ = knots
+                rule = f"'s first knot must be at step 0, got step {first}: begin with (0, {begin})"
+                checks.require(first == 0, rule)
                 for step, value in knots:
                     checks.integer("knots step", step, low=0)
                     checks.number("knots value", value)
                 steps = [step for step, _ in knots]
                 grows = all(a < b for a, b in itertools.pairwise(steps))
-                checks.require(grows, f"'s steps must grow strictly, got {steps}")
+                checks.require(grows, f"'s steps must grow strictly, got {steps}: give each once, in order")
 
     def __call__(self, step: int) -> float:
         right = bisect.bisect_right(self.knots, step, key=lambda knot: knot[0])
@@ -170,7 +172,10 @@ def as_schedule(
         problem = f"{owner}.{name} cannot know the length of the run: give {value}.over(n_steps), or use it in a preset"
         raise ConfigError(problem)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        value = Piecewise(value)
+        try:
+            value = Piecewise(value)
+        except ConfigError as error:
+            raise ConfigError(f"{owner}.{name}: {error}") from None
     if isinstance(value, Checked):
         value = value.function
     if isinstance(value, Schedule) and not isinstance(value, (Constant, Piecewise)):
