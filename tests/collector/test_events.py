@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 import trainkit as tk
@@ -239,3 +240,36 @@ def test_episodes_say_whether_they_evaluate() -> None:
     collector.events = EpisodeEvents(1, note, ["on_episode_end"], in_evaluation=True)
     collector.collect(n_step=1)
     assert events == [True]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_an_episode_of_a_vector_environment_starts_at_its_first_observation(mode: AutoresetMode) -> None:
+    envs = tk.make_envs(SyncVectorEnv([factory(2), factory(3)], autoreset_mode=mode))
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
+    events: list[tuple[str, int, float | None]] = []
+
+    def note(event: str, episode: Episode) -> None:
+        obs = None if episode.obs is None else float(episode.obs[0])
+        events.append((event.removeprefix("on_episode_"), episode.env_id, obs))
+
+    collector.events = EpisodeEvents(2, one_by_one(note), [f"on_episode_{name}" for name in ALL])
+    for _ in range(6):
+        collector.collect(n_step=5)
+    for env_id, length in enumerate((2, 3)):
+        steps = [("step", float(t)) for t in range(1, length + 1)]
+        whole = [("created", None), ("start", 0.0), *steps, ("end", float(length))]
+        own = [(event, obs) for event, one, obs in events if one == env_id]
+        assert own == (whole * len(own))[: len(own)]
+        assert len(own) > 3 * len(whole)
+
+
+def test_an_episode_that_a_reset_finds_not_started_starts_once() -> None:
+    envs = tk.make_envs(SyncVectorEnv([factory(1)], autoreset_mode=AutoresetMode.NEXT_STEP))
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
+    events: list[str] = []
+    note = one_by_one(lambda event, episode: events.append(event.removeprefix("on_episode_")))
+    collector.events = EpisodeEvents(1, note, [f"on_episode_{name}" for name in ALL])
+    collector.collect(n_step=1)
+    collector.reset()
+    collector.collect(n_step=1)
+    assert events == ["created", "start", "step", "end"] * 2 + ["created"]

@@ -699,6 +699,8 @@ class Collector:
                     recorder.add(transition)
             if self.events is not None:
                 self.events.stepped(transition, outcome.infos, slots, outcome.late_rewards)
+        if self.events is not None and outcome.begun is not None:
+            self.events.started(outcome.begun, self._envs.obs)
         if any_true(outcome.over):
             self._end_episodes(whole_groups(outcome.env_ids[outcome.over], self._envs.group_size))
         if self._envs.soft_horizon is not None:
@@ -840,7 +842,8 @@ class Collector:
         self._tally.n_faulty_episodes += self._envs.take_failed_starts()
         if self.events is not None:
             self.events.rebuilt(self._envs, replaced)
-            self.events.started(env_ids, self._envs.obs)
+            begun = env_ids if self._envs.agents else np.intersect1d(env_ids, self._envs.ready)  # later by NEXT_STEP
+            self.events.started(begun, self._envs.obs)
             self.events.deliver()
 
     # ---- saving and resuming ----
