@@ -9,6 +9,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
+from trainkit.collector import Episode
+from trainkit.collector.events import Calls
 from trainkit.envs import make_envs
 
 
@@ -102,6 +104,26 @@ def test_a_vector_environment_a_running_collect_and_another_owner_are_refused() 
     collector.between_steps = lambda: collector.rebuild_envs({})
     with pytest.raises(tk.errors.BusyError, match="in use further up"):
         collector.collect(n_step=2)
+
+
+def test_environments_that_were_made_again_are_created_at_their_reset() -> None:
+    collector, _ = make_collector()
+    events: list[tuple[str, Any]] = []
+
+    def listen(event: str, calls: Calls) -> None:
+        for *_, last in calls:
+            level = collector.envs.call("level")[0]
+            events.append((event.removeprefix("on_"), (last.env_id if isinstance(last, Episode) else last, level)))
+
+    collector.subscribe(listen, ["on_env_created", "on_episode_created"], in_evaluation=False)
+    collector.rebuild_envs({"level": 1.0})  # a run's start says so
+    collector.collect(n_step=2)
+    collector.rebuild_envs({"level": 2.0})
+    collector.rebuild_envs({"level": 3.0})
+    assert collector.collect(n_step=2).n_env_restarts == 0
+    collector.reset()
+    first, second, third = ([("episode_created", (env_id, level)) for env_id in range(2)] for level in (1.0, 3.0, 3.0))
+    assert events == [*first, ("env_created", (0, 3.0)), ("env_created", (1, 3.0)), *second, *third]
 
 
 def test_an_ids_vector_environment_is_made_again() -> None:

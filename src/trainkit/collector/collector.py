@@ -177,6 +177,7 @@ class Collector:
         self._is_interrupted = False
         self._needs_reset = True
         self._to_begin = envs.all_ids[:0]  # whose next episode has not begun yet
+        self._rebuilt: Sequence[int] = ()  # environments made again since their reset
 
     def _behavior_for(self, policy: ActingPolicy, *, in_evaluation: bool) -> BehaviorPolicy:
         """Return what acts for a policy in the environments."""
@@ -416,6 +417,7 @@ class Collector:
         def rebuild() -> None:
             self._finish_step()
             self._envs.rebuild(env_kwargs)
+            self._rebuilt = () if self._envs.obs is None else self.single_env_ids  # none where none was reset
 
         self._envs.ownership.during(self, rebuild)
         self.require_reset()
@@ -752,7 +754,9 @@ class Collector:
         self._end_open_episodes(self._envs.all_ids)
         self._needs_reset = True  # until the reset has succeeded
         self._to_begin = self._envs.all_ids[:0]
+        rebuilt, self._rebuilt = self._rebuilt, ()
         if self.events is not None:
+            self.events.rebuilt(self._envs, rebuilt)
             self.events.created(self._envs.all_ids)
             self.events.deliver()
         self._envs.reset(seed=seed, options=options)
@@ -839,7 +843,10 @@ class Collector:
         user_code.has_run()  # in `reset`
         replaced = self._envs.take_replaced()
         self._tally.n_env_restarts += len(replaced)
-        self._tally.n_faulty_episodes += self._envs.take_failed_starts()
+        for errors in self._envs.take_failed_starts():
+            self._tally.n_faulty_episodes += len(errors) // self._envs.group_size
+            if self.events is not None:
+                self.events.failed(errors)
         if self.events is not None:
             self.events.rebuilt(self._envs, replaced)
             begun = env_ids if self._envs.agents else np.intersect1d(env_ids, self._envs.ready)  # later by NEXT_STEP

@@ -193,6 +193,7 @@ class EpisodeEvents:
         if "on_episode_failed" in self._subscribed:
             calls = [(self._episodes[env_id], errors[env_id]) for env_id in sorted(errors)]
             self._pending.append(("on_episode_failed", deque(calls)))
+        self._waiting.difference_update(errors)  # a reset that failed is the end of its episode
         self.created(np.array(sorted(errors)))
 
     def rebuilt(self, envs: Envs, env_ids: Iterable[int]) -> None:

@@ -112,7 +112,7 @@ class Envs:
         self._lives = np.zeros(self.n, np.int64)  # [N], left; only where they are counted
         self._options: Options | list[Options] = None
         self._unsent: tuple[NDArray[Any], Ids] | None = None  # actions to send again with the next step
-        self._n_failed_starts = 0  # since they were taken
+        self._failed_starts: list[dict[int, EnvError]] = []  # since they were taken
         self.spent = backend.spent  # seconds, ever
         self._played = PlayedActions(self.n, keeps=backend.seeds_episodes)
         self.ownership = Ownership(f"the environments of {name}")
@@ -355,10 +355,10 @@ class Envs:
         """Return the environments replaced since the last call, by their first row, once for each time."""
         return self._backend.take_replaced()
 
-    def take_failed_starts(self) -> int:
-        """Return the number of episodes since the last call that could not start."""
-        n_starts, self._n_failed_starts = self._n_failed_starts, 0
-        return n_starts
+    def take_failed_starts(self) -> list[dict[int, EnvError]]:
+        """Return the errors, by row, of episodes since the last call that could not start, in their order."""
+        failed, self._failed_starts = self._failed_starts, []
+        return failed
 
     def render(self, env_ids: Ids | None = None) -> list[NDArray[np.uint8]]:
         """Return an image of each, [height, width, 3]; environments must be made with `render_mode="rgb_array"`."""
@@ -525,7 +525,7 @@ class Envs:
                 self.obs = put_rows(self.obs, env_ids, zeros_of(self.observation_space, len(env_ids)))
             self._receive_first_obs(begun)
             if lost := self._backend.lost.errors:
-                self._n_failed_starts += sum(env_id in lost for env_id in env_ids[:: self.group_size].tolist())
+                self._failed_starts.append({row: lost[row] for row in env_ids.tolist() if row in lost})
         if begun is None or self.agents or self.ready is not self.all_ids:  # a member may be missing at first
             self._update_ready(waiting=env_ids, ready=None if begun is None else begun.env_ids)
 

@@ -87,6 +87,50 @@ def test_an_environment_that_breaks_is_told_of_with_its_episode_and_again_when_i
     assert hear.heard == [("made", 0), ("made", 1), *begun, *broken]
 
 
+@pytest.mark.parametrize("n_failures", [1, 2])
+def test_a_reset_that_fails_ends_its_episode_and_another_is_created(n_failures: int) -> None:
+    class Unready(Walk):
+        n_resets = 0
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            Unready.n_resets += 1
+            if 2 < Unready.n_resets <= 2 + n_failures:
+                raise OSError("not ready")
+            return super().reset(seed=seed, options=options)
+
+    heard: list[tuple[str, int]] = []
+    created: list[tk.collector.Episode] = []
+    failed: list[tk.collector.Episode] = []
+
+    def fail(trainer: tk.Trainer, episode: tk.collector.Episode, error: Exception) -> None:
+        failed.append(episode)
+        heard.append((f"failed after {episode.length}: {error.__cause__}", episode.env_id))
+
+    def create(trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
+        created.append(episode)
+        heard.append(("created", episode.env_id))
+
+    listen = tk.on(
+        episode_created=create,
+        episode_failed=fail,
+        env_created=lambda trainer, envs, env_id: heard.append(("made", env_id)),
+        episode_start=lambda trainer, episode: heard.append(("start", episode.env_id)),
+        episode_end=lambda trainer, episode: heard.append(("end", episode.env_id)),
+    )
+    options = {"on_error": "restart", "restart_delay_s": 0.0}
+    trainer = make_trainer(env=Unready, env_options=options, callbacks=[listen], max_epoch=1, step_per_epoch=40)
+    stats = next(trainer).stats
+    assert (stats.train.n_env_restarts, stats.train.n_faulty_episodes) == (n_failures, n_failures)
+    assert len(failed) == n_failures
+    first = next(i for i, (name, _) in enumerate(heard) if name == "end")
+    broken = [("failed after 0: not ready", heard[first][1]), ("created", heard[first][1])]
+    made = [("made", heard[first][1])]
+    expected = [broken[1], *broken * n_failures, *made * n_failures, ("start", heard[first][1])]
+    assert heard[first + 1 : first + 1 + len(expected)] == expected
+    again = created[created.index(failed[-1]) + 1]
+    assert again is not failed[-1]
+
+
 class Brittle(Walk):
     """Fail in every ninth step of a process."""
 

@@ -3,7 +3,7 @@
 The order within an epoch, once each unless said otherwise:
 
     on_train_start          before the first epoch
-    on_env_created          then, for every environment, and when one was replaced
+    on_env_created          then, for every environment, and when one was replaced, or all by `rebuild_envs`
     on_policy_added         before the next collect, for every policy of a `MultiAgentPolicy`, and when one was added
     on_collect_start        before every collect            (train_fn)
     on_episode_created      before an environment is reset
@@ -118,7 +118,7 @@ class Callback:
         """Receive an episode that is over; `trainer.buffer.rewrite(episode.slots, reward=)` may change its rewards."""
 
     def on_episode_failed(self, trainer: "Trainer", episode: Episode, error: Exception) -> None:
-        """Receive an episode whose environment failed and is replaced."""
+        """Receive an episode whose environment failed, in a step or in its reset, and is replaced."""
 
     def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         """Receive the statistics of a collect.
