@@ -47,6 +47,7 @@ from trainkit.policy.base import Policy, PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
+    ChecksPolicy,
     EpsilonGreedy,
     Exploration,
     Greedy,
@@ -238,6 +239,8 @@ class DQNPolicy(Policy):
         if problem := mismatch(exploration, Exploration):
             raise ConfigError(f"{type(self).__name__}.exploration {problem}")
         check_lengths(exploration)
+        if isinstance(exploration, ChecksPolicy):
+            exploration.check_policy(self)
         self._exploration = exploration
         self._own_values = exploration if isinstance(exploration, HasOwnValues) else None
 

@@ -2,7 +2,7 @@
 
 An exploration with known probabilities has `probability` too, which datasets store and off-policy evaluation needs. One
 with a state per environment has `reset`, `state_dict` and `load_state_dict` too: a resumed run continues exactly. One
-that chooses among values of its own has `own_values` too.
+that chooses among values of its own has `own_values` too, and one that does not fit all policies `check_policy`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,6 +67,15 @@ class HasState(Exploration, Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
+        ...
+
+
+@runtime_checkable
+class ChecksPolicy(Exploration, Protocol):
+    """An exploration that does not fit all policies."""
+
+    def check_policy(self, policy: "DQNPolicy") -> None:
+        """Raise a `ConfigError` if it does not fit a policy, to which it is given."""
         ...
 
 

@@ -121,14 +121,19 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_what_it_does_not_fit_is_named() -> None:
-    obs = observations(FOUR_NUMBERS, 2)
     with pytest.raises(tk.ConfigError, match="ParameterNoise and noisy layers both perturb weights: use one"):
-        made(noisy=True).act(obs, explore=True)
+        made(noisy=True)
+    with pytest.raises(tk.ConfigError, match="ParameterNoise has no recurrent state: use another exploration"):
+        made(recurrent="gru")
+    policy = tk.DQNPolicy.for_envs(Spaces(FOUR_NUMBERS), noisy=True, hidden=(8,), device="cpu")
+    former = policy.exploration
+    with pytest.raises(tk.ConfigError, match="ParameterNoise and noisy layers both perturb weights: use one"):
+        policy.exploration = tk.ParameterNoise(0.1)
+    assert policy.exploration is former
     with pytest.raises(tk.ConfigError, match="ParameterNoise has no method `probability`"):
         made(store_action_prob=True)
-    plain = tk.DQNPolicy(nn.Identity(), exploration=tk.ParameterNoise(0.1), device="cpu", seed=1)
     with pytest.raises(tk.ConfigError, match=r"of the class torch.nn.Linear, and PlainModule has none"):
-        plain.act(obs, explore=True)
+        tk.DQNPolicy(nn.Identity(), exploration=tk.ParameterNoise(0.1), device="cpu", seed=1)
     for wrong in ({"adapt": 1.0}, {"initial_std": 0.0}, {"epsilon": 2.0}):
         with pytest.raises(tk.ConfigError, match=f"ParameterNoise.{next(iter(wrong))} must be"):
             tk.ParameterNoise(**{"epsilon": 0.1} | wrong)

@@ -77,25 +77,28 @@ class ParameterNoise(Part):
         best: Actions = q.argmax(axis=1)
         return best
 
+    def check_policy(self, policy: "DQNPolicy") -> None:
+        """Raise a `ConfigError` if a policy's network has noisy layers or a memory, or nothing to perturb."""
+        name = type(policy).__name__
+        if policy.network.noise_size:
+            raise ConfigError(f"{name}: ParameterNoise and noisy layers both perturb weights: use one")
+        if policy.state_size > 0:
+            raise ConfigError(f"{name}: ParameterNoise has no recurrent state: use another exploration")
+        _weights_of(policy.network)
+
     def own_values(
         self, policy: "DQNPolicy", obs: Obs, q: Values, *, step: int, env_ids: EnvIds, starts: Mask
     ) -> Values:
         """Return the values [K, A] by perturbed weights, computed on the policy's device by torch; adapt `std` to them.
 
         Raises:
-            ConfigError: the policy's network has noisy layers or a memory, or nothing to perturb.
             DivergedError: the values are not all finite.
         """
-        name = type(policy).__name__
-        if policy.network.noise_size:
-            raise ConfigError(f"{name}: ParameterNoise and noisy layers both perturb weights: use one")
-        if policy.state_size > 0:
-            raise ConfigError(f"{name}: ParameterNoise has no recurrent state: use another exploration")
         how: dict[str, Any] = {"n_rows": len(q), "env_ids": env_ids, "starts": starts, "rng": policy.rng}
         on_device = to_device(obs, policy.device)
         values = self.perturbed_values(policy.network, lambda given: policy.greedy(given)["q_values"], on_device, **how)
         if not is_finite(values):
-            raise non_finite_values(f"{name} with ParameterNoise", values, step, env_ids)
+            raise non_finite_values(f"{type(policy).__name__} with ParameterNoise", values, step, env_ids)
         self.adapt_std(q, np.where(np.isfinite(q), values, -np.inf), step)
         return values
 
@@ -114,17 +117,7 @@ class ParameterNoise(Part):
 
         Rows of no environment, with neither `env_ids` nor `starts`, have directions that are not used again.
         """
-        weights = {
-            f"network.{path}.{name}": weight
-            for path, layer in network.named_modules()
-            if isinstance(layer, nn.Linear)
-            for name, weight in layer.named_parameters(recurse=False)
-        }
-        if not weights:
-            raise ConfigError(
-                f"ParameterNoise perturbs layers of the class torch.nn.Linear, and {type(network).__name__} has none: "
-                "use EpsilonGreedy or EZGreedy"
-            )
+        weights = {f"network.{path}": weight for path, weight in _weights_of(network).items()}
         seeds = self._next_seeds(n_rows, env_ids, starts, rng)
         device, size = next(iter(weights.values())).device, sum(weight.numel() for weight in weights.values())
         self._directions = {seed: self._direction(seed, size, device) for seed in seeds.tolist()} | {
@@ -191,6 +184,22 @@ class ParameterNoise(Part):
         if seeds.ndim != 1 or not _STD_RANGE[0] <= std <= _STD_RANGE[1]:
             raise ValueError(f"parameter noise has the standard deviation {std} and {seeds.ndim} axes of seeds")
         self.std, self._seeds = std, seeds
+
+
+def _weights_of(network: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the weights and biases that are perturbed, by their names in the network; raise without any."""
+    layers = {path: layer for path, layer in network.named_modules() if isinstance(layer, nn.Linear)}
+    weights = {
+        f"{path}.{name}": weight
+        for path, layer in layers.items()
+        for name, weight in layer.named_parameters(recurse=False)
+    }
+    if not weights:
+        raise ConfigError(
+            f"ParameterNoise perturbs layers of the class torch.nn.Linear, and {type(network).__name__} has none: "
+            "use EpsilonGreedy or EZGreedy"
+        )
+    return weights
 
 
 class _Caller(nn.Module):
