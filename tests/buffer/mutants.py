@@ -138,8 +138,8 @@ MUTANTS = {
     ),
     "stack across an episode's beginning": Fault(
         plant=in_the_buffer(
-            "np.minimum(np.arange($deepest - 1, -1, -1), $n_back)",
-            "np.arange($deepest - 1, -1, -1) + 0 * $n_back",
+            "$newest[:, None] - np.minimum($back, $n_back) * $n_rings",
+            "$newest[:, None] - ($back + 0 * $n_back) * $n_rings",
         ),
         check=test_storage.test_a_stack_repeats_its_episodes_first_frame_before_it_began,
     ),

@@ -255,7 +255,7 @@ class ReplayBuffer(HasSpaces):
         A row continues its environment's open episode if its `obs` equals the `next_obs` of the row before. If not,
         rows in between were skipped: the open episode ends at the row before, as `cut` would end it. That row keeps its
         own `next_obs` and its bootstrap; no n-step window crosses the border, and frame stacks start again after it
-        with the newest frame repeated.
+        with the newest frame repeated, or zeros as `make_envs(pad=)` says.
         """
         if self._bound is None:
             self.bind(row_spec(transition, self._n_envs, self._stack))

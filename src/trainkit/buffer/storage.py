@@ -278,7 +278,10 @@ class Storage:
         for column, leaf, given in zip(self._obs_columns, self._obs_specs, obs, strict=True):
             for back in range(leaf.stack):
                 frames = given[:, leaf.stack - 1 - back] if leaf.stack > 1 else given
-                continues &= equal_rows(column[self.rings.after(rows, -np.minimum(back, age))], frames)
+                own = column[self.rings.after(rows, -np.minimum(back, age))]
+                if self.spec.pad == "zero":
+                    own[age < back] = 0
+                continues &= equal_rows(own, frames)
         skipped = (age > 0) & ~continues
         if any_true(skipped):
             self.end_episodes(envs[skipped])
@@ -331,7 +334,8 @@ class Storage:
     def obs_at(self, rows: Rows, ahead: int = 0, *, stack: int | None = None, gather: Gather = take_rows) -> Obs:
         """Return the observations `ahead` rows after rows [B]: [B, ...], or stacks of frames [B, stack, ...].
 
-        A stack that begins before its episode's first frame, or the oldest one stored, repeats that frame.
+        A stack that begins before its episode's first frame, or the oldest one stored, repeats that frame, or has zeros
+        there, by `pad` of the spec.
         """
         newest = rows + ahead * self.rings.n_rings if ahead else rows  # `gather` wraps around
         if stack is None and self._stack == 1:
@@ -344,11 +348,17 @@ class Storage:
         depths = tree.map_tree(lambda leaf: leaf.stack if stack is None else stack, self.spec.obs)
         if isinstance(depths, dict) and ACTION_MASK in depths:
             depths[ACTION_MASK] = 1  # never stacked
-        back = np.minimum(np.arange(max(tree.leaves(depths)) - 1, -1, -1), n_back[:, None] + ahead)
-        frames = newest[:, None] - back * self.rings.n_rings  # [B, deepest]
-        return tree.map_tree(
+        back, n_back = np.arange(max(tree.leaves(depths)) - 1, -1, -1), n_back[:, None] + ahead
+        frames = newest[:, None] - np.minimum(back, n_back) * self.rings.n_rings  # [B, deepest]
+        obs: Obs = tree.map_tree(
             lambda depth, column: gather(column, newest if depth == 1 else frames[:, -depth:]), depths, self.obs
         )
+        if self.spec.pad == "zero":
+            for leaf, depth in zip(tree.leaves(obs), tree.leaves(depths), strict=True):
+                if depth > 1:
+                    own, zero = (leaf.indices, leaf.frames.blank) if isinstance(leaf, Lookup) else (leaf, 0)
+                    own[(back > n_back)[:, -depth:]] = zero
+        return obs
 
     def next_obs_at(
         self, rows: Rows, final: NDArray[np.int32], *, stack: int | None = None, gather: Gather = take_rows

@@ -39,7 +39,7 @@ _LARGEST_STACK = 256  # frames, of a file
 
 # Options of make_envs that a run folder may set. The others hold functions, or are the command's own.
 _FILE_OPTIONS = (
-    *("backend", "stack", "mask_key", "lives_key", "env_kwargs"),
+    *("backend", "stack", "pad", "mask_key", "lives_key", "env_kwargs"),
     *("max_episode_steps", "soft_horizon", "truncate_at_soft_horizon"),
     *("on_error", "max_restarts", "restart_delay_s", "failed_episodes", "faulty", "step_timeout_s", "wait_num"),
 )

@@ -190,7 +190,7 @@ class Collector:
         """Have the buffer allocate memory for the rows; release the environments if it cannot."""
         envs = self._envs
         obs_specs, action_specs = array_specs(envs.frame_space, envs.stack), array_specs(envs.action_space)
-        spec = RowSpec(n_envs=envs.n, obs=obs_specs, action=action_specs, extras=self.extras_spec)
+        spec = RowSpec(n_envs=envs.n, obs=obs_specs, action=action_specs, extras=self.extras_spec, pad=envs.pad)
         try:
             buffer.bind(self._behavior.row_spec(spec))
         except BaseException:

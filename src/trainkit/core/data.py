@@ -88,6 +88,7 @@ class Frames(Protocol):
 
     shape: tuple[int, ...]  # of one
     n_written: int  # grows with every write, so that a `Lookup` knows whether its images were overwritten
+    blank: int  # index of an image of zeros
 
     def write(self, indices: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         """Copy rows of a column to these indices; the column may be changed as soon as this returns."""
@@ -578,19 +579,20 @@ class RowSpec:
     obs: Any  # a tree of ArraySpec
     action: ArraySpec
     extras: Mapping[str, ArraySpec]
+    pad: str = "repeat"  # of stacks: what stands before an episode's first frame, that frame or "zero"
 
     def to_plain(self) -> dict[str, Any]:
         """Describe the spec in JSON-compatible values; a node of the tree becomes [kind, content]."""
         extras = {name: _plain_node(spec) for name, spec in self.extras.items()}
-        action = _plain_node(self.action)
-        return {"n_envs": self.n_envs, "obs": _plain_node(self.obs), "action": action, "extras": extras}
+        action, pad = _plain_node(self.action), {} if self.pad == "repeat" else {"pad": self.pad}
+        return {"n_envs": self.n_envs, "obs": _plain_node(self.obs), "action": action, "extras": extras, **pad}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RowSpec":
         """Return what `to_plain` described."""
         extras = {name: _read_specs(item) for name, item in plain["extras"].items()}
         obs, action = _read_specs(plain["obs"]), _read_specs(plain["action"])
-        return cls(n_envs=plain["n_envs"], obs=obs, action=action, extras=extras)
+        return cls(n_envs=plain["n_envs"], obs=obs, action=action, extras=extras, pad=plain.get("pad", "repeat"))
 
 
 def _plain_node(node: Any) -> list[Any]:

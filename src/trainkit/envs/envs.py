@@ -64,6 +64,7 @@ class Envs:
         observation_space: of one environment as the policy sees it: stacked, with the mask in.
         action_space: of one environment as the policy sees it: a Discrete space starts at 0.
         stack: frames per observation.
+        pad: what stands before an episode's first frame: that frame, "repeat", or "zero".
         max_episode_steps: the environments' own time limit, where it is known: given to `make_envs`, or the id's.
         soft_horizon: steps after which a collector counts an episode that continues; None: at its end only.
         truncate_at_soft_horizon: whether the row there is truncated for the learner.
@@ -76,6 +77,7 @@ class Envs:
         backend: Backend,
         *,
         stack: int = 1,
+        pad: str = "repeat",
         mask_key: str | None = None,
         lives_key: str | None = None,
         seed: int | None = None,
@@ -91,7 +93,7 @@ class Envs:
         self.group_size = max(1, len(self.agents))
         self.name = name
         self.config = config
-        self.stack = stack
+        self.stack, self.pad = stack, pad
         self.max_episode_steps, self.soft_horizon = max_episode_steps, soft_horizon
         self.truncate_at_soft_horizon = truncate_at_soft_horizon
         self._actions = ActionValidator(backend.action_space)
@@ -146,7 +148,7 @@ class Envs:
         """Return the arguments of `make_envs` that are known, for the record of a run."""
         live = {
             name: getattr(self, name)
-            for name in ("stack", "max_episode_steps", "soft_horizon", "truncate_at_soft_horizon")
+            for name in ("stack", "pad", "max_episode_steps", "soft_horizon", "truncate_at_soft_horizon")
         }
         return {**({} if self.config is None else self.config.arguments()), **live}
 
@@ -480,7 +482,7 @@ class Envs:
         self._lives[env_ids] = lives
         if self.stack > 1 and any_true(has_lost):
             rows = np.flatnonzero(has_lost)
-            self.obs = put_rows(self.obs, env_ids[rows], repeat(rows_of(frame, rows), self.stack))
+            self.obs = put_rows(self.obs, env_ids[rows], self._first_stacks(rows_of(frame, rows)))
         return has_lost
 
     # ---- the start of episodes ----
@@ -535,9 +537,20 @@ class Envs:
         begun, (frame, lives) = self._checked(begun, self._validator.check_first, self._current.describe)
         if lives is not None:
             self._lives[begun.env_ids] = lives
-        first = repeat(frame, self.stack) if self.stack > 1 else frame
+        first = self._first_stacks(frame) if self.stack > 1 else frame
         self._put(first, begun.env_ids)
         self.spent.obs += time.perf_counter() - started
+
+    def _first_stacks(self, frame: Obs) -> Obs:
+        """Return the stacks [K, stack, ...] at the first frames [K, ...] of episodes."""
+
+        def stacked(leaf: NDArray[Any]) -> NDArray[Any]:
+            stacks = np.repeat(leaf[:, None], self.stack, axis=1)
+            if self.pad == "zero":
+                stacks[:, :-1] = 0
+            return stacks
+
+        return _map_frames(stacked, frame)
 
     # ---- failures ----
 
@@ -660,11 +673,6 @@ class CurrentEpisodes:
 def shift(stacked: Obs, frame: Obs) -> Obs:
     """Append one frame [K, ...] to stacks [K, stack, ...], dropping the oldest."""
     return _map_frames(lambda old, new: np.concatenate([old[:, 1:], new[:, None]], axis=1), stacked, frame)
-
-
-def repeat(frame: Obs, stack: int) -> Obs:
-    """Return stacks [K, stack, ...] of one frame [K, ...] repeated."""
-    return _map_frames(lambda leaf: np.repeat(leaf[:, None], stack, axis=1), frame)
 
 
 def _map_frames(fn: Callable[..., NDArray[Any]], obs: Obs, *others: Obs) -> Obs:

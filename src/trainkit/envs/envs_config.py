@@ -40,6 +40,7 @@ class RowOptions:
     """How rows are read and counted; the fields are as in `make_envs`."""
 
     stack: int
+    pad: str
     mask_key: str | None
     lives_key: str | None
     soft_horizon: int | None
@@ -48,6 +49,8 @@ class RowOptions:
     def check(self, checks: Checks) -> None:
         """Note what cannot work."""
         checks.integer("stack", self.stack, low=1)
+        if checks.one_of("pad", self.pad, ["repeat", "zero"]):
+            checks.require(self.pad == "repeat" or self.stack > 1, '.pad="zero" is for stacks of frames: give stack')
         for name, key in (("mask_key", self.mask_key), ("lives_key", self.lives_key)):
             checks.require(key is None or isinstance(key, str), f".{name} must be the name of an info, got {key!r}")
         checks.integer("soft_horizon", self.soft_horizon, low=1, optional=True)
@@ -172,12 +175,14 @@ class EnvsConfig:
             "max_episode_steps": self.single.max_episode_steps,
             **flatten("wrappers", list(self.single.wrappers)),
             "processors": [type(processor).__name__ for processor in self.processors],
+            **({} if self.rows.pad == "repeat" else {"pad": self.rows.pad}),
         }
 
     def for_evaluation(self) -> dict[str, Any]:
         """Return what `Envs.for_evaluation` does."""
         options = {
             "stack": self.rows.stack if self.rows.stack > 1 else None,
+            "pad": self.rows.pad if self.rows.pad != "repeat" else None,
             "mask_key": self.rows.mask_key,
             "soft_horizon": self.rows.soft_horizon,
             "truncate_at_soft_horizon": self.rows.truncate_at_soft_horizon,
@@ -249,6 +254,7 @@ class EnvsConfig:
             return late
         return late | {
             "stack": rows.stack > 1,
+            "pad": rows.pad != "repeat",
             "mask_key": rows.mask_key is not None,
             "lives_key": rows.lives_key is not None,
             "seed": self.seed is not None,

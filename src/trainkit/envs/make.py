@@ -24,6 +24,7 @@ def make_envs(
     seed: int | None = None,
     backend: Literal["sync", "async", "vector"] | RunsEnvs = "sync",
     stack: int = 1,
+    pad: Literal["repeat", "zero"] = "repeat",
     mask_key: str | None = None,
     lives_key: str | None = None,
     wrappers: Sequence[Wrapper] = (),
@@ -54,6 +55,7 @@ def make_envs(
         backend: "sync" steps in this process, "async" in a process each, "vector" uses the id's own vector environment;
             or what runs them otherwise, such as `envs.Actors(4)`.
         stack: frames per observation, on a new first axis; the buffer stores single frames.
+        pad: what stands before an episode's first frame in a stack: that frame, or zeros as in RLlib.
         mask_key: info with the legal actions; not needed if the observation has a leaf "action_mask".
         lives_key: info with the number of lives; losing one terminates the learner's episode, not the environment's.
         wrappers: applied to each environment, the first innermost.
@@ -79,7 +81,7 @@ def make_envs(
         spec=resolved(spec),
         n=n,
         seed=seed,
-        rows=RowOptions(stack, mask_key, lives_key, soft_horizon, truncate_at_soft_horizon),
+        rows=RowOptions(stack, pad, mask_key, lives_key, soft_horizon, truncate_at_soft_horizon),
         single=EnvOptions(wrappers, max_episode_steps, env_kwargs or {}, observation_space, action_space, validate_env),
         processors=processors,
         processes=ProcessOptions(backend, step_timeout_s, wait_num, environment_variables or {}),
@@ -146,6 +148,7 @@ def envs_of(config: EnvsConfig) -> Envs:
         envs = Envs(
             around,
             stack=rows.stack,
+            pad=rows.pad,
             mask_key=rows.mask_key,
             lives_key=rows.lives_key,
             seed=config.seed,

@@ -10,6 +10,7 @@ import pytest
 import trainkit as tk
 from tests.extensions.actors.test_actors import Counting, Here, check_rows
 from tests.helpers.doubles import Still
+from tests.helpers.padded import Flicker, assert_same_rows, by_gymnasium, collected
 from tests.trainer.toys import everything
 from trainkit.extensions.actors.actor_runner import ActorRunner
 
@@ -271,3 +272,10 @@ def test_ray_has_the_bits_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         ray.shutdown()
     assert by_ray == digest(make_run(envs=options, step_per_collect=16))
+
+
+@pytest.mark.usefixtures("here")
+def test_stacks_that_are_padded_with_zeros_are_the_same_in_fragments() -> None:
+    backend = tk.envs.Actors(2, fragment=3)
+    envs = tk.make_envs(Flicker, 2, seed=3, backend=backend, stack=4, pad="zero")
+    assert_same_rows(collected(envs, 7, 1, 150), by_gymnasium(7, 1, 150))

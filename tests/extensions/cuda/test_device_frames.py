@@ -11,9 +11,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import trainkit as tk
 from tests.extensions.cuda.test_cuda_graph import DEVICE, taped
 from tests.helpers.engine import engines, torch_only
 from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, made, parameters_of
+from tests.helpers.padded import Flicker, assert_same_rows, by_gymnasium, collected
 from tests.helpers.tape import TapeCapture
 from trainkit import (
     CategoricalValue,
@@ -300,3 +302,8 @@ def test_a_preset_and_a_file_name_the_frames_of_a_device_as_a_part() -> None:
     assert isinstance(frames, DeviceFrames)
     assert to_plain(frames) == {"part": "DeviceFrames", "of": {"device": "cpu"}, "extension": "cuda"}
     assert str(from_plain(to_plain(frames)).device) == "cpu"
+
+
+def test_stacks_that_are_padded_with_zeros_are_the_same_on_a_device() -> None:
+    envs = tk.make_envs(Flicker, 2, seed=3, stack=4, pad="zero")
+    assert_same_rows(collected(envs, 7, 150, frames=DeviceFrames("cpu")), by_gymnasium(7, 150))

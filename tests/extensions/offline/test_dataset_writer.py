@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+import trainkit as tk
 from tests.collector import test_columns
 from tests.helpers.doubles import Ledger, Player
+from tests.helpers.padded import Flicker
 from tests.helpers.tagged import TaggedEnv, decode, is_terminated, is_truncated, length, reward
 from tests.helpers.truth import IN_PROCESS, tagged_envs
 from tests.trainer import test_folders
@@ -90,6 +92,16 @@ def test_frame_stacks_come_back_as_they_were_acted_on(form: Any, tmp_path: Path)
             assert_array_equal(here[-1], after[order[-1]])
         seen += n_steps
     assert seen == len(rows.reward) == 40
+
+
+def test_stacks_that_are_padded_with_zeros_come_back_so(tmp_path: Path) -> None:
+    envs = make_envs(Flicker, 2, seed=3, stack=4, pad="zero")
+    collector = Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, buffer := tk.ReplayBuffer(100, seed=1))
+    with DatasetWriter(tmp_path).record(collector):
+        collector.collect(n_episode=8)
+    loaded = tk.load_dataset(tmp_path)
+    both = [sorted(np.asarray(rows.sample(None, horizon=tk.Horizon()).obs).tolist()) for rows in (loaded, buffer)]
+    assert both[0] == both[1]
 
 
 def test_what_runs_at_the_end_is_cut_or_dropped(tmp_path: Path) -> None:

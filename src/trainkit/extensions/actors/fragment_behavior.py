@@ -61,7 +61,7 @@ class _Group:
     def __init__(self, actor: Actor, envs: Envs, policy: bytes) -> None:
         assert envs.config is not None, "actors are made by make_envs"
         rows = envs.config.rows
-        options = {"stack": rows.stack, "mask_key": rows.mask_key, "lives_key": rows.lives_key}
+        options = {name: getattr(rows, name) for name in ("stack", "pad", "mask_key", "lives_key")}
         self.actor = actor
         self.ids = envs.all_ids[actor.first : actor.first + actor.n]
         self.requested: deque[Requested] = deque()

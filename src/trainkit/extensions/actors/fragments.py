@@ -51,7 +51,7 @@ class Player:
         policy: a packed copy on the CPU.
         first: index of the actor's first environment.
         n_envs: the number of environments of all actors, by which the clock moves in a vector step.
-        options: `stack`, `mask_key` and `lives_key` of `make_envs`.
+        options: `stack`, `pad`, `mask_key` and `lives_key` of `make_envs`.
     """
 
     def __init__(self, policy: bytes, first: int, n_envs: int, options: Mapping[str, Any]) -> None:

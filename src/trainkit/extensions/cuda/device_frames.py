@@ -45,7 +45,7 @@ class DeviceFrames(Part):
             DeviceError: the device has too little memory.
         """
         try:
-            return ResidentFrames(torch.empty((n_images, *shape), dtype=torch.uint8, device=self.device))
+            return ResidentFrames(torch.empty((n_images + 1, *shape), dtype=torch.uint8, device=self.device))
         except RuntimeError as error:
             n_bytes = n_images * int(np.prod(shape))
             raise DeviceError(
@@ -59,13 +59,14 @@ class ResidentFrames:
     """Images in one tensor [n_images, ...], whose memory does not move until it is released.
 
     Args:
-        tensor: of uint8.
+        tensor: of uint8; the last image becomes zeros.
     """
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor: Tensor | None = tensor
         self.shape, self.device = tuple(tensor.shape[1:]), tensor.device
-        self.n_written = 0
+        self.n_written, self.blank = 0, len(tensor) - 1
+        tensor[self.blank] = 0
 
     def write(self, indices: NDArray[np.int64], column: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         """Copy these rows of a column to the images at these indices, asynchronously."""

@@ -1,7 +1,7 @@
 """The behavior policy of a `MultiAgentPolicy`: which policy controls each agent of games, and one `act` for all."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -281,7 +281,7 @@ class GameBehavior:
             view = self._view_of(name)
             obs = spec.obs if view is None else array_specs(view.observation_space)
             action = spec.action if view is None else array_specs(view.action_space)
-            own_spec = RowSpec(n_envs=len(rows), obs=obs, action=action, extras=columns)
+            own_spec = RowSpec(n_envs=len(rows), obs=obs, action=action, extras=columns, pad=spec.pad)
             own_rows = _same if view is None else view.own_rows
             return RowPart(
                 number=self._policy.number_of(name),
@@ -291,7 +291,8 @@ class GameBehavior:
                 clock=self._policy.clocks[name],
             )
 
-        return DividedRowSpec(n_envs=spec.n_envs, obs=spec.obs, action=spec.action, extras=spec.extras, part_of=part_of)
+        own = {item.name: getattr(spec, item.name) for item in fields(spec)}
+        return DividedRowSpec(**own, part_of=part_of)
 
     # ---- saving and resuming ----
 

@@ -77,6 +77,7 @@ class DatasetWriter(Callback):
             observation_space=envs.frame_space,
             action_space=envs.action_space,
             stack=envs.stack,
+            pad=envs.pad,
             extras=collector.extras_spec,
             agents=envs.agents,
         )

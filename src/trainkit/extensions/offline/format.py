@@ -49,6 +49,7 @@ class Header:
     observation_space: Space[Any]  # of one frame
     action_space: Space[Any]
     stack: int = 1
+    pad: str = "repeat"  # as in `make_envs`
     extras: Mapping[str, ArraySpec]
     agents: tuple[str, ...] = ()  # names, where several agents share games; each episode is one agent's
 
@@ -61,11 +62,11 @@ class Header:
     def row_spec(self, stack: int) -> RowSpec:
         """Return the spec of the rows in a buffer that stacks this many frames."""
         obs = array_specs(self.observation_space, stack)
-        return RowSpec(n_envs=1, obs=obs, action=array_specs(self.action_space), extras=self.extras)
+        return RowSpec(n_envs=1, obs=obs, action=array_specs(self.action_space), extras=self.extras, pad=self.pad)
 
     def differences(self, other: "Header") -> list[str]:
         """Describe how the rows of another dataset differ in shape or type; the environment may differ."""
-        names = ("observation_space", "action_space", "stack", "extras", "agents")
+        names = ("observation_space", "action_space", "stack", "pad", "extras", "agents")
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
         return [f"{name} is {theirs}, not {own}" for name, own, theirs in pairs if own != theirs]
 
@@ -123,6 +124,8 @@ def write_shard(path: Path, header: Header, episodes: Sequence[RecordedEpisode],
         "stack": header.stack,
         "extras": {name: [list(spec.shape), spec.dtype.str] for name, spec in header.extras.items()},
     }
+    if header.pad != "repeat":
+        meta["pad"] = header.pad
     if header.agents:
         meta["agents"] = list(header.agents)
 
@@ -301,6 +304,9 @@ def _header(path: Path, meta: Mapping[str, Any], max_bytes: int | None) -> Heade
     own = Spaces.from_plain(meta["spaces"])
     check_spaces(own.observation_space, own.action_space)
     stack, env, agents = meta["stack"], meta["env"], meta.get("agents", [])
+    pad = meta.get("pad", "repeat")
+    if pad not in ("repeat", "zero"):
+        raise ValueError(f"pad is {pad!r:.80}")
     if type(stack) is not int or stack < 1 or not isinstance(env, str):
         raise ValueError(f"stack is {stack!r:.80}, env is {env!r:.80}")
     if not isinstance(agents, list) or not all(isinstance(name, str) for name in agents):
@@ -311,6 +317,7 @@ def _header(path: Path, meta: Mapping[str, Any], max_bytes: int | None) -> Heade
         observation_space=own.observation_space,
         action_space=own.action_space,
         stack=stack,
+        pad=pad,
         extras={name: _extra_spec(name, *plain) for name, plain in meta["extras"].items()},
         agents=tuple(agents),
     )
