@@ -22,6 +22,19 @@ def test_a_function_says_what_is_played_and_its_numbers_are_shown() -> None:
     assert trainer.info.best_score is not None
 
 
+def test_numbers_of_an_evaluation_on_request_are_logged() -> None:
+    trainer = make_trainer(test=True, max_epoch=2)
+    stats = trainer.evaluate(fn=lambda play: {"steps": play(n_step=4).n_step})
+    assert stats.n_step == 4
+    assert next(trainer).stats["custom/test/steps"] == 4
+    assert next(trainer).stats["custom/test/steps"] is None
+
+    ended = tk.on(
+        epoch_end=lambda trainer, result: trainer.evaluate(fn=lambda play: {"n": play(n_episode=2).n_episode})
+    )
+    assert next(make_trainer(test=True, callbacks=[ended])).stats["custom/test/n"] == 2
+
+
 def test_a_functions_evaluations_play_the_same_episodes_every_time() -> None:
     class Seeded(Walk):
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

@@ -263,3 +263,22 @@ def test_a_window_holds_the_last_values_whatever_report_they_came_in_and_outlive
         trainer.log("last/mean", 1.0, window=0)
     with pytest.raises(tk.ConfigError, match=r".window has no effect on a histogram: leave it out"):
         trainer.log("spread", [1.0], "histogram", window=2)
+
+
+def test_values_of_the_last_event_are_written_at_the_end_of_the_run(tmp_path: Path) -> None:
+    numbers = Spreads()
+
+    def log(trainer: tk.Trainer) -> None:
+        trainer.log("last", 1.0)
+        trainer.log("last", trainer.epoch)
+        trainer.log("spread", [1.0, 2.0], "histogram")
+
+    reported = tk.on(epoch_reported=lambda trainer, result: trainer.log("reported", result.epoch), train_end=log)
+    trainer = make_trainer(callbacks=[reported], logger=numbers, step_per_epoch=24, max_epoch=2)
+    trainer.run()
+    assert numbers.told[-1] == (48, {"custom/last": 1.5})
+    assert numbers.spreads == [(48, [1.0, 2.0])]
+    assert trainer.history["custom/last"] == [None, 1.5]
+    trainer.run(epochs=1)
+    assert trainer.history["custom/last"] == [None, 1.5, 2.0]
+    assert trainer.history["custom/reported"] == [None, 1.0, 2.0]

@@ -317,11 +317,11 @@ class Trainer(Generic[TraineeT]):
 
         Args:
             changes: options of `Evaluation` that differ this time, such as `duration=100`, `explore=True`, `seed=7`,
-                `exploration=` or `fn=`. It always plays in this process.
+                `exploration=` or `fn=`, whose numbers are logged. It always plays in this process.
         """
         known = ("duration", "duration_unit", "explore", "exploration", "overrides", "seed", "max_episode_steps", "fn")
         reject_unknown(f"{type(self).__name__}.evaluate", changes, known)
-        return self.evaluation_schedule.evaluate_now(self.clock, **changes)
+        return self.evaluation_schedule.evaluate_now(self, **changes)
 
     @property
     def evaluated_policy(self) -> Any:
@@ -332,6 +332,8 @@ class Trainer(Generic[TraineeT]):
     def report_evaluation(self, epoch: int, clock: int, stats: CollectStats, numbers: Mapping[str, float]) -> None:
         """Add an evaluation in the background to logs, history and output, at the epoch whose weights it played."""
         self._reports.write_evaluation(clock, epoch, stats, numbers)
+        if epoch == self.epoch:  # which has no row in the history yet
+            self._metrics.add_to_epoch({f"test/{name}": number for name, number in numbers.items()})
 
     def log(self, name: str, value: Any, reduce: Reduce = "mean", window: int | None = None) -> None:
         """Log a number as `custom/name`; several in one report are reduced to their mean, sum, min, max or last.
@@ -808,7 +810,11 @@ class Trainer(Generic[TraineeT]):
             self._reports.end_run()
             self.note(f"ended: {end_line(self.info, self.clock, self.unit)}")
             self.evaluation_schedule.close()
-            self._callbacks.fire("on_train_end", self)
+            with self._metrics.apart() as logged:  # the last report is written
+                self._callbacks.fire("on_train_end", self)
+            if logged:
+                self._reports.write_late(self.clock, self.epoch, {"custom": logged})
+            self._reports.loggers.write_histograms(self.clock, self._metrics.take_histograms())
             self._release_folders()
 
     @contextmanager

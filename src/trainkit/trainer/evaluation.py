@@ -209,6 +209,11 @@ class Evaluation:
         self._is_started = False
         return stats if self._greedy is None else replace(stats, **self._greedy.summaries())
 
+    def log_numbers(self, log: Callable[..., None]) -> None:
+        """Log the numbers of `fn`, of the last time, by a function like `Trainer.log`."""
+        for name, number in self.numbers.items():
+            log(f"test/{name}", number, "last")
+
     def _play(self, step: int, seed: int) -> CollectStats:
         """Play from newly reset episodes."""
         self._before = self.collector.state_dict(with_running=False)

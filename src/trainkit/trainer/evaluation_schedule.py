@@ -147,8 +147,7 @@ class EvaluationSchedule:
             self.epoch_test = self.unreported = self._run(trainer.clock)
             self.epoch_score = self.score(self.epoch_test)
             self._n_periods = n_periods(trainer, evaluation.unit, evaluation.every)
-            for name, number in evaluation.numbers.items():
-                trainer.log(f"test/{name}", number, "last")
+            evaluation.log_numbers(trainer.log)
             self._is_evaluated = True
             if self._is_best(self.epoch_score, self.epoch_test, trainer.epoch, trainer.clock):
                 self._callbacks.fire("on_best", trainer, self.epoch_test)
@@ -221,7 +220,7 @@ class EvaluationSchedule:
 
     # ---- on request ----
 
-    def evaluate_now(self, step: int, **changes: Any) -> CollectStats:
+    def evaluate_now(self, trainer: "Trainer", **changes: Any) -> CollectStats:
         """Evaluate without firing callbacks or updating the best score; `changes` are options of `Evaluation`."""
         evaluation = self._required()
         evaluation.discard_interrupted()  # it is played again when the run continues
@@ -229,7 +228,8 @@ class EvaluationSchedule:
         if changes:
             evaluation = evaluation.changed(evaluation.collector, **changes)
         with self._without_episode_events(evaluation):
-            self.last_test = evaluation.run(step)
+            self.last_test = evaluation.run(trainer.clock)
+        evaluation.log_numbers(trainer.log)
         return self.last_test
 
     def confirm(self, step: int) -> CollectStats:

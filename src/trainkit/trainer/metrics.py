@@ -352,6 +352,21 @@ class Metrics:
                 interval.log(name, number, reduce)
                 custom[name] = interval.logged[name].value
 
+    def add_to_epoch(self, numbers: Mapping[str, float]) -> None:
+        """Add numbers by name to the epoch's statistics that loggers have already."""
+        for name, number in numbers.items():
+            self._epoch.log(name, number, "last")
+
+    @contextmanager
+    def apart(self) -> Iterator[dict[str, float]]:
+        """Add the values that are logged in the block to no report and no epoch, but to the dict that it gives."""
+        logged: dict[str, float] = {}
+        self._ending = [(Interval(0), logged)]
+        try:
+            yield logged
+        finally:
+            self._ending = []
+
     def log_episode(self, row: Mapping[str, Any]) -> None:
         """Add a row to the table of episodes of this report and epoch."""
         with Checks("Trainer.log_episode") as checks:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,10 +56,14 @@ class Reports:
     def write_evaluation(self, clock: int, epoch: int, stats: CollectStats, numbers: Mapping[str, float]) -> None:
         """Write an evaluation of a former epoch's weights, at that epoch and its clock."""
         report = {"test": stats, "custom": {f"test/{name}": number for name, number in numbers.items()}}
-        self.loggers.write(clock, report)
-        self.history.add(epoch, scalars(report))
+        self.write_late(clock, epoch, report)
         if not stats.returns.is_empty:
             self.progress.note(f"epoch {epoch} | test {stats.returns.mean:.1f} +- {stats.returns.std:.1f}")
+
+    def write_late(self, clock: int, epoch: int, report: Mapping[str, Any]) -> None:
+        """Write numbers of an epoch whose report is written, at a clock; its row of the history has them, too."""
+        self.loggers.write(clock, report)
+        self.history.add(epoch, scalars(report))
 
     def write_video(self, clock: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write a video [T, H, W, 3] as `custom/name`."""

@@ -1,5 +1,6 @@
 """Evaluation in the background: the same training, the same numbers, one epoch late, and no process that stays."""
 
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,10 @@ def learned(trainer: tk.Trainer) -> dict[str, Any]:
     }
 
 
+def play_twice(play: Any) -> dict[str, Any]:
+    return {"mean": play(n_episode=2).returns.mean}
+
+
 def returns(trainer: tk.Trainer) -> list[float]:
     return [row.get("test/returns/mean") for row in trainer.history]
 
@@ -60,6 +65,22 @@ def test_training_and_scores_are_those_of_a_run_without_it(tmp_path: Path) -> No
     order = log.names("on_evaluate_start", "on_evaluate_end", "on_epoch_end")
     start, end, epoch = "on_evaluate_start", "on_evaluate_end", "on_epoch_end"
     assert order == [start, epoch, end, start, epoch, end, start, epoch, end, start, end, epoch]
+
+
+@pytest.mark.parametrize("every", [{}, {"every": 40, "unit": "env_steps"}])
+def test_numbers_of_a_function_are_in_the_history_of_every_epoch(every: dict[str, Any], tmp_path: Path) -> None:
+    options = {"fn": play_twice, **every}
+    log = tmp_path / "log"
+    plain = make_trainer(test=True, evaluation=tk.Evaluation(**options))
+    late = make_trainer(**in_background(**options), logger=tk.JsonlLogger(log))
+    plain.run()
+    *_, last = late
+    assert late.history["custom/test/mean"] == plain.history["custom/test/mean"]
+    assert last.stats["custom/test/mean"] == plain.history["custom/test/mean"][-1]
+    lines = [json.loads(line) for line in (log / "numbers.jsonl").read_text().splitlines()]
+    written = [line for line in lines if "custom/test/mean" in line]
+    assert [line["test/returns/mean"] is not None for line in written] == [True] * len(written)
+    assert len({line["step"] for line in written}) == len(written)
 
 
 @pytest.mark.slow
