@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
+from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.learning import assert_same, observations
 from trainkit import presets
 
@@ -136,4 +137,4 @@ def make(name: str, device: Any, env: type[Corridor] = Corridor, *, n_updates: i
     else:
         common |= {"step_per_epoch": 18 + 2 * n_updates, "learning_starts": 20, "step_per_collect": 2, "batch_size": 8}
         common |= {"update_per_step": 0.5}
-    return preset(Push if preset.domains[0] == "continuous" else env, **common | options)
+    return preset(Push if preset.domains[0] == "continuous" else env, **as_evaluated(common | options))

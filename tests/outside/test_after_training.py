@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
+from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.pages import ROOT
 from trainkit.cli import main
 
@@ -53,7 +54,7 @@ def test_a_run_from_python_says_at_its_end_why_it_ended(capsys: pytest.CaptureFi
     assert ended(capsys).startswith("ended: max_env_step after 60 steps")
     tk.presets.dqn("CartPole-v1", stop_return=-1.0, **how).run()
     assert re.match(r"ended: \w*(stop|return)\w* after 60 steps", ended(capsys))
-    tk.presets.dqn("CartPole-v1", evaluation=None, **how).run()
+    tk.presets.dqn("CartPole-v1", **as_evaluated(how | {"evaluation": None})).run()
     assert re.fullmatch(r"ended: max_epoch after 120 steps, \d+ s", ended(capsys))
     tk.presets.dqn("CartPole-v1", verbose=False, **how).run()
     assert capsys.readouterr().out == ""

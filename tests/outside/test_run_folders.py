@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
+from tests.helpers.evaluation_options import as_evaluated
 from trainkit.cli import main
 
 TINY: dict[str, Any] = {
@@ -24,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def trained(seed: int, **options: Any) -> tk.OffpolicyTrainer:
-    with tk.presets.dqn("CartPole-v1", seed=seed, **{**TINY, **options}) as trainer:
+    with tk.presets.dqn("CartPole-v1", seed=seed, **as_evaluated({**TINY, **options})) as trainer:
         trainer.run()
     return trainer
 

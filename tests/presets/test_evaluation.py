@@ -8,6 +8,7 @@ import gymnasium as gym
 import pytest
 
 import trainkit as tk
+from tests.helpers.evaluation_options import as_evaluated
 from tests.trainer.test_offline import columns
 from tests.trainer.toys import Walk
 from trainkit import presets
@@ -25,7 +26,7 @@ def made(name: str, **options: Any) -> Any:
         return presets.PRESETS[name](buffer, Walk, **common, update_per_epoch=3, batch_size=4, **options)
     preset = presets.PRESETS[name]
     env = "Pendulum-v1" if preset.domains[0] == "continuous" else Walk
-    return preset(env, **common, n_envs=2, step_per_epoch=20, n_test_envs=2, **options)
+    return preset(env, **common, n_envs=2, step_per_epoch=20, **as_evaluated({"n_test_envs": 2} | options))
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -54,7 +55,9 @@ def test_an_evaluation_at_the_start_is_of_step_0(name: str, evaluation: tk.Evalu
         trainer.run()
     n_episodes = 3 if evaluation is None else 2
     assert played == [(0, n_episodes), (trainer.clock, n_episodes)]
-    with pytest.raises(tk.ConfigError, match=r"was given evaluate_at_start, and evaluation=None, which plays none"):
+    with pytest.raises(
+        tk.ConfigError, match=r"was given evaluate_at_start, and evaluation=None, which switches evaluation off"
+    ):
         made(name, evaluate_at_start=True, evaluation=None)
 
 
@@ -81,9 +84,19 @@ def test_a_run_name_that_names_no_folder_is_rejected(options: dict[str, Any], me
         made("dqn", **options)
 
 
-def test_an_environment_for_evaluation_that_is_switched_off_is_rejected() -> None:
-    with pytest.raises(tk.ConfigError, match=r"test_env, and evaluation=None, which switches evaluation off: give one"):
-        made("dqn", test_env=Walk, evaluation=None)
+@pytest.mark.parametrize("options", [{"test_env": Walk}, {"n_test_envs": 4, "episode_per_test": 3}])
+def test_options_of_an_evaluation_that_is_switched_off_are_rejected(options: dict[str, Any]) -> None:
+    names = ", ".join(options)
+    with pytest.raises(
+        tk.ConfigError, match=f"dqn was given {names}, and evaluation=None, which switches evaluation off"
+    ):
+        presets.dqn(Walk, evaluation=None, **options)
+
+
+def test_settings_of_the_table_are_no_options_of_an_evaluation_that_is_switched_off() -> None:
+    settings = presets.dqn.settings() | {"max_epoch": 1, "step_per_epoch": 8}
+    with presets.dqn(Walk, evaluation=None, verbose=False, **settings) as trainer:
+        trainer.run()
 
 
 def test_a_return_that_ends_the_run_needs_evaluations() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.memory_options import MEMORY_NEEDS, OF_A_MEMORY
 from tests.helpers.network_options import NETWORK_OPTIONS, Plain, current, given, options_in
 from tests.presets.test_q_learning import Lives, Screen, limit_of
@@ -46,7 +47,7 @@ class Look(Screen):
 
 
 def tiny(env: Any = Push, **more: Any) -> Any:
-    return presets.sac(env, **{"seed": 1} | TINY | more)
+    return presets.sac(env, **as_evaluated({"seed": 1} | TINY | more))
 
 
 def test_it_trains_an_id_out_of_the_box() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.memory_options import MEMORY_NEEDS, OF_A_MEMORY
 from tests.helpers.network_options import NETWORK_OPTIONS, current, given, options_in
 from tests.presets.test_q_learning import Board, Screen, limit_of
@@ -43,7 +44,7 @@ class Clock(Walk):
 
 
 def tiny(preset: Any, env: Any = Walk, **more: Any) -> Any:
-    return preset(env, **{"seed": 1, "device": "cpu"} | TINY | more)
+    return preset(env, **as_evaluated({"seed": 1, "device": "cpu"} | TINY | more))
 
 
 @every
@@ -201,6 +202,22 @@ def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
         tiny(preset, batch_sise=9)
 
 
+@pytest.mark.parametrize(
+    ("preset", "options"),
+    [
+        (presets.ppo, {"episode_per_collect": 4}),
+        (presets.a2c, {"episode_per_collect": 4}),
+        (presets.reinforce, {"step_per_collect": 128}),
+        (presets.dqn, {"episode_per_collect": 4}),
+    ],
+)
+def test_a_way_to_collect_replaces_the_other_one_of_the_table(preset: Any, options: dict[str, int]) -> None:
+    both = {"step_per_collect": None, "episode_per_collect": None, **options}
+    with preset("CartPole-v1", max_epoch=1, hidden=(8,), device="cpu", verbose=False, **options) as trainer:
+        assert {name: getattr(trainer, name) for name in both} == both
+    assert {name: preset.config("CartPole-v1", **options)[name] for name in both} == both
+
+
 def test_both_ways_to_collect_are_refused_by_the_trainer() -> None:
     with pytest.raises(tk.ConfigError, match="needs exactly one of step_per_collect and episode_per_collect"):
-        tiny(presets.ppo, episode_per_collect=3)
+        tiny(presets.ppo, step_per_collect=64, episode_per_collect=3)

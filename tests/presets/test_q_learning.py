@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.memory_options import MEMORY_NEEDS, OF_A_MEMORY
 from tests.helpers.network_options import NETWORK_OPTIONS, current, given, options_in
 from tests.trainer.toys import Walk, everything
@@ -35,7 +36,7 @@ every = pytest.mark.parametrize("preset", Q_PRESETS, ids=repr)
 def tiny(preset: presets.QPreset = presets.rainbow, env: Any = Walk, **more: Any) -> Any:
     is_categorical = isinstance(preset.settings()["value"], tk.CategoricalValue)
     support = {"value": tk.CategoricalValue(51, -12.0, 12.0)} if is_categorical else {}
-    return preset(env, **{"seed": 1} | TINY | support | more)
+    return preset(env, **as_evaluated({"seed": 1} | TINY | support | more))
 
 
 # ---- a ready trainer ----

@@ -139,7 +139,7 @@ def test_options_that_change_the_environment_need_the_general_table(zoo: Path, e
 
 def test_the_options_of_an_entrys_environment_are_used_and_are_not_a_change(zoo: Path) -> None:
     write(zoo, settings="env_options = {max_episode_steps = 9}\n")
-    trainer = presets.dqn("CartPole-v1", seed=1, n_test_envs=1, **QUIET)
+    trainer = presets.dqn("CartPole-v1", seed=1, **QUIET)
     assert trainer.train_collector.envs.max_episode_steps == 9
     assert presets.dqn.zoo_entry("CartPole-v1", {"env_options": {"max_episode_steps": 9}}) is not None
     assert presets.dqn.zoo_entry("CartPole-v1", {"env_options": {"max_episode_steps": 8}}) is None

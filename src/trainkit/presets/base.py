@@ -250,6 +250,10 @@ _NOT_LEARNING = frozenset(("device", "engine", "precision", "on_nan", "act_on", 
     *("episode_per_test", "n_test_envs", "test_env", "stop_return")
 }
 
+_COLLECTS = ("step_per_collect", "episode_per_collect")  # of which one counts
+
+_IN_EVALUATION = ("evaluate_at_start", "test_env", "n_test_envs", "episode_per_test")
+
 _IF_LISTED = {"self_play": "OPPONENTS"}  # options that extensions list, by the constant
 
 _TRAINER_OPTIONS = frozenset(types_of(Options))
@@ -429,6 +433,8 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def _replacing(self, settings: SettingsT, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return options, and None for the settings that they replace."""
+        if any(given.get(name) is not None for name in _COLLECTS):
+            given = {**dict.fromkeys(_COLLECTS), **given}
         optimizer, lr = given.get("optimizer"), given.get("lr")
         if optimizer is None:
             return dict(given)
@@ -497,12 +503,11 @@ class Preset(Generic[P, SettingsT, TrainerT]):
         if evaluation is not None and evaluation.has_collector:
             raise ConfigError(f"{self} makes the policy, which evaluation would have to share: give {env_option}")
         is_off = "evaluation" in options and evaluation is None
-        if is_off and options.get("evaluate_at_start"):
-            raise ConfigError(f"{self} was given evaluate_at_start, and evaluation=None, which plays none: give one")
-        if is_off and options.get("test_env") is not None:
-            raise ConfigError(
-                f"{self} was given test_env, and evaluation=None, which switches evaluation off: give one"
-            )
+        usual = [by_name(own) for own in self._tables.values()]
+        given = [name for name in _IN_EVALUATION if options.get(name) not in (None, *(own.get(name) for own in usual))]
+        if is_off and given:
+            names = ", ".join(given)
+            raise ConfigError(f"{self} was given {names}, and evaluation=None, which switches evaluation off: give one")
         return not is_off
 
     def _trainer_options(self, options: Mapping[str, Any], settings: SettingsT) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class OffpolicySettings(EnvSettings, total=False):
             out stay, as of {"alpha": 0.5}.
         batch_size: rows per update; None is the whole buffer.
         step_per_collect: environment steps between rounds of updates; None is one step of each environment.
-        episode_per_collect: instead of it, together with step_per_collect=None, whole episodes.
+        episode_per_collect: instead of it, whole episodes.
         update_per_step: updates per environment step.
         updates_per_round: updates whose batches are drawn in one pass, with refresh_priorities="round".
         refresh_priorities: when priorities are written: after each "update", "late" or after a "round".

@@ -50,7 +50,7 @@ class OnpolicySettings(MemorySettings, EnvSettings, total=False):
         log_std: initial logarithm of the standard deviation of Box actions; None is the policy's own.
         exploration: noise of Box actions, such as `ColoredNoise()`, whose beta a number is; None is independent noise.
         step_per_collect: environment steps per rollout, in all environments together.
-        episode_per_collect: instead of it, together with step_per_collect=None, whole episodes.
+        episode_per_collect: instead of it, whole episodes.
         repeat_per_collect: how often each row of a rollout is learned from.
         batch_size: rows per update; None is the whole rollout.
         policy_class: a subclass of the preset's policy, made by its `for_envs`; None is that itself.

@@ -10,6 +10,7 @@ import torch
 
 import trainkit as tk
 from tests.helpers.engine import precisions
+from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.learning import Spaces
 from tests.helpers.network_options import NETWORK_OPTIONS, given, options_in
 from tests.policy.test_support import bounds
@@ -25,7 +26,7 @@ every = pytest.mark.parametrize("preset", [presets.PRESETS[name] for name in LEA
 
 def tiny(preset: Any, env: Any = Walk, **more: Any) -> Any:
     buffer = tk.ReplayBuffer.from_arrays(**columns())
-    return preset(buffer, env, **{"seed": 1, "device": "cpu", "verbose": False} | TINY | more)
+    return preset(buffer, env, **as_evaluated({"seed": 1, "device": "cpu", "verbose": False} | TINY | more))
 
 
 @every
@@ -89,6 +90,7 @@ def adam(trainer: Any) -> Any:
 
 # Each setting, another value of it, and what has that value then.
 REACHES: dict[str, tuple[Any, Any]] = {
+    "evaluate_at_start": (True, lambda t: t.evaluation_schedule.evaluation.at_start),
     "n_test_envs": (3, lambda t: t.evaluation_schedule.evaluation.collector.envs.n),
     "env_options": ({"max_episode_steps": 7}, None),
     "hidden": ((7,), lambda t: (t.policy.network.encoder.n_features,)),
@@ -126,7 +128,7 @@ OF_LEARNERS = [presets.PRESETS[name] for name in LEARNERS]
 CASES = [(preset, name) for preset in OF_LEARNERS for name in sorted(options_in(preset))]
 CASES.remove((presets.PRESETS["bc"], "loss"))  # its own words, below
 CASES = [
-    (preset, name) for preset, name in CASES if name not in ("recurrent", "sequences")
+    (preset, name) for preset, name in CASES if name not in ("recurrent", "sequences", "run_name")
 ]  # with one: test_offline_memory
 CASES = [(preset, name) for preset, name in CASES if name != "policy_class"]  # see below
 CASES.remove((presets.PRESETS["bc"], "action_scaling"))  # of a Box, in tests/nets/test_action_scale.py
