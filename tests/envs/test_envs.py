@@ -435,11 +435,16 @@ def test_infos_keep_the_type_each_environment_gave() -> None:
 # ---- environments that raise ----
 
 
+REMEDY = r'fix it, or make_envs\(on_error="restart"\) replaces it'
+
+
 def test_an_environment_that_raises_in_a_step_is_reported_with_everything_to_repeat_it() -> None:
     fault = ZeroDivisionError("no wheels")
     envs = scripted_envs(STEP, fault)
     where = rf"at episode 0 step 2 \(action 1\), episode seed {episode_seed(7, 1, 0)}"
-    with pytest.raises(EnvError, match=f"^env 1 raised ZeroDivisionError in step: no wheels, {where}$") as caught:
+    with pytest.raises(
+        EnvError, match=f"^env 1 raised ZeroDivisionError in step: no wheels, {where}: {REMEDY}$"
+    ) as caught:
         play(envs, [0, 0], [0, 1])
     assert caught.value.__cause__ is fault
     assert not isinstance(caught.value, BadEnvDataError)
@@ -450,7 +455,7 @@ def test_an_environment_that_raises_in_a_reset_is_reported_with_its_seed() -> No
     envs = make_envs([ScriptedEnv, partial(ScriptedEnv, resets=[(OBS, {}), fault])], seed=7)
     envs.reset()
     where = f"at episode 1 step 0, episode seed {episode_seed(7, 1, 1)}"
-    with pytest.raises(EnvError, match=f"^env 1 raised OSError in reset: no map, {where}$") as caught:
+    with pytest.raises(EnvError, match=f"^env 1 raised OSError in reset: no map, {where}: {REMEDY}$") as caught:
         envs.begin(np.array([1]))
     assert caught.value.__cause__ is fault
 

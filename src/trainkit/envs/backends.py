@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trainkit.core import tree
 from trainkit.core.data import Obs
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, EnvError
+from trainkit.core.extensions import table
 from trainkit.core.protocols import ActingPolicy, BehaviorPolicy, EnvSpaces, OngoingCollect
 from trainkit.core.stats import Summary
 
@@ -393,7 +394,11 @@ class HasEnvironments:
         return self
 
     def lose(self, error: EnvError) -> Ids:
-        raise error
+        has_remedy = type(error) is not EnvError or RESET_SIGNATURE in str(error)
+        if has_remedy or self.runner is None or "restart" not in table("ON_ERROR"):
+            raise error
+        remedy = 'fix it, or make_envs(on_error="restart") replaces it'
+        raise EnvError(f"{error}: {remedy}", env_id=error.env_id) from error.__cause__
 
     def take_replaced(self) -> list[int]:
         return []
