@@ -1,6 +1,7 @@
 """Episodes as callbacks see them: every event in order, once, whatever a listener raises."""
 
 import copy
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -112,6 +113,28 @@ def test_an_episode_shows_its_last_step_and_its_slots() -> None:
     assert set(end[6].tolist()) == set(batch.slots.tolist())
     by_t = dict(zip(batch.extras["t"].tolist(), batch.slots.tolist(), strict=True))
     assert end[6].tolist() == [by_t[0], by_t[1], by_t[2]]
+
+
+def test_an_episode_has_the_time_from_its_start_to_its_last_step() -> None:
+    class Slow(Metronome):
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            time.sleep(0.002)
+            return super().step(action)
+
+    envs = tk.make_envs(lambda: Slow(3))
+    collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs)
+    seconds: list[tuple[Episode, float]] = []
+    note = one_by_one(lambda event, episode: seconds.append((episode, episode.seconds)))
+    collector.events = EpisodeEvents(1, note, [f"on_episode_{name}" for name in ALL])
+    durations = collector.collect(n_episode=2).durations
+    for created, start, *steps, end in (seconds[:6], seconds[6:]):
+        assert created[1] == start[1] == 0
+        assert all(0.002 * t <= own <= durations.max for t, (_, own) in enumerate(steps, 1))  # type: ignore[operator]  # of two
+        assert end[1] == steps[-1][1] == end[0].seconds
+
+    resumed = Episode(0, in_evaluation=False)
+    resumed.load_state_dict(seconds[-1][0].state_dict(with_last=False), None)
+    assert resumed.seconds == seconds[-1][1]
 
 
 def test_what_is_stored_nowhere_has_no_slots() -> None:

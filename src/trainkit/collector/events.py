@@ -1,5 +1,6 @@
 """Episode events: one `Episode` object for each episode, from before its reset to its end, for callbacks."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ class Episode:
         agent: the name of its row of a group; "" where each row is alone.
         length: steps so far.
         total_reward: undiscounted return so far.
+        seconds: from its start to its last step, including updates between its steps.
         user_data: empty at first; callbacks may store anything in it.
     """
 
@@ -37,9 +39,11 @@ class Episode:
     _player: Callable[[int], str] | None = field(default=None, kw_only=True)
     length: int = field(default=0, init=False)
     total_reward: float = field(default=0.0, init=False)
+    seconds: float = field(default=0.0, init=False)
     user_data: dict[Any, Any] = field(default_factory=dict, init=False)
     _slots: list[int] = field(default_factory=list, init=False)
     _first_obs: Obs = field(default=None, init=False)  # rows [N, ...], None before its reset
+    _started: float = field(default_factory=time.perf_counter, init=False)
     # The last vector step it took part in; without infos where it comes from a checkpoint.
     _last: tuple[Transition, Infos | None] | None = field(default=None, init=False)
     _row: int = field(default=0, init=False)  # its row there
@@ -100,6 +104,7 @@ class Episode:
         return {
             "length": self.length,
             "total_reward": self.total_reward,
+            "seconds": self.seconds,
             "slots": list(self._slots),
             "user_data": {key: value for key, value in self.user_data.items() if isinstance(key, str)},
             "last": None if last is None else [tree.to_plain(own) for own in last._replace(extras=dict(last.extras))],
@@ -108,6 +113,8 @@ class Episode:
     def load_state_dict(self, state: Mapping[str, Any], obs: Obs) -> None:
         """Restore a saved episode; `obs` [N, ...] are the current observations."""
         self.length, self.total_reward = state["length"], state["total_reward"]
+        self.seconds = state.get("seconds", 0.0)  # older files have none
+        self._started = time.perf_counter() - self.seconds
         self._slots, self.user_data = list(state["slots"]), dict(state["user_data"])
         last = None if state["last"] is None else Transition(*map(tree.from_plain, state["last"]))
         self._first_obs, self._last, self._row = obs, None if last is None else (last, None), 0
@@ -159,8 +166,9 @@ class EpisodeEvents:
         """Record that episodes have started, with observations [N, ...]."""
         ids = env_ids.tolist()
         self._waiting.difference_update(ids)
+        now = time.perf_counter()
         for env_id in ids:
-            self._episodes[env_id]._first_obs = obs
+            self._episodes[env_id]._first_obs, self._episodes[env_id]._started = obs, now
         self._note("on_episode_start", ids)
 
     def stepped(
@@ -171,12 +179,13 @@ class EpisodeEvents:
         late_rewards: Mapping[int, float] = _NO_REWARDS,
     ) -> None:
         """Record a step of K environments, and the rewards of rows that did not act."""
-        last, env_ids = (step, infos), step.env_ids.tolist()
+        last, env_ids, now = (step, infos), step.env_ids.tolist(), time.perf_counter()
         slot_of_row = repeat(None) if slots is None else slots.tolist()
         for row, (env_id, reward, slot) in enumerate(zip(env_ids, step.reward.tolist(), slot_of_row, strict=False)):
             episode = self._episodes[env_id]
             episode.length += 1
             episode.total_reward += reward
+            episode.seconds = now - episode._started
             episode._last, episode._row = last, row
             if slot is not None:
                 episode._slots.append(slot)

@@ -92,8 +92,8 @@ class LogEpisodes(Callback):
     """A table of all finished episodes: one row for each in `stats.episodes`, and in the files of the loggers.
 
     `JsonlLogger` writes `episodes.jsonl`, `CsvLogger` `episodes.csv`. A row has `step` (of the trainer's clock) and
-    `epoch`, when the episode ended; `env_id`; `in_evaluation`, 0 or 1; `return` and `length`; and the numbers of the
-    given keys, where the episode has them. Evaluations in the background have no rows.
+    `epoch`, when the episode ended; `env_id`; `in_evaluation`, 0 or 1; `return`, `length` and `seconds`; and numbers of
+    the given keys, where the episode has them. Evaluations in the background have no rows.
 
     Args:
         keys: of numbers in the info of the last step, such as "score" or "reward/forward", or in `episode.user_data`,
@@ -106,7 +106,8 @@ class LogEpisodes(Callback):
 
     def on_episode_end(self, trainer: "Trainer", episode: Episode) -> None:
         row: dict[str, float] = {"step": trainer.clock, "epoch": trainer.epoch, "env_id": episode.env_id}
-        row |= {"in_evaluation": episode.in_evaluation, "return": episode.total_reward, "length": episode.length}
+        row |= {"in_evaluation": episode.in_evaluation, "return": episode.total_reward}
+        row |= {"length": episode.length, "seconds": episode.seconds}
         info = episode.info
         for key, names in self._names.items():
             own = _number_in(info, names)
