@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.helpers.doubles import Ledger, Still
+from tests.helpers.doubles import Ledger, Still, one_by_one
 from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward
 from tests.helpers.turns import Elimination, Interview, Meetings, TicTacToe
 from trainkit.buffer import ReplayBuffer
-from trainkit.collector import Collector
+from trainkit.collector import Collector, EpisodeEvents
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
@@ -391,6 +391,18 @@ def test_a_group_that_cannot_be_is_rejected() -> None:
 
 
 # ---- names of agents in events and videos ----
+
+
+def test_an_agent_that_is_observed_after_others_starts_its_episode_once() -> None:
+    envs = make_envs(TicTacToe, 2, seed=1)
+    collector = Collector(random_player(envs), envs)
+    events: list[tuple[str, int]] = []
+    note = one_by_one(lambda event, episode: events.append((event, episode.env_id)))
+    collector.events = EpisodeEvents(envs.n, note, ["on_episode_created", "on_episode_start"])
+    collector.collect(n_episode=4)
+    created = [env_id for event, env_id in events if event == "on_episode_created"]
+    assert len(created) == 8
+    assert [env_id for event, env_id in events if event == "on_episode_start"] == created
 
 
 def test_a_game_has_one_video_and_its_episodes_name_their_agents(tmp_path: Path) -> None:
