@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+import trainkit as tk
 from trainkit.core import files
 from trainkit.core.errors import CheckpointError, ConfigError, TrainkitError
 from trainkit.core.files import (
@@ -68,6 +69,24 @@ def half_then_fail(error: BaseException) -> Callable[[IO[bytes]], None]:
 def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
     write_whole(tmp_path / "a" / "b" / "file", writing(b"new"))
     assert (tmp_path / "a" / "b" / "file").read_bytes() == b"new"
+
+
+def test_an_address_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small: dict[str, Any] = {"env": "CartPole-v1", "hidden": (4,), "device": "cpu", "verbose": False}
+    policy = tk.DQNPolicy.for_envs(tk.make_envs("CartPole-v1"), hidden=(4,))
+    uses: list[Callable[[str], object]] = [
+        *(
+            lambda path, name=name: tk.presets.dqn(**small, **{name: path})
+            for name in ("checkpoint", "logger", "resume_from")
+        ),
+        *(tk.load_dataset, tk.load_policy, policy.save, policy.load_weights, tk.callbacks.DatasetWriter),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match=r"^s3:/.* is an address, .*: name a local or mounted path$"):
+            use("s3://bucket/run")
+    assert list(tmp_path.iterdir()) == []
+    files.check_local("C:/runs")  # a drive of Windows
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError("ours")])

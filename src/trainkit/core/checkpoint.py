@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import shutil
+import zipfile
 from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -175,6 +176,7 @@ def newest(path: str | Path) -> Path:
 
 def nothing_at(path: str | Path) -> str:
     """Return the text of an error: there is no checkpoint at a path."""
+    files.check_local(path)
     if Path(path).is_file():
         return f"{path} is a file, and a checkpoint is a folder: name {Path(path).parent}"
     return (
@@ -263,7 +265,12 @@ def load_tensors(path: str | Path, *, max_bytes: int | None = None) -> Any:
         MissingExtraError: safetensors is not installed.
     """
     path = Path(path)
-    return _read_safetensors(path, max_bytes) if path.suffix == ".safetensors" else _read_torch(path, max_bytes)
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path, max_bytes)
+    if path.is_file() and not zipfile.is_zipfile(path):
+        kinds = "a file of torch.save (.pt) or safetensors (.safetensors), or a folder of checkpoints"
+        raise CheckpointError(f"{path} is damaged or has no weights that can be read: give {kinds}")
+    return _read_torch(path, max_bytes)
 
 
 def _signed(manifest: Mapping[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
 import stat
 import zipfile
@@ -50,6 +51,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bo
 
     Without `replace` a file that is there stays, and FileExistsError is raised.
     """
+    check_local(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -66,6 +68,12 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, replace: bo
         with contextlib.suppress(OSError):  # what went wrong first is what matters
             temporary.unlink(missing_ok=True)
         raise
+
+
+def check_local(path: str | Path) -> None:
+    """Raise `ConfigError` for an address such as s3://bucket/run, also as a `Path`, which has one slash less."""
+    if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
+        raise ConfigError(f"{path} is an address, and files are read and written locally: name a local or mounted path")
 
 
 def sync_folder(folder: Path) -> None:
@@ -101,6 +109,7 @@ def open_regular(path: str | Path, *, error: type[TrainkitError] = CheckpointErr
     try:
         descriptor = os.open(path, flags)  # O_NONBLOCK: a FIFO without a writer would block here
     except (OSError, ValueError) as problem:
+        check_local(path)
         raise error(f"{path} cannot be read ({problem}): it is missing or damaged") from problem
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from trainkit.core.errors import CheckpointError, Checks, ConfigError
+from trainkit.core.files import check_local
 
 _log = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class OwnsFolder(Protocol):
 
 def check_folder(checks: Checks, folder: Path) -> None:
     """Note a problem if `.folder`, which need not exist, cannot be written to."""
+    check_local(folder)
     if checks.require(not folder.is_file(), f".folder {folder} is a file: name a folder"):
         problem = _why_not_writable(folder)
         checks.require(problem is None, f".folder {folder} cannot be written ({problem}): name another folder")

@@ -78,6 +78,7 @@ def claim_folder(folder: str | Path, *, resume: bool) -> FolderClaim:
     Raises:
         ConfigError: it cannot be written, or another process logs to it.
     """
+    files.check_local(folder)
     claim = FolderClaim("logger", _former_folder(folder) if resume else _free_folder(folder), "log")
     claim.take(continues=resume)
     return claim
