@@ -323,7 +323,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_file_of_another_format_is_answered_with_those_that_are_read(tmp_path: Path) -> None:
     (tmp_path / "net.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     rule = r"net\.h5 is damaged or has no weights that can be read: give a file of torch\.save \(\.pt\) or safetensors"
-    with pytest.raises(tk.CheckpointError, match=rule):
+    with pytest.raises(tk.errors.CheckpointError, match=rule):
         small().load_weights(tmp_path / "net.h5")
 
 
