@@ -192,6 +192,8 @@ def test_an_unknown_event_and_an_unknown_attribute_name_the_page() -> None:
         ("asnyc", ["sync", "async", "vector"], "async"),
         ("xyz", ["lr", "batch_size"], None),
         ("medan", ["mean", "median"], "median"),
+        ("alfa", ["beta", "alpha"], "alpha"),
+        ("alfa", ["half", "beta"], None),
         ("x", [], None),
     ],
 )

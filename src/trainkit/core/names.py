@@ -86,7 +86,7 @@ def _n_slips(a: str, b: str) -> int | None:
 def _parts(name: str) -> list[str]:
     """Return the words of a name in lower case, without the "fn" that ends long names of functions."""
     words = re.split(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", name)
-    lower = [word.lower() for word in words if word]
+    lower = [word.lower().replace("ph", "f") for word in words if word]  # which sound alike: alfa is alpha
     return lower[:-1] if len(lower) > 2 and lower[-1] == "fn" else lower
 
 
