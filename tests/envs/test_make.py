@@ -258,6 +258,7 @@ def test_a_single_environment_object_is_rejected() -> None:
         ({"n": 3}, "n is 3, but 2 environments were given: leave n out"),
         ({"wrappers": [Outer]}, "make_envs: wrappers came too late for environments already made"),
         ({"max_episode_steps": 5}, "came too late"),
+        ({"backend": "async"}, "make_envs: backend came too late"),
         ({"env_kwargs": {"a": 1}, "max_episode_steps": 5}, "make_envs: max_episode_steps, env_kwargs came too late"),
     ],
 )

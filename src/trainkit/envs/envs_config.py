@@ -250,6 +250,7 @@ class EnvsConfig:
         """Return the options that cannot be applied to made environments, and whether each was given."""
         single, rows = self.single, self.rows
         late = {name: bool(getattr(single, name)) for name in ("wrappers", "max_episode_steps", "env_kwargs")}
+        late["backend"] = self.processes.backend == "async"
         if isinstance(self.spec, VectorEnv):
             return late
         return late | {
