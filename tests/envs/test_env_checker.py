@@ -85,6 +85,13 @@ def scripted(*steps: Any, **options: Any) -> Callable[[], ScriptedEnv]:
     return partial(ScriptedEnv, steps=steps, **options)
 
 
+class Masking(Loop):
+    """An environment with sb3-contrib's method."""
+
+    def action_masks(self) -> Any:
+        return np.ones(3, bool)
+
+
 def levels(findings: list[Finding], words: str) -> list[str]:
     """Return the levels of the findings that say so."""
     return [finding.level for finding in findings if words in str(finding)]
@@ -163,6 +170,11 @@ def test_a_made_environment_is_left_open_and_one_of_our_own_closed() -> None:
         ),
         (scripted(END, action_space=gym.spaces.Box(-np.inf, np.inf)), "warning", "have no bounds"),
         (scripted(END, resets=[(OBS, {"action_mask": [0, 1]})]), "warning", 'make_envs(mask_key="action_mask")'),
+        (
+            Masking,
+            "warning",
+            "its method action_masks(), sb3-contrib's, is not read: return masks as a leaf action_mask, or in the info",
+        ),
         (
             scripted(END, resets=[({"obs": OBS, "action_mask": np.zeros(2, np.int8)}, {})], observation_space=MASKED),
             "error",

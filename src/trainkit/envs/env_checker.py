@@ -29,6 +29,7 @@ from trainkit.envs.factories import (
     EnvContext,
     EnvOptions,
     ValidateEnv,
+    has_mask,
     is_class_path,
     mask_dissolver,
     run_validation,
@@ -210,6 +211,9 @@ class _Check:
         wrapper = mask_dissolver(env)
         if wrapper is not None:
             self.find("warning", f"{wrapper} makes its {ACTION_MASK} a feature, or removes it", MASK_IS_GONE)
+        elif env.has_wrapper_attr("action_masks") and not (self._mask_key or has_mask(env)):
+            advice = f"return masks as a leaf {ACTION_MASK}, or in the info with mask_key=: docs/howto/action_masks.md"
+            self.find("warning", "its method action_masks(), sb3-contrib's, is not read", advice)
         self._space, self._discrete, self._boxes = space, Ranges(space, *DISCRETE), Ranges(space, gym.spaces.Box)
         self._reader, self._actions = RowReader(space, warn=self._find_cast), ActionValidator(action_space)
         return env

@@ -184,13 +184,14 @@ MASK_IS_GONE = (
 def mask_dissolver(env: Any) -> str | None:
     """Return the name of the wrapper behind which an environment's observation has no action mask any more."""
     while isinstance(env, gym.Wrapper):
-        if not _has_mask(env) and _has_mask(env.env):
+        if not has_mask(env) and has_mask(env.env):
             return type(env).__name__
         env = env.env
     return None
 
 
-def _has_mask(env: Any) -> bool:
+def has_mask(env: Any) -> bool:
+    """Return whether an environment's observation has an action mask."""
     space = getattr(env, "observation_space", None)
     return isinstance(space, gym.spaces.Dict) and ACTION_MASK in space.spaces
 
