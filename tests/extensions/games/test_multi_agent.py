@@ -531,3 +531,15 @@ def test_a_policy_sees_its_agents_own_spaces(tmp_path: Path) -> None:
     wrong = tk.MultiAgentPolicy({"main": dqn(views["left"])}, {"left": "main", "right": "main"})
     with pytest.raises(tk.SpaceMismatchError, match=r"DQNPolicy.observation_space is Box\(.*, \(2,\), float32\)"):
         tk.Collector(wrong, tk.make_envs(lambda: Unequal(BOTH), 1))
+
+
+def test_a_run_in_which_no_policy_learns_needs_no_buffer() -> None:
+    envs = games()
+    policy = tk.MultiAgentPolicy({"main": dqn(envs)}, lambda agent, episode: "main", policies_to_train=[])
+    train = tk.Collector(policy, envs, tk.MultiAgentBuffer({}))
+    with tk.OffpolicyTrainer(policy, train, max_epoch=1, step_per_epoch=20, batch_size=4, verbose=False) as trainer:
+        info = trainer.run()
+    assert info.env_step >= 20
+    assert info.gradient_step == 0
+    with pytest.raises(tk.ConfigError, match=r"needs a buffer for each policy that learns, \{name: buffer\}, got \[\]"):
+        tk.MultiAgentBuffer([])  # type: ignore[arg-type]  # the mistake itself

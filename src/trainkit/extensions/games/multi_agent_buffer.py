@@ -61,8 +61,8 @@ class MultiAgentBuffer:
 
     def __init__(self, buffers: Mapping[str, Any], *, all_rows: bool = False) -> None:
         with Checks("MultiAgentBuffer") as checks:
-            is_given = isinstance(buffers, Mapping) and len(buffers) > 0
-            checks.require(is_given, f" needs a buffer for at least one policy, {{name: buffer}}, got {buffers!r}")
+            is_given = isinstance(buffers, Mapping)
+            checks.require(is_given, f" needs a buffer for each policy that learns, {{name: buffer}}, got {buffers!r}")
             checks.flag("all_rows", all_rows)
             checks.done()
             for name, buffer in buffers.items():
