@@ -122,8 +122,8 @@ def test_the_help_for_an_environment_of_the_zoo_has_its_settings(capsys: pytest.
 
 
 def test_an_item_of_a_group_is_set_by_itself(tmp_path: Path) -> None:
-    words = "--max-episode-steps 7 --set network.dueling=true --max-epoch 1 --step-per-epoch 64 --n-test-envs 1"
-    words += " --episode-per-test 1 --hidden 8 --device cpu --quiet --evaluation none --set env_options.stack=2"
+    words = "--max-episode-steps 7 --set network.dueling=true --max-epoch 1 --step-per-epoch 64"
+    words += " --hidden 8 --device cpu --quiet --evaluation none --set env_options.stack=2"
     kwargs = ["--env-kwargs", "{'sutton_barto_reward': True}"]
     assert main(["train", "dqn", "CartPole-v1", *words.split(), *kwargs, "--logdir", str(tmp_path)]) == 0
     run = RunFolder.read(tmp_path / "dqn-CartPole-v1" / "seed1")
