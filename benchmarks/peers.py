@@ -197,22 +197,33 @@ def not_faster(rows: Sequence[Row]) -> list[str]:
     return [f"{name} ({'; '.join(titles)})" for name, titles in found.items() if titles]
 
 
-def sentence(rows: Sequence[Row]) -> str:
-    """Return README's sentence: the range of each side over its workloads, with and without flushed denormals."""
+FRONT_PAGE = {  # of README: kinds of workloads, by the beginnings of their names
+    "DQN, 64-64 to 512-512, batches of 32 to 1,024": ("DQN 64", "DQN 128", "DQN 256", "DQN 512"),
+    "Prioritized DQN and Rainbow": ("Prioritized", "Rainbow"),
+    "DQN on images": ("DQN on images",),
+    "SAC": ("SAC",),
+    "PPO": ("PPO",),
+    "collecting alone, 1 to 256 environments": ("Collecting",),
+}
 
-    def between(*titles: str, rate: str = LOOP) -> str:
-        found = [ratio(row, title) for title in titles for row in span(rows, title, rate) or ()]
-        return " to ".join(f"{own:.{1 if rate == LOOP else 2}f}" for own in (min(found), max(found)))
 
-    n_loops = sum(WORKS[row["name"]].rate == LOOP for row in rows)
-    return (
-        f"Over {n_loops} training loops on one core (DQN on MountainCar, 64-64 to 512-512, batches of 32 to 1,024; "
-        "prioritized; Rainbow; images; SAC; PPO), every side acting by its network, trainkit runs at "
-        f"{between(PLAIN)} times the speed of a plain loop of torch, {between(PLAIN_FAST)} times that loop with fused "
-        f"Adam and denormals flushed, {between(SB3, SB3 + FLUSHED)} times Stable-Baselines3, "
-        f"{between(TIANSHOU, TIANSHOU + FLUSHED)} times Tianshou 1.2 and {between(TIANSHOU2, TIANSHOU2 + FLUSHED)} "
-        f"times Tianshou 2.0; collecting alone, at {between(PLAIN_FAST, rate=COLLECT)} times the plain loop with both"
-    )
+def front_page(rows: Sequence[Row]) -> str:
+    """Return README's table: the range of each side, with and without flushed denormals, over kinds of workloads."""
+    sides = {
+        "a plain torch loop": (PLAIN, PLAIN_FAST),
+        "Stable-Baselines3": (SB3, SB3 + FLUSHED),
+        "Tianshou 1.2": (TIANSHOU, TIANSHOU + FLUSHED),
+        "Tianshou 2.0": (TIANSHOU2, TIANSHOU2 + FLUSHED),
+    }
+    lines = [f"| times as fast as | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|"]
+    for kind, names in FRONT_PAGE.items():
+        own = [row for row in rows if row["name"].startswith(names)]
+        cells = []
+        for titles in sides.values():
+            found = [ratio(row, title) for row in own for title in titles if title in row["calls"]]
+            cells.append(f"{min(found):.1f} to {max(found):.1f}" if found else "")
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 METHOD = """
@@ -327,7 +338,7 @@ def main() -> None:
             options.out.write_text(report(rows))
             print(f"{(ends - time.monotonic()) / 60:4.1f} minutes left {list(table(rows))[-1]}", flush=True)
     if len(rows) == len(WORKS):
-        print(f"\n{sentence(rows)}")
+        print(f"\n{front_page(rows)}")
 
 
 if __name__ == "__main__":
