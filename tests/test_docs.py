@@ -40,7 +40,9 @@ def test_a_ported_script_is_the_green_side_of_its_diff(page: str, n_scripts: int
 def test_names_side_by_side_are_names_of_ours() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     known = set(re.findall(r"[A-Za-z_]\w*", sources))
-    rows = [line.split("|") for line in (DOCS / "migration.md").read_text().splitlines() if line.startswith("| `")]
+    pages = ("migration.md", "howto/sb3_names.md", "howto/port_cleanrl.md")
+    lines = [line for page in pages for line in (DOCS / page).read_text().splitlines()]
+    rows = [line.split("|") for line in lines if line.startswith("| `")]
     assert len(rows) > 60
     ours = [span for row in rows for span in re.findall(r"`([^`]+)`", row[2])]
     named = {name for span in ours for name in re.findall(r"[A-Za-z_]\w*", re.sub(r'"[^"]*"', "", span))}

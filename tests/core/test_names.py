@@ -14,14 +14,18 @@ from trainkit import presets
 from trainkit.core import names
 from trainkit.core.signatures import options_by_owner
 
-PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
-TABLES = "Tianshou", "Stable-Baselines3", "RLlib", "CleanRL"
+DOCS = Path(__file__).parents[2] / "docs"
+TABLES = {  # of options by name: {library: (page, section)}
+    "Tianshou": ("howto/tianshou_names.md", "Tianshou 2.0, and arguments of its scripts"),
+    "Stable-Baselines3": ("howto/sb3_names.md", "Options by name"),
+    "CleanRL": ("howto/port_cleanrl.md", "Options by name"),
+}
 LIBRARIES = pytest.mark.parametrize("library", TABLES)
 
 
-def rows_of(title: str) -> list[tuple[list[str], str]]:
-    """Return (their names, ours) of each row of the page's sections of a title."""
-    section = re.split(rf"\n#+ {title}\n", PAGE)[-1].split("\n#")[0]
+def rows_of(title: str, page: str = "migration.md") -> list[tuple[list[str], str]]:
+    """Return (their names, ours) of each row of a section of a page."""
+    section = re.split(rf"\n#+ {title}\n", (DOCS / page).read_text())[-1].split("\n#")[0]
     rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
     return [(re.findall(r"`([^`]+)`", row[1]), row[2].strip()) for row in rows]
 
@@ -142,28 +146,29 @@ def test_a_name_that_is_near_nothing_gets_no_hint() -> None:
 
 @LIBRARIES
 def test_every_name_of_ours_in_the_table_is_an_option(library: str) -> None:
-    rows = rows_of(library)
+    page, section = TABLES[library]
+    rows = rows_of(section, page)
     assert len(rows) > 15
     assert {own for _, ours in rows for own in options_in(ours)} - our_options() == set()
 
 
 @LIBRARIES
 def test_no_name_in_the_table_is_answered_by_itself(library: str) -> None:
-    for (theirs,), ours in rows_of(library):
+    page, section = TABLES[library]
+    for (theirs,), ours in rows_of(section, page):
         assert ours
         assert theirs not in options_in(ours) or len(options_in(ours)) > 1
 
 
 def test_options_in_the_tables_side_by_side_are_translated_alike() -> None:
     """Every `option=` or bare option on the left of a row with as many on the right is in the table by name."""
-    found = 0
-    for library in ("Tianshou", "Stable-Baselines3"):
-        translated = {name: options_in(ours) for (name,), ours in rows_of(library)}
-        section = PAGE.split(f"\n## {library}\n")[1].split("\n## ")[0]
-        for row in (line.split("|") for line in section.splitlines() if line.startswith("| `")):
-            theirs, ours = (re.findall(r"\b([a-z_]+)=", cell) for cell in row[1:3])
-            if len(theirs) == len(ours):
-                for their, our in zip(theirs, ours, strict=True):
+    page, found = "howto/sb3_names.md", 0
+    translated = {name: options_in(ours) for (name,), ours in rows_of("Options by name", page)}
+    for theirs, ours in rows_of("Stable-Baselines3", page):
+        names_of_ours = options_in(ours)
+        if len(theirs) == len(names_of_ours):
+            for their, our in zip((name.partition("=")[0] for name in theirs), names_of_ours, strict=True):
+                if their in translated:
                     assert their == our or our in translated[their]
                     found += 1
     assert found >= 10
