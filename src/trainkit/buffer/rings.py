@@ -59,7 +59,7 @@ class Rings:
         self._set_count(count)
 
     def _set_cursors(self, rows: Rows) -> None:
-        self._cursors: Rows | None = rows  # None where `_head` tells
+        self._cursors: Rows | None = rows  # None where `_head` says
         is_aligned = bool((rows - rows[0] == self._all).all())
         self._head = int(rows[0]) if is_aligned else None  # of the block to write next
 

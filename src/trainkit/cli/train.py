@@ -191,7 +191,7 @@ def _train_at_once(configs: Mapping[str, RunConfig], folder: Path, options: argp
 
 
 def _config_of(options: argparse.Namespace) -> RunConfig:
-    """Return what the command line asks for: a preset with settings, or a run to repeat, with other ones."""
+    """Return what the command line requests: a preset with settings, or a run to repeat, with other ones."""
     if options.config is not None and options.config.suffix == ".json":
         saved = read_config(options.config, env=options.env)
         if options.preset not in (None, saved.preset):

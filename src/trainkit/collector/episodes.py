@@ -169,7 +169,7 @@ class Episodes:
 
     def reach_soft_horizon(self, env_ids: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which counts [K] reach the soft horizon with a step that is about to be counted."""
-        assert self._soft_horizon is not None, "it is asked for where there is one"
+        assert self._soft_horizon is not None, "it is called where there is one"
         return self.will_reach(self._soft_horizon, env_ids)
 
     def at_soft_horizon(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""The style of all plots: fonts, colors that color-blind readers can tell apart, and how figures are saved."""
+"""The style of all plots: fonts, colors that color-blind readers can distinguish, and how figures are saved."""
 
 import functools
 import io

@@ -81,7 +81,7 @@ def attach(
 
         __dir__, __getattr__ = attach(__name__, {"policy.dqn": "DQNPolicy", "policy.noise": "ColoredNoise Noise"})
 
-    `__all__` is found by the latter. Type checkers read the stub beside the package, which has the same names.
+    `__all__` is found by the latter. Type checkers read the package's stub, which has the same names.
 
     Args:
         package: "trainkit" or one below, such as "trainkit.policy"; the names that extensions have there follow.

@@ -49,6 +49,6 @@ class PolicyUse:
 
 
 def _lock_of(policy: object) -> threading.RLock:
-    """Return the lock of a policy, the same for all who ask."""
+    """Return the lock of a policy, the same for all callers."""
     with _registering:
         return _locks.setdefault(policy, threading.RLock())

@@ -234,7 +234,7 @@ class FlatMoments:
 class TorchRule:
     """An optimizer of torch, which takes its own steps on the parameters one by one.
 
-    On a device it waits for the number that tells whether to skip a step, as `torch.amp.GradScaler` does.
+    On a device it waits for the number that says whether to skip a step, as `torch.amp.GradScaler` does.
 
     Args:
         spec: makes the optimizer, again where parameters are replaced.

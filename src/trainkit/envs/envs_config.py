@@ -224,7 +224,7 @@ class EnvsConfig:
             self._check_spec(checks, n_given)
 
     def _check_spec(self, checks: Checks, n_given: int | None) -> None:
-        """Note where the specification, of so many environments if they are made, does not support the options."""
+        """Note where the specification, of this many environments if they are made, does not support the options."""
         spec, is_vector = self.spec, self.processes.backend == "vector"
         is_single = isinstance(spec, gym.Env) and not isinstance(spec, VectorEnv)  # envpool's are of both classes
         if is_foreign_vector(spec):

@@ -1,4 +1,4 @@
-"""Fingerprints of environments: digests of their attributes, which tell what a replay does not restore."""
+"""Fingerprints of environments: digests of their attributes, which show what a replay does not restore."""
 
 import hashlib
 import random

@@ -1,8 +1,8 @@
 """What a policy's networks carry from step to step, and what they learn from: nothing, and rows.
 
 The encoders of an extension that have a state give what stands in the place of `NetworkState`, see `StatefulEncoder`.
-Neither acting nor a loss asks which it is: networks are called by `call`, with the state before the step, and a loss is
-reduced to what was sampled after it.
+Neither acting nor a loss depends on which it is: networks are called by `call`, with the state before the step, and a
+loss is reduced to what was sampled after it.
 """
 
 from collections.abc import Callable, Iterator, Mapping

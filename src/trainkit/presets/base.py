@@ -667,7 +667,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             tested = "" if entry.result is not None else "; not yet run"
             general = "zoo=False, in a shell --no-zoo, for the general table"
             trainer.note(f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); {general}")
-        elif settings["zoo"]:  # else it was asked for
+        elif settings["zoo"]:  # else it was requested
             trainer.note(f"{self}: the general table {domain!r}")
         return trainer
 

@@ -338,7 +338,7 @@ class Trainer(Generic[TraineeT]):
     def log(self, name: str, value: Any, reduce: Reduce = "mean", window: int | None = None) -> None:
         """Log a number as `custom/name`; several in one report are reduced to their mean, sum, min, max or last.
 
-        With a `window` those of the last so many values are logged, whichever report they came in. Of arrays
+        With a `window` the last `window` values are reduced, whichever report they came in. Of arrays
         `reduce="histogram"` logs the distribution, with loggers that can show it: tensorboard's.
         """
         self._metrics.log(name, value, reduce, window)

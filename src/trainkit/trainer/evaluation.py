@@ -337,7 +337,7 @@ def _check_duration(checks: Checks, duration: object, duration_unit: object, fn:
     if duration != "auto":
         checks.integer("duration", duration, low=1, optional=True)
         return
-    checks.require(may_be_auto, '.duration "auto" ends with training beside it: give a BackgroundEvaluation')
+    checks.require(may_be_auto, '.duration "auto" ends with the training alongside: give a BackgroundEvaluation')
     fits = duration_unit == "episodes" and fn is None
     checks.require(fits, '.duration "auto" counts episodes, without fn: leave out duration_unit and fn')
 

@@ -238,7 +238,7 @@ def test_what_cannot_be_sent_is_named_at_construction() -> None:
         tk.OffpolicyTrainer(policy, collector, evaluation=tk.BackgroundEvaluation(other), **own)
 
     for wrong, text in (
-        ({"duration": "auto"}, 'duration "auto" ends with training beside it: give a BackgroundEvaluation'),
+        ({"duration": "auto"}, 'duration "auto" ends with the training alongside: give a BackgroundEvaluation'),
         ({"exploration": tk.Greedy(), "explore": False}, "exploration has no effect with explore=False"),
         ({"overrides": {"exploration": 1}}, "overrides must be"),
     ):

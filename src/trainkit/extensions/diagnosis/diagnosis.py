@@ -1,4 +1,4 @@
-"""The callback that asks the rules at the end of every epoch."""
+"""The callback that applies the rules at the end of every epoch."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ class Diagnosis(Callback):
 
     Args:
         rules: functions of the trainer that return a finding or None, called in this order at the end of every epoch;
-            each name is the warning's. None asks nothing, which switches off what a preset adds.
+            each name is the warning's. None applies none, which switches off what a preset adds.
     """
 
     def __init__(self, rules: Sequence[Rule] | None = DIAGNOSIS_RULES) -> None:
