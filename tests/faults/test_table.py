@@ -1,6 +1,6 @@
 """The table of what goes wrong in a run: every case has a test that shows it, or a reason why there is none.
 
-Ids are those of the list the project was given; docs/fault_tolerance.md tells the cases as a user meets them.
+Ids are those of the list the project was given; CASES.md says what happens in each.
 """
 
 import ast
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "fault_tolerance.md"
+PAGE = TESTS / "faults" / "CASES.md"
 
 # {id: tests as "file::name" under tests/, or a reason beginning with "no:"}
 CASES: dict[int, list[str]] = {
