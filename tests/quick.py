@@ -133,7 +133,7 @@ def main() -> None:
     run("lint", [programs / "ruff", "check", "--quiet", "."])
     run("types", [python, "-m", "mypy"])
     if given.pure is not None:
-        run(f"digests beside {since}", [python, "-m", "tests.digests", "--against", since, *given.pure])
+        run(f"digests against {since}", [python, "-m", "tests.digests", "--against", since, *given.pure])
     n_files = len({test.partition("::")[0] for test in tests})
     print(f"quick: {len(changed)} files changed since {since[:8]}, {n_files} files of tests reached")  # noqa: T201
     chosen = list(dict.fromkeys(ALWAYS + tests))

@@ -190,7 +190,7 @@ def test_no_file_name_is_used_twice_but_by_extensions() -> None:
     assert [name for name, of in owners.items() if len(of) > len({*of}) or (len(of) > 1 and "the kernel" in of)] == []
 
 
-def test_importing_a_trainer_loads_no_more_modules_than_before_nor_does_a_look_for_a_private_name() -> None:
+def test_importing_a_trainer_loads_no_more_modules_than_before() -> None:
     look = "hasattr(trainkit, '__wrapped__'), hasattr(trainkit, '_repr_html_')"  # by test runners and notebooks
     code = f"import sys, trainkit\nfrom trainkit import OffpolicyTrainer\n{look}\nprint(*sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(SRC)}

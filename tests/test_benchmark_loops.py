@@ -1,4 +1,4 @@
-"""Whole loops beside another commit: what is measured, and what is said of it."""
+"""Whole loops next to another commit: what is measured, and what is said of it."""
 
 import os
 import sys

@@ -142,23 +142,23 @@ def row(
 
 
 def test_equal_evaluations_reproduce() -> None:
-    told = verdict(row(), today="0000000")
-    assert not told.is_error
-    assert "reproduces, all 2 evaluations" in told.text
+    received = verdict(row(), today="0000000")
+    assert not received.is_error
+    assert "reproduces, all 2 evaluations" in received.text
 
 
 @pytest.mark.parametrize("returns", [(1.0, 2.6), (1.0,), (1.0, 2.5, 3.0)])
 def test_a_row_of_todays_code_that_differs_is_an_error(returns: Sequence[float]) -> None:
-    told = verdict(row(returns), today="0000000")
-    assert told.is_error
-    assert "DOES NOT REPRODUCE" in told.text
+    received = verdict(row(returns), today="0000000")
+    assert received.is_error
+    assert "DOES NOT REPRODUCE" in received.text
 
 
 def test_an_older_row_that_differs_is_outdated_and_names_what_remakes_it() -> None:
-    told = verdict(row((1.0, 2.6)), today="1111111")
-    assert not told.is_error
-    assert "outdated: evaluation 2 of 2 was 2.50, is 2.60 (commit 0000000" in told.text
-    assert "make bench" in told.text
+    received = verdict(row((1.0, 2.6)), today="1111111")
+    assert not received.is_error
+    assert "outdated: evaluation 2 of 2 was 2.50, is 2.60 (commit 0000000" in received.text
+    assert "make bench" in received.text
 
 
 @pytest.mark.parametrize(("score", "is_error"), [(1.0, False), (2.4, False), (0.4, True), (2.6, True)])
@@ -166,9 +166,9 @@ def test_an_older_row_must_lie_where_another_seed_is_expected(score: float, is_e
     low, high = results_check.expected([1.0, 1.5, 2.0]) or (0.0, 0.0)
     assert (low, high) == pytest.approx((1.5 - 9.925 * 0.5 * (4 / 3) ** 0.5, 1.5 + 9.925 * 0.5 * (4 / 3) ** 0.5))
     spread = 0.5 / 9.925 / (4 / 3) ** 0.5  # so that the interval is 1.5 +- 1
-    told = verdict(row((score,)), "1111111", [1.5 - 2 * spread, 1.5, 1.5 + 2 * spread])
-    assert told.is_error == is_error
-    assert ("NOT between 0.5 and 2.5" in told.text) == is_error
+    received = verdict(row((score,)), "1111111", [1.5 - 2 * spread, 1.5, 1.5 + 2 * spread])
+    assert received.is_error == is_error
+    assert ("NOT between 0.5 and 2.5" in received.text) == is_error
 
 
 def test_a_single_published_seed_says_nothing_of_others() -> None:
@@ -177,9 +177,9 @@ def test_a_single_published_seed_says_nothing_of_others() -> None:
 
 
 def test_a_row_of_other_settings_is_not_run() -> None:
-    told = verdict(row((), has_todays_settings=False), today="0000000")
-    assert not told.is_error
-    assert "settings have changed" in told.text
+    received = verdict(row((), has_todays_settings=False), today="0000000")
+    assert not received.is_error
+    assert "settings have changed" in received.text
 
 
 def test_a_row_whose_environment_is_missing_says_so_and_other_errors_pass() -> None:

@@ -74,9 +74,9 @@ def side() -> Iterator[Live]:
         yield live
 
 
-def failure(side: Live, source: Path, **asked: object) -> str:
+def failure(side: Live, source: Path, **requested: object) -> str:
     """Return what fails in the package that a folder has; see `try_copy` of the side."""
-    text: str = side.query(json.dumps({"copy": str(source), **asked}))["failed"]
+    text: str = side.query(json.dumps({"copy": str(source), **requested}))["failed"]
     return text
 
 
@@ -99,9 +99,9 @@ def test_a_copy_without_a_file_that_every_run_needs_fails(side: Live, tmp_path: 
 
 def test_a_policy_that_does_not_load_needs_an_extension_that_its_error_names(side: Live, tmp_path: Path) -> None:
     (tmp_path / "dqn").mkdir()  # of no policy
-    asked = {"train": False, "load": str(tmp_path)}
-    assert "dqn cannot be loaded" in failure(side, PACKAGE.parent, **asked)
-    assert failure(side, PACKAGE.parent, **asked, missing=["dqn"]) == ""  # the path is in the error
+    requested = {"train": False, "load": str(tmp_path)}
+    assert "dqn cannot be loaded" in failure(side, PACKAGE.parent, **requested)
+    assert failure(side, PACKAGE.parent, **requested, missing=["dqn"]) == ""  # the path is in the error
 
 
 @pytest.mark.parametrize("name", extensions())

@@ -127,11 +127,11 @@ def test_a_name_at_the_top_means_the_same_in_its_namespace() -> None:
 
 
 @pytest.mark.parametrize("package", stubs.packages())
-def test_no_public_name_is_that_of_a_module_beside_it(package: str) -> None:
+def test_no_public_name_is_that_of_a_module_of_its_package(package: str) -> None:
     """Importing that module would put it into the package, in the place of what the name stands for."""
     module = import_module(package)
-    beside = {path.stem for path in Path(str(module.__file__)).parent.iterdir()}
-    assert {name for name in module.__all__ if not inspect.ismodule(getattr(module, name))} & beside == set()
+    next_to = {path.stem for path in Path(str(module.__file__)).parent.iterdir()}
+    assert {name for name in module.__all__ if not inspect.ismodule(getattr(module, name))} & next_to == set()
 
 
 @pytest.mark.parametrize("path", PUBLIC)

@@ -12,7 +12,7 @@ from benchmarks import learning, learning_work
 from benchmarks.tuning_seeds import check_fresh, tuning_seeds
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-JUDGES = "general_tables hl_gauss learning_work offline".split()  # learning_work: also learning(_tasks)
+EVALUATES = "general_tables hl_gauss learning_work offline".split()  # learning_work: also learning(_tasks)
 
 
 def test_the_zoo_and_the_list_are_joined() -> None:
@@ -40,7 +40,7 @@ def test_the_benchmark_of_learning_trains_none(tmp_path: Path, monkeypatch: pyte
         learning.main()
 
 
-@pytest.mark.parametrize("name", JUDGES)
-def test_every_benchmark_that_judges_learning_checks_its_seeds(name: str) -> None:
+@pytest.mark.parametrize("name", EVALUATES)
+def test_every_benchmark_of_learning_checks_its_seeds(name: str) -> None:
     text = (BENCHMARKS / f"{name}.py").read_text()
     assert re.search(r"^ +check_fresh\(", text, re.MULTILINE)

@@ -58,7 +58,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
     assert "trainkit/py.typed" in inside
 
 
-def test_the_source_distribution_holds_what_the_wheel_is_built_from_and_the_rest_of_the_clone(dist: Path) -> None:
+def test_the_source_distribution_has_the_files_of_the_wheel_and_the_clone(dist: Path) -> None:
     (path,) = dist.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}

@@ -1,4 +1,4 @@
-"""Learners on the pretend device beside the CPU: parts, masks, images, graphs, acting on the CPU, overlap, export."""
+"""Learners on the pretend device next to the CPU: parts, masks, images, graphs, acting on the CPU, overlap, export."""
 
 import copy
 from typing import Any

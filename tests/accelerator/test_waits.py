@@ -246,7 +246,7 @@ def test_late_priorities_are_waited_for_when_the_next_update_has_been_started(
 
 
 @pytest.mark.accelerator
-def test_overlapped_updates_are_started_while_environments_step_and_wait_for_earlier_ones_only(
+def test_overlapped_updates_start_while_environments_step(
     pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = logged_run(pretend, monkeypatch, overlap=True, step_per_collect=8, update_per_step=1.0)

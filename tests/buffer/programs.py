@@ -146,7 +146,7 @@ class Run:
             self.reference.update_priorities(self.held, priorities)
 
     def reload(self) -> None:
-        """Go on with a copy made from a saved state, after checking that both would go on alike."""
+        """Continue with a copy made from a saved state, after checking that both would continue alike."""
         again = self.kind(self.capacity, seed=2, **self.options)
         again.load_state_dict(copy.deepcopy(self.buffer.state_dict()))
         for _ in range(2 if len(self.buffer) else 0):

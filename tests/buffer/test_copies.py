@@ -1,4 +1,4 @@
-"""Copies of buffers, by `copy.deepcopy` or pickle: they go on as the original does, and apart from it."""
+"""Copies of buffers, by `copy.deepcopy` or pickle: they continue as the original does, and apart from it."""
 
 import copy
 import pickle

@@ -36,7 +36,7 @@ def assert_batches_equal(one: TransitionBatch, other: TransitionBatch) -> None:
         assert_same(getattr(one, name), getattr(other, name))
 
 
-def assert_go_on_alike(one: ReplayBuffer, other: ReplayBuffer, stream: Stream | None = None) -> None:
+def assert_continue_equally(one: ReplayBuffer, other: ReplayBuffer, stream: Stream | None = None) -> None:
     """Check that two buffers draw the same, learn the same and take the same rows in the same way."""
     for _ in range(4):
         ours, theirs = (buffer.sample(16, horizon=Horizon((1, 4)), columns=COLUMNS) for buffer in (one, other))
@@ -225,7 +225,7 @@ def test_a_trainers_seed_starts_the_same_stream_as_ones_own() -> None:
         step = stream.next()
         own.add(step)
         given_later.add(step)
-    assert_go_on_alike(own, given_later)
+    assert_continue_equally(own, given_later)
 
 
 # ---- files ----
@@ -243,7 +243,7 @@ def test_a_loaded_buffer_continues_bit_for_bit(
     again = kind.load(str(tmp_path / "new folder" / "buffer.npz"))
     assert again.nbytes == buffer.nbytes
     assert repr(again) == repr(buffer)
-    assert_go_on_alike(buffer, again, stream)
+    assert_continue_equally(buffer, again, stream)
 
 
 @every_kind
@@ -251,16 +251,16 @@ def test_a_buffer_that_has_lived_takes_over_a_state_as_a_new_one_does(kind: type
     saved, stream = filled(kind, 12)
     lived, _ = filled(kind, 100)
     lived.load_state_dict(saved.state_dict())
-    assert_go_on_alike(saved, lived, stream)
+    assert_continue_equally(saved, lived, stream)
 
 
-def test_environments_out_of_step_and_in_step_again_go_on_alike_after_a_load() -> None:
+def test_environments_at_different_steps_continue_equally_after_a_load() -> None:
     buffer, stream = ReplayBuffer(6, n_envs=2, seed=1), Stream(2)
     for env_ids in [[0], *[[0, 1]] * 8, [1]]:  # equal heads and counts again, on another way
         buffer.add(stream.next(env_ids))
     again = ReplayBuffer(6, n_envs=2, seed=1)
     again.load_state_dict(buffer.state_dict())
-    assert_go_on_alike(buffer, again, stream)
+    assert_continue_equally(buffer, again, stream)
 
 
 def test_what_is_saved_keeps_its_names_so_that_older_files_are_read() -> None:
@@ -396,7 +396,7 @@ def test_a_buffer_from_arrays_is_one_filled_by_hand(kind: type[ReplayBuffer], fo
     stream.begin([0] * 9)
     for buffer in (by_hand, at_once):
         buffer.cut(0)
-    assert_go_on_alike(by_hand, at_once, stream)
+    assert_continue_equally(by_hand, at_once, stream)
 
 
 def test_an_open_episode_of_arrays_continues_with_the_next_row() -> None:
@@ -525,7 +525,7 @@ def test_columns_in_another_byte_order_are_stored_in_the_native_one() -> None:
     swapped = tree.map_tree(lambda column: column.astype(column.dtype.newbyteorder()), arrays)
     own, other = (ReplayBuffer.from_arrays(**one, seed=1) for one in (arrays, swapped))
     assert not swapped["obs"].dtype.isnative
-    assert_go_on_alike(own, other)
+    assert_continue_equally(own, other)
 
 
 def test_the_shapes_of_stacked_spaces_are_not_those_of_single_frames() -> None:

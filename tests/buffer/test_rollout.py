@@ -268,7 +268,7 @@ class TestBinding:
         saved, loaded = bound(), bound()
         loaded.add(rows([0, 1, 2], [50, 50, 50]))  # of another run
         saved.add(rows([0, 1, 2], [0, 0, 0]))
-        saved.clear()  # their episodes go on
+        saved.clear()  # their episodes continue
         saved.add(rows([0, 1], [1, 1], terminated=[1]))
         loaded.load_state_dict(saved.state_dict())
         assert len(loaded) == 2

@@ -106,7 +106,7 @@ def test_several_seeds_are_a_folder_each(runs: Path) -> None:
 
 
 def test_a_run_resumes_where_it_stopped_in_its_own_folder(here: Path) -> None:
-    assert train("--resume") == 0  # nothing to go on from: it begins
+    assert train("--resume") == 0  # nothing to continue from: it begins
     assert train("--resume", max_epoch="3") == 0
     run = RunFolder.read("runs/dqn-CartPole-v1/seed1")
     assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
@@ -130,7 +130,7 @@ def test_resuming_with_another_preset_is_rejected(here: Path, capsys: pytest.Cap
     assert [path.name for path in (here / "runs" / "mine").iterdir()] == ["seed1"]
 
 
-def test_ctrl_c_saves_says_how_to_go_on_and_ends_with_130(
+def test_ctrl_c_saves_prints_how_to_continue_and_exits_with_130(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(self: tk.Trainer) -> Any:

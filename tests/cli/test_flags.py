@@ -50,7 +50,7 @@ def test_a_value_may_begin_with_a_minus() -> None:
     assert settings_of("dqn", *flags.split(), "CartPole-v1") == expected
 
 
-def test_flags_may_stand_before_the_environment_and_belong_to_the_preset_that_is_no_ones_value() -> None:
+def test_flags_may_stand_before_the_environment() -> None:
     words = ["train", "--name", "ppo", "dqn", "--overlap", "CartPole-v1", "--quiet"]
     options = build_parser().parse_args(words)
     assert (options.preset, options.env, options.name) == ("dqn", "CartPole-v1", "ppo")

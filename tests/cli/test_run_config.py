@@ -116,7 +116,7 @@ def test_a_runs_config_json_repeats_it_to_the_bit(tmp_path: Path) -> None:
     assert one["settings"] == other["settings"]
 
 
-def test_a_run_is_repeated_whatever_the_defaults_are_now_with_other_settings_on_the_command_line(
+def test_a_run_is_repeated_whatever_the_defaults_are_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     run = train(tmp_path / "first", "dqn", "CartPole-v1", settings=f"{TINY} max_epoch=1 episode_per_test=1")

@@ -188,7 +188,7 @@ def test_short_episodes_do_not_count_more_than_long_ones() -> None:
 def test_collecting_episodes_cuts_open_episodes_and_resets() -> None:
     ledger = Ledger()
     collector = Collector(Player(), tagged_envs("sync", 3), ledger)
-    collector.collect(n_step=3)  # environment 0's first episode has one step, the others' go on
+    collector.collect(n_step=3)  # environment 0's first episode has one step, the others' continue
     n_before = len(ledger)
     stats = collector.collect(n_episode=3)
     assert n_before in ledger.cuts
@@ -256,7 +256,7 @@ def test_recent_returns_reach_over_collects_to_the_last_hundred() -> None:
     assert stats.recent_returns == Summary.of([return_of(0, episode) for episode in range(30, 130)])
 
 
-def test_recent_returns_are_of_as_many_episodes_as_the_collector_says_also_after_a_checkpoint() -> None:
+def test_recent_returns_are_of_recent_episodes_also_after_a_checkpoint() -> None:
     collector = Collector(Player(), tagged_envs("sync", 1), recent_episodes=3)
     while collector.n_episode < 10:
         stats = collector.collect(n_step=1)
@@ -443,7 +443,7 @@ def test_random_actions_of_a_collector_made_of_seeded_parts_are_the_same_each_ti
     assert random_actions_of(3)[0] != random_actions_of(4)[0]
 
 
-def test_a_collectors_own_seed_decides_its_random_actions_and_fills_in_environments_that_have_none() -> None:
+def test_a_collectors_seed_decides_its_random_actions_and_unseeded_environments() -> None:
     assert random_actions_of(None, seed=5) == random_actions_of(None, seed=5)
     assert random_actions_of(3, seed=5)[0] == random_actions_of(4, seed=5)[0] != random_actions_of(3)[0]
     assert random_actions_of(3, seed=5)[1] != random_actions_of(4, seed=5)[1]
@@ -634,7 +634,7 @@ def test_seeded_episodes_that_fail_are_not_the_ones_that_follow() -> None:
     assert collector.envs.episodes.tolist() == [1, 1]
 
 
-def test_a_failing_reset_after_an_episodes_end_loses_no_row_and_leaves_nothing_half_started() -> None:
+def test_a_failing_reset_after_an_episodes_end_loses_no_row() -> None:
     ending = partial(ScriptedEnv, steps=[answer(terminated=True)], resets=[(OBS, {}), OSError("no map"), (OBS, {})])
     ledger = Ledger()
     collector = Collector(Still(), make_envs([ScriptedEnv, ending]), ledger)

@@ -45,7 +45,7 @@ def test_episodes_are_counted_and_rows_and_environments_continue() -> None:
     assert own.envs.call("steps") == [9, 9]
 
 
-def test_the_row_at_the_horizon_is_truncated_for_the_learner_if_wanted_and_the_environment_continues() -> None:
+def test_the_row_at_a_soft_horizon_is_truncated_for_the_learner_if_wanted() -> None:
     own = collector(truncate_at_soft_horizon=True)
     assert own.collect(n_step=18).episode_lengths == (4, 4, 4, 4)
     buffer: Any = own.buffer
@@ -61,7 +61,7 @@ def test_the_row_at_the_horizon_is_truncated_for_the_learner_if_wanted_and_the_e
     assert (windows.discount == 0.5 ** windows.extras["n"]).all()
 
 
-def test_a_policy_is_told_that_an_episode_starts_after_the_horizon() -> None:
+def test_a_policy_is_given_the_start_after_a_soft_horizon() -> None:
     class Watching(tk.RandomPolicy):
         seen: ClassVar[list[bool]] = []
 

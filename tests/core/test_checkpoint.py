@@ -1,4 +1,4 @@
-"""Saving and going on: everything comes back, nothing is executed, and a folder always holds a whole checkpoint."""
+"""Saving and continuing: everything comes back, nothing is executed, and a folder always holds a whole checkpoint."""
 
 import contextlib
 import hashlib
@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
 
 def rewrite(folder: Path, **changes: Any) -> None:
-    """Change what a manifest says, as somebody would who knows how it is signed."""
+    """Change what a manifest says, as someone would who knows how it is signed."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest.pop("sha256")
     for name, change in changes.items():

@@ -1,4 +1,4 @@
-"""Live objects are described by their classes and the arguments that they keep, whoever wrote them."""
+"""Live objects are described by their classes and the arguments that they keep, whichever wrote them."""
 
 from functools import partial
 from pathlib import Path

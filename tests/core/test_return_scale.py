@@ -1,4 +1,4 @@
-"""Rewards at the scale of one return: the running deviation, by hand and by a slow twin."""
+"""Rewards at the scale of one return: the running deviation, by hand and by a slow reference."""
 
 import numpy as np
 import pytest

@@ -7,7 +7,7 @@ import pytest
 from trainkit.core import user_code
 
 
-def test_outside_of_trainers_and_collectors_nobody_knows() -> None:
+def test_user_code_is_unknown_outside_of_trainers_and_collectors() -> None:
     user_code.has_run()
     assert user_code.moment() is None
 
@@ -22,7 +22,7 @@ def test_a_moment_lasts_until_users_code_has_run() -> None:
     assert user_code.moment() is None
 
 
-def test_while_users_code_runs_nobody_knows_even_after_its_error() -> None:
+def test_user_code_is_unknown_while_it_runs_and_after_its_error() -> None:
     with user_code.known():
         before = user_code.moment()
         with user_code.running():

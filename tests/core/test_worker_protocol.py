@@ -177,7 +177,7 @@ def test_arguments_that_cannot_be_pickled_are_not_sent() -> None:
     assert (requests.number, here.requests) == (0, [])
 
 
-def test_all_are_asked_to_close_before_one_is_waited_for() -> None:
+def test_all_are_requested_to_close_before_any_is_awaited() -> None:
     log: list[str] = []
     channels = [Here(), Here()]
     for channel in channels:

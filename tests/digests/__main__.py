@@ -106,7 +106,7 @@ def tried(work: Callable[[Run], T], name: str) -> T | str:
 
 
 def show(line: str) -> None:
-    """Print a line at once, for whoever waits for it."""
+    """Print a line at once, for whichever waits for it."""
     print(line, flush=True)  # noqa: T201
 
 

@@ -55,8 +55,8 @@ class Side:
         if imported and not Path(imported).is_relative_to(self._source):
             sys.exit(f"the runs with {self._source} imported {imported}")
         for line in self._process.stdout:
-            name, told = json.loads(line)
-            yield name, told if isinstance(told, str) else Digest(**told)
+            name, received = json.loads(line)
+            yield name, received if isinstance(received, str) else Digest(**received)
         if self._process.wait():
             sys.exit(f"the runs with {self._source} ended with exit status {self._process.returncode}")
 
@@ -100,10 +100,10 @@ def differences(here: Digest | str, there: Digest | str, renamed: Mapping[str, s
     """
     if isinstance(here, str) or isinstance(there, str):
         sides = {"here": here, "there": there}
-        note = "".join(f"; {side}: {told}" for side, told in sides.items() if isinstance(told, str))
+        note = "".join(f"; {side}: {received}" for side, received in sides.items() if isinstance(received, str))
         return isinstance(here, str) or there != NOT_THERE, note
     mine = here.statistics
-    theirs = {renamed.get(tag, tag): told for tag, told in there.statistics.items()}
+    theirs = {renamed.get(tag, tag): received for tag, received in there.statistics.items()}
     parts = [part for part in ("weights", "moments", "rows") if getattr(here, part) != getattr(there, part)]
     changed = [tag for tag in mine if tag in theirs and mine[tag] != theirs[tag]]
     gone, new = [tag for tag in theirs if tag not in mine], [tag for tag in mine if tag not in theirs]

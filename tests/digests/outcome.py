@@ -114,7 +114,7 @@ class Run:
                 return replace(outcome(trainer, epochs, world.tapes), left_in=left_in)
 
     def resumed_and_whole(self, seed: int = 1) -> tuple["Digest", "Digest"]:
-        """Return the digests of the run in two pieces and in one, of what both can tell."""
+        """Return the digests of the run in two pieces and in one, of what both can say."""
         resumed = self.play_in_two(seed)
         return resumed.digest(resumed.left_in), self.play(seed).digest(resumed.left_in)
 
@@ -150,7 +150,7 @@ class Outcome:
         These statistics of a resumed run are of the rest of the epoch.
         """
         tags = sorted(set().union(*self.epochs.values()))
-        told = {
+        received = {
             tag: [
                 repr(epoch.get(tag)).encode()
                 for number, epoch in sorted(self.epochs.items())
@@ -158,12 +158,12 @@ class Outcome:
             ]
             for tag in tags
         }
-        statistics = {tag: sha256(*texts) for tag, texts in told.items()}
+        statistics = {tag: sha256(*texts) for tag, texts in received.items()}
         return Digest(weights=self.weights, moments=self.moments, rows=self.rows, statistics=statistics)
 
 
 def is_of_collects(tag: str) -> bool:
-    """Return whether a statistic tells of the collects of an epoch."""
+    """Return whether a statistic says of the collects of an epoch."""
     return tag.startswith("train/") or tag.endswith("/replay_ratio")
 
 

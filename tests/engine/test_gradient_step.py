@@ -168,7 +168,7 @@ def test_parameters_without_gradient_never_move(weight_decay: float) -> None:
     assert_nets_close(ours.net, reference.net)
 
 
-def test_parameters_without_gradient_never_move_by_an_optimizer_with_a_state_from_the_start() -> None:
+def test_parameters_without_gradient_never_move_with_moments() -> None:
     adagrad = TorchOptimizer(partial(torch.optim.Adagrad, lr=1e-2, weight_decay=0.5))
     ours = Ours(Halves(), adagrad)
     before = parameters_of(ours.net)
@@ -444,7 +444,7 @@ def test_torchs_adam_continues_from_our_state() -> None:
     assert_nets_close(ours.net, reference.net)
 
 
-def test_we_go_on_from_the_state_of_torchs_adam() -> None:
+def test_adam_continues_from_the_state_of_torchs() -> None:
     ours, reference = pair(Adam(1e-2))
     reference.train(range(20))
     ours.net.load_state_dict(reference.net.state_dict())

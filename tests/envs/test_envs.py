@@ -211,7 +211,7 @@ def test_a_seed_given_to_reset_begins_the_same_episodes_again() -> None:
         assert seeds[n - 1 :] == [episode_seed(9, env, episode) for episode in (0, 1, 0, 1)]
 
 
-def test_saved_environments_go_on_with_the_next_episodes() -> None:
+def test_saved_environments_continue_with_the_next_episodes() -> None:
     one, other = tagged_envs("sync", 2, seed=3), tagged_envs("sync", 2)
     play_episodes(one, 20)
     other.load_state_dict(one.state_dict())
@@ -221,7 +221,7 @@ def test_saved_environments_go_on_with_the_next_episodes() -> None:
     assert other.is_seeded
 
 
-def test_an_adapted_environment_is_seeded_at_each_full_reset_with_what_any_simulator_takes() -> None:
+def test_an_adapted_environment_is_seeded_at_each_full_reset() -> None:
     vector_env = ScriptedVectorEnv(AutoresetMode.NEXT_STEP)
     envs = make_envs(vector_env)
     for root in range(20):
@@ -268,7 +268,7 @@ def test_the_same_root_gives_the_same_bits_and_no_global_generator_moves() -> No
 # ---- actions ----
 
 
-def test_a_discrete_space_starts_at_zero_for_the_policy_and_where_it_likes_for_the_environment() -> None:
+def test_a_discrete_space_starts_at_zero_for_the_policy_alone() -> None:
     space = gym.spaces.Discrete(3, start=5)
     envs = make_envs(partial(ScriptedEnv, action_space=space), 2)
     assert envs.action_space == gym.spaces.Discrete(3)

@@ -270,7 +270,7 @@ def test_options_that_come_too_late_for_existing_environments_are_rejected(
             make_envs(made, **options)
 
 
-def test_a_factory_that_returns_the_same_environment_twice_is_rejected_and_the_environment_closed() -> None:
+def test_a_factory_that_returns_the_same_environment_twice_is_rejected() -> None:
     one = ScriptedEnv()
     with pytest.raises(
         ConfigError, match="factory 1 returned an environment a second time: make a new one at each call"

@@ -81,7 +81,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def check_that_episodes_continue(n_step: int, path: Any, **options: Any) -> None:
-    """Restore episodes in other environments after some steps, and compare how they go on."""
+    """Restore episodes in other environments after some steps, and compare how they continue."""
     with_envs = [tk.make_envs(**{"spec": Walk, "seed": seed} | options) for seed in (5, 99)]
     first, second = map(collector_of, with_envs)
     try:

@@ -1,4 +1,4 @@
-"""Stacks of frames with zeros before an episode's first frame, beside those of Gymnasium's wrapper."""
+"""Stacks of frames with zeros before an episode's first frame, next to those of Gymnasium's wrapper."""
 
 from pathlib import Path
 from typing import Any

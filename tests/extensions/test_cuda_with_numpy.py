@@ -22,7 +22,7 @@ def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy(monk
     assert passes
 
 
-def test_a_small_network_is_asked_in_numpy_and_a_large_one_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_evaluates_a_small_network_and_torch_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
     note_numpy_passes(monkeypatch, lambda: passes.append(1))
     answer(CpuCopy(), made(), batch_of(3).obs)

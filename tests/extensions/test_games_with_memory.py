@@ -26,13 +26,13 @@ def test_predict_carries_the_states_of_the_agents_that_have_a_memory_and_gives_e
     obs, state = dict.fromkeys(kinds, np.full(4, 0.1, np.float32)), {}
     for _ in range(3):
         expected = own["left"].predict(obs["left"], state=state.get("left"))
-        told = policy.predict(obs, state=state)
-        assert int(told["right"]) == own["right"].predict(obs["right"])
-        np.testing.assert_array_equal(told["left"][1], expected[1])
+        received = policy.predict(obs, state=state)
+        assert int(received["right"]) == own["right"].predict(obs["right"])
+        np.testing.assert_array_equal(received["left"][1], expected[1])
         with_extra = policy.predict(obs, state=state, return_extra=True)
         assert [len(with_extra[name]) for name in ("left", "right")] == [3, 2]
-        assert with_extra["right"][1]["q_values"].argmax() == told["right"]
-        state = {"left": told["left"][1]}
+        assert with_extra["right"][1]["q_values"].argmax() == received["right"]
+        state = {"left": received["left"][1]}
     assert np.abs(state["left"]).max() > 0.0
     with pytest.raises(tk.ConfigError, match=r"predict\(state=\) has \['lefft'\], of which obs has none"):
         policy.predict(obs, state={"lefft": state["left"]})

@@ -1,4 +1,4 @@
-"""Train while processes of environments are killed, and measure what grows: a script, so that nobody else is measured.
+"""Train while processes of environments are killed, and measure what grows: a script, so that no other is measured.
 
 python -m tests.faults.soak '{"seconds": 600, "kill_every": 20, "warm_up": 900, "warm_up_steps": 262144}'
 """

@@ -54,7 +54,7 @@ def test_a_flipped_bit_in_a_manifest_is_refused(tmp_path: Path, place: int) -> N
         load_checkpoint(tmp_path)
 
 
-# ---- malice: whoever wrote these knows how a manifest is signed ----
+# ---- malice: whichever wrote these knows how a manifest is signed ----
 
 
 class Trap:

@@ -1,4 +1,4 @@
 """A checkpoint of the current file format, kept so that later versions are known to read it.
 
-`python -m tests.golden` writes it anew, which is only right where the format's number was raised.
+`python -m tests.golden` writes it again, which is only right where the format's number was raised.
 """

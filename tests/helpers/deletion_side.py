@@ -69,12 +69,12 @@ def try_copy(copy: str, train: bool, save: str = "", load: str = "", missing: Se
                 raise AssertionError(f"{folder.name} cannot be loaded") from error
 
 
-def in_fork(asked: dict[str, Any]) -> str:
+def in_fork(requested: dict[str, Any]) -> str:
     """Try a copy in a fork, and return the text of what failed."""
     reads, writes = os.pipe()
     if not (child := os.fork()):
         try:
-            try_copy(**asked)
+            try_copy(**requested)
             text = ""
         except BaseException:  # noqa: BLE001 - whatever it is, it is the answer
             text = traceback.format_exc()

@@ -43,7 +43,7 @@ def reward(game: int, agent: int, episode: int, step: int) -> float:
 class TaggedGame:
     """A parallel environment that lives by the plans, and keeps a log: {(episode, agent, step): action}.
 
-    One that haunts goes on telling of agents who left: the dead stay dead, and among its agents; those gone without a
+    One that haunts continues telling of agents who left: the dead stay dead, and among its agents; those gone without a
     word look as if nothing was.
     """
 

@@ -54,7 +54,7 @@ PARTS: list[Any] = [
 
 
 class Spaces(NamedTuple):
-    """What `for_envs` asks of environments."""
+    """What `for_envs` needs of environments."""
 
     observation_space: Space[Any] = FOUR_NUMBERS
     action_space: Space[Any] = THREE_ACTIONS

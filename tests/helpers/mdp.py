@@ -28,7 +28,7 @@ class Mdp:
         object.__setattr__(self, "ends", np.isin(np.arange(self.n_states), [3, 7]) * 0.3)  # [S], how likely
 
     def q_star(self) -> NDArray[np.float64]:
-        """Solve Q = R + gamma * P(go on) * E[max Q'] by value iteration; the time limit is no part of the state."""
+        """Solve Q = R + gamma * P(continue) * E[max Q'] by value iteration; the time limit is no part of the state."""
         q = np.zeros((self.n_states, self.n_actions))
         for _ in range(300):
             q = self.reward + self.gamma * (1.0 - self.ends)[:, None] * (self.successors @ q.max(axis=1))

@@ -4,7 +4,7 @@ A block runs in a folder and namespace of its own, unless the line above it says
 
 <!-- test: skip, REASON -->    it does not run, but is type-checked
 <!-- test: slow -->            it runs in the slow suite
-<!-- test: continue -->        it goes on from the block before it
+<!-- test: continue -->        it continues from the block before it
 <!-- test: mistyped -->        it runs, and shows a mistake that a type checker must report, too
 """
 

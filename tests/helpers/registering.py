@@ -11,7 +11,7 @@ MADE: list["Stacking"] = []
 
 
 class Stacking(ScriptedVectorEnv):
-    """Stack frames by itself, unless asked for single ones."""
+    """Stack frames by itself, unless requested single ones."""
 
     def __init__(self, num_envs: int, stack_num: int = 4, mode: Any = AutoresetMode.SAME_STEP) -> None:
         super().__init__(mode)

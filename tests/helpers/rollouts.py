@@ -26,11 +26,11 @@ class Table(nn.Module):
         super().__init__()
         self.logits = nn.Parameter(torch.as_tensor(logits, dtype=torch.float32).clone())  # [S, A]
         self.values = nn.Parameter(torch.as_tensor(values, dtype=torch.float32).clone())  # [S]
-        self.asked: list[list[int]] = []
+        self.requested: list[list[int]] = []
 
     def forward(self, features: Tensor) -> ActorCriticOutput:
         place = features[:, 0].long()
-        self.asked.append(place.tolist())
+        self.requested.append(place.tolist())
         return ActorCriticOutput(self.logits[place], self.values[place])
 
 

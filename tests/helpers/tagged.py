@@ -20,17 +20,17 @@ Form = Literal["array", "dict", "masked"]
 
 
 def length(env: Any, episode: Any) -> Any:
-    """Tell how long an episode is, 1 to 11 steps: environments end at different times."""
+    """Say how long an episode is, 1 to 11 steps: environments end at different times."""
     return 1 + (5 * env + 3 * episode) % 11
 
 
 def is_terminated(env: Any, episode: Any) -> Any:
-    """Tell whether an episode ends in termination; every third one does not."""
+    """Say whether an episode ends in termination; every third one does not."""
     return (env + episode) % 3 != 1
 
 
 def is_truncated(env: Any, episode: Any) -> Any:
-    """Tell whether an episode ends in truncation; every third one ends in both."""
+    """Say whether an episode ends in truncation; every third one ends in both."""
     return (env + episode) % 3 != 0
 
 
@@ -46,17 +46,17 @@ def legal(env: Any, episode: Any, step: Any) -> NDArray[np.int8]:
 
 
 def lives(env: Any, episode: Any, step: Any) -> Any:
-    """Tell how many lives are left before a step, another number at the begin of each episode."""
+    """Say how many lives are left before a step, another number at the begin of each episode."""
     return LIVES[(env + 2 * episode + step) % len(LIVES)]
 
 
 def is_lost(env: Any, episode: Any, step: Any) -> Any:
-    """Tell whether a step loses a life."""
+    """Say whether a step loses a life."""
     return lives(env, episode, step + 1) < lives(env, episode, step)
 
 
 def spawn(env: int, episode: int, step: int) -> int:
-    """Tell the step with which the life began that a step belongs to."""
+    """Say the step with which the life began that a step belongs to."""
     return next((at for at in range(step, 0, -1) if is_lost(env, episode, at - 1)), 0)
 
 

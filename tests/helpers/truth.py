@@ -55,12 +55,12 @@ def assert_rows_are_real(rows: Transition, n_envs: int, *, counts_lives: bool = 
     n_open = 0
     for one in range(n_envs):
         here = env == one
-        goes_on = ~ends[here][:-1]
+        continues_ = ~ends[here][:-1]
         same = episode[here][1:] == episode[here][:-1]
         np.testing.assert_array_equal(step[here][1:], np.where(same, step[here][:-1] + 1, 0))
         assert (episode[here][1:] >= episode[here][:-1]).all()
-        assert not (same & ~goes_on).any()
-        n_open += int((goes_on & ~same).sum())
+        assert not (same & ~continues_).any()
+        n_open += int((continues_ & ~same).sum())
     return n_open
 
 

@@ -165,7 +165,7 @@ class Elimination(TurnsBase):
 class Meetings:
     """A dict game with RLlib's API: agent 0 is observed in every step, agent 1 in every third, agent 2 leaves early.
 
-    Step k pays 10**k to every agent, observed or not. Nobody is observed in step 4. It ends after 6 steps, for all,
+    Step k pays 10**k to every agent, observed or not. No one is observed in step 4. It ends after 6 steps, for all,
     without last observations for agent 1.
     """
 

@@ -50,7 +50,7 @@ def test_a_setting_that_a_run_was_not_given_has_the_value_of_its_table(tmp_path:
     assert list(grouped([damaged, runs[1]])) == ["dqn", "lr=0.002"]
 
 
-def test_the_only_preset_is_left_out_where_settings_tell_its_runs_apart(tmp_path: Path) -> None:
+def test_the_only_preset_is_left_out_where_settings_distinguish_its_runs(tmp_path: Path) -> None:
     assert labels(tmp_path / "a", {"lr": "1e-3"}, {"lr": "2e-3"}) == ["lr=0.001", "lr=0.002"]
     assert labels(tmp_path / "b", {"lr": "1e-3"}, {"lr": "0.001"}) == ["dqn"], "the same number, written twice"
 
@@ -60,7 +60,7 @@ def test_what_differs_inside_of_a_dict_is_named_alone(tmp_path: Path) -> None:
     assert labels(tmp_path, *({"env_options": repr(own)} for own in options)) == ["slippery=True", "slippery=False"]
 
 
-def test_of_many_settings_those_are_named_that_tell_all_runs_apart(tmp_path: Path) -> None:
+def test_of_many_settings_those_that_distinguish_all_runs_are_named(tmp_path: Path) -> None:
     runs = [
         {"lr": f"{lr}", "gamma": f"0.9{lr}", "n_envs": str(8 * lr), "tau": str(1 if lr < 2 else 2), "n_step": str(n)}
         for lr in (1, 2, 3)

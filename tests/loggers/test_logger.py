@@ -434,7 +434,7 @@ def test_a_summary_writer_of_torch_is_a_logger_that_stays_open(tmp_path: Path) -
     assert reader.Tags()["images"] == ["custom/film"]
 
 
-def test_a_run_that_resumes_hides_what_it_wrote_into_a_summary_writer_after_its_checkpoint(tmp_path: Path) -> None:
+def test_a_resumed_run_hides_events_after_its_checkpoint_in_a_summary_writer(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     def run(n_epochs: int, **options: Any) -> None:

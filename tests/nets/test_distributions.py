@@ -57,7 +57,7 @@ def assert_is_frequency(hits: Tensor, probability: float) -> None:
     assert abs(int(hits.sum()) - N_DRAWS * probability) <= 4 * spread
 
 
-def torch_twin(space: spaces.Space[Any], family: Any, numbers: Tensor) -> torch.distributions.Distribution:
+def torch_reference(space: spaces.Space[Any], family: Any, numbers: Tensor) -> torch.distributions.Distribution:
     """Build torch's own distribution, of actions [B, D] counted from 0."""
     if isinstance(space, spaces.Discrete):
         return torch.distributions.Categorical(logits=numbers)
@@ -115,13 +115,13 @@ class TestEveryFamily:
         if isinstance(space, spaces.MultiDiscrete):
             digits = (action - torch.as_tensor(space.start)).flatten(1)
             places = torch.split(numbers, space.nvec.ravel().tolist(), dim=1)
-            twins = [torch.distributions.Categorical(logits=own) for own in places]
-            log_prob = sum(twin.log_prob(digits[:, d]) for d, twin in enumerate(twins))
-            entropy = sum(twin.entropy() for twin in twins)
+            references = [torch.distributions.Categorical(logits=own) for own in places]
+            log_prob = sum(reference.log_prob(digits[:, d]) for d, reference in enumerate(references))
+            entropy = sum(reference.entropy() for reference in references)
         else:
-            twin = torch_twin(space, family, numbers)
+            reference = torch_reference(space, family, numbers)
             own = action if isinstance(space, spaces.Discrete) else action.flatten(1).float()
-            log_prob, entropy = twin.log_prob(own), twin.entropy()
+            log_prob, entropy = reference.log_prob(own), reference.entropy()
         torch.testing.assert_close(family.log_prob(numbers, action, None), log_prob)
         torch.testing.assert_close(family.entropy(numbers, None), entropy)
 
@@ -178,8 +178,8 @@ class TestCategorical:
         assert numbers.grad is not None
         # dH / dlogit_i = -p_i (log p_i + H), of p = (1/3, 2/3); where one action is certain nothing moves
         entropy = -(LOG(1 / 3) / 3 + 2 * LOG(2 / 3) / 3)
-        slopes = [-(LOG(1 / 3) + entropy) / 3, -2 * (LOG(2 / 3) + entropy) / 3, 0.0]
-        torch.testing.assert_close(numbers.grad, torch.tensor([slopes, [0.0, 0.0, 0.0]], dtype=torch.float64))
+        derivatives = [-(LOG(1 / 3) + entropy) / 3, -2 * (LOG(2 / 3) + entropy) / 3, 0.0]
+        torch.testing.assert_close(numbers.grad, torch.tensor([derivatives, [0.0, 0.0, 0.0]], dtype=torch.float64))
 
     def test_log_probabilitys_gradient_is_finite_under_a_mask(self) -> None:
         family = distribution_for(self.space)
@@ -399,11 +399,11 @@ def squashed_generator(seed: int = 0) -> torch.Generator:
 
 
 def squashed_numbers_for(family: SquashedGaussian, n_rows: int) -> Tensor:
-    """Draw numbers [B, width], so small that float32 tells actions from the bounds."""
+    """Draw numbers [B, width], so small that float32 says actions from the bounds."""
     return 0.5 * torch.randn(n_rows, family.width, generator=squashed_generator(1))
 
 
-def twin_of(family: SquashedGaussian, numbers: Tensor) -> torch.distributions.Distribution:
+def counterpart_of(family: SquashedGaussian, numbers: Tensor) -> torch.distributions.Distribution:
     """Build torch's own, of actions [B, D] in policy units: the tanh of a normal."""
     mean, log_std = numbers.double(), family.log_std
     if log_std is None:
@@ -417,17 +417,17 @@ def twin_of(family: SquashedGaussian, numbers: Tensor) -> torch.distributions.Di
 class TestDensity:
     def test_by_hand_at_the_middle(self) -> None:
         family = SquashedGaussian(spaces.Box(-3.0, 5.0, (1,)), log_std=math.log(2))
-        # u = 0 lies half a deviation of 2 from the mean 1; there tanh has slope 1
+        # u = 0 lies half a deviation of 2 from the mean 1; there tanh has derivative 1
         expected = -0.5 * 0.5**2 - math.log(2) - 0.5 * math.log(2 * math.pi)
         assert family.log_prob(torch.tensor([[1.0]]), torch.tensor([[0.0]]), None).item() == pytest.approx(expected)
 
-    @pytest.mark.parametrize("log_std", [-0.5, None], ids=["own deviations", "told deviations"])
+    @pytest.mark.parametrize("log_std", [-0.5, None], ids=["own deviations", "given deviations"])
     @pytest.mark.parametrize("space", [WIDE, UNEVEN], ids=["two places", "2 x 2"])
     def test_is_torchs(self, space: spaces.Box, log_std: float | None) -> None:
         family = SquashedGaussian(space, log_std=log_std)
         numbers = squashed_numbers_for(family, 50)
         action = sampled(family, numbers)
-        expected = twin_of(family, numbers).log_prob(action.flatten(1).double())
+        expected = counterpart_of(family, numbers).log_prob(action.flatten(1).double())
         torch.testing.assert_close(family.log_prob(numbers, action, None).double(), expected, rtol=1e-3, atol=1e-3)
 
     @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.7, -1.0), (-1.0, 0.2)])
@@ -451,7 +451,7 @@ class TestDensity:
         spread = 4 * float(log_prob.std()) / math.sqrt(N_SQUASHED)
         assert float(-log_prob.mean()) == pytest.approx(family.entropy(numbers, None)[0].item(), abs=spread)
 
-    def test_entropys_gradient_is_its_slope(self) -> None:
+    def test_the_gradient_of_entropy_is_its_numerical_derivative(self) -> None:
         family = SquashedGaussian(WIDE, log_std=None).double()
         numbers = torch.tensor([[0.4, -1.0, 0.2, -0.3]], dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda x: family.entropy(x, None), (numbers,))
@@ -494,7 +494,7 @@ class TestActions:
 
 
 class TestDraw:
-    @pytest.mark.parametrize("log_std", [0.2, None], ids=["own deviations", "told deviations"])
+    @pytest.mark.parametrize("log_std", [0.2, None], ids=["own deviations", "given deviations"])
     def test_is_the_action_and_its_density(self, log_std: float | None) -> None:
         family = SquashedGaussian(WIDE, log_std=log_std).double()
         numbers, noise = squashed_numbers_for(family, 30).double(), torch.linspace(-1.0, 1.0, 60).view(30, 2).double()
@@ -516,7 +516,7 @@ class TestDraw:
         assert numbers.grad is not None
         assert torch.isfinite(numbers.grad).all()
 
-    def test_keeps_told_deviations_within_their_range(self) -> None:
+    def test_given_deviations_stay_within_their_range(self) -> None:
         family = SquashedGaussian(WIDE, log_std=None)
         wild, kept = torch.tensor([[0.0, 0.0, 9.0, -90.0]]), torch.tensor([[0.0, 0.0, 2.0, -20.0]])
         noise = torch.tensor([[0.1, 0.2]])
@@ -579,14 +579,14 @@ def farthest_from_1(policy: Any, space: Any) -> float:
 
 class TestOnpolicy:
     @pytest.mark.parametrize("space", EVERY_BOX)
-    def test_unsquashed_actions_are_learnt_in_every_box(self, space: Any) -> None:
+    def test_unsquashed_actions_are_learned_in_every_box(self, space: Any) -> None:
         policy = made(space=space)
         assert type(policy.distribution) is Gaussian
         assert farthest_from_1(policy, space) < 1e-5
 
     @pytest.mark.parametrize("space", [WIDE, UNEVEN, spaces.Box(-1.0, 1.0, (2,), np.float64)], ids=str)
     @pytest.mark.parametrize("kind", [PPOPolicy, A2CPolicy, ReinforcePolicy])
-    def test_squashed_actions_are_judged_as_they_were_drawn(self, kind: Any, space: Any) -> None:
+    def test_squashed_actions_have_the_log_prob_of_their_draw(self, kind: Any, space: Any) -> None:
         policy = made(kind, space, action_bound_method="tanh", log_std=1.5)  # wide: many actions near the bounds
         assert type(policy.distribution) is SquashedGaussian
         assert farthest_from_1(policy, space) < 1e-4
@@ -608,7 +608,7 @@ class TestOnpolicy:
         assert (before["distribution.log_std"] != after["distribution.log_std"]).all()
         assert all(np.isfinite(list(policy.read_metrics().values())))
 
-    def test_deviations_start_where_they_are_told(self) -> None:
+    def test_deviations_start_at_the_given_value(self) -> None:
         for how in ("clip", "tanh"):
             assert made(action_bound_method=how).distribution.log_std.tolist() == [0, 0]
             assert made(action_bound_method=how, log_std=-2).distribution.log_std.tolist() == [-2, -2]

@@ -357,7 +357,7 @@ class TestNetwork:
         np.testing.assert_allclose(numbers, by_hand(net, x, at, None, legal), rtol=1e-4, atol=1e-5)
         assert not np.allclose(numbers[0], by_hand(net, x, at)[0], atol=1e-3)
 
-    def test_one_row_of_fractions_is_asked_of_all_rows(self) -> None:
+    def test_one_row_of_fractions_serves_all_rows(self) -> None:
         net, x, at = network(dueling=True, noisy=True), random_features(5, 4), fractions_of(1, 7)
         noise = random_features(5, net.noise_size)
 
@@ -391,22 +391,22 @@ class Recorder(ImplicitQNetwork):
 
     def __init__(self, **options: Any) -> None:
         super().__init__((4,), 3, hidden=(6,), **options)
-        self.asked: list[Tensor] = []
+        self.requested: list[Tensor] = []
 
     def forward(self, features: Any, noise: Any, legal: Any, fractions: Tensor) -> Prediction:
-        self.asked.append(fractions)
+        self.requested.append(fractions)
         return super().forward(features, noise, legal, fractions)
 
 
 class Listener(ImplicitQuantileValue):
-    """Write down the fractions its loss is told, and the shapes it compares."""
+    """Write down the fractions its loss receives, and the shapes it compares."""
 
     def __init__(self) -> None:
         super().__init__(3, target_quantiles=5, acting_quantiles=4)
-        self.told: list[Any] = []
+        self.received: list[Any] = []
 
     def loss(self, chosen: Tensor, td_target: Tensor, fractions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        self.told.append((tuple(chosen.shape), tuple(td_target.shape), fractions))
+        self.received.append((tuple(chosen.shape), tuple(td_target.shape), fractions))
         return super().loss(chosen, td_target, fractions)
 
 
@@ -423,8 +423,8 @@ class TestPolicy:
         policy.act(batch_of(6).obs)
         policy.act(batch_of(6).obs, explore=True)
 
-        for asked in policy.network.asked:
-            assert_close(asked, torch.tensor([[0.125, 0.375, 0.625, 0.875]]))
+        for requested in policy.network.requested:
+            assert_close(requested, torch.tensor([[0.125, 0.375, 0.625, 0.875]]))
         assert torch.equal(policy.generator.get_state(), before)
 
     def test_values_are_means_over_the_midpoints(self) -> None:
@@ -436,30 +436,30 @@ class TestPolicy:
 
         np.testing.assert_allclose(policy.action_values(obs), expected, rtol=1e-5, atol=1e-6)
 
-    def test_an_update_asks_each_network_at_its_own_fractions_new_for_every_row(self) -> None:
+    def test_an_update_draws_new_fractions_for_each_network_and_row(self) -> None:
         policy = spied()
         for step in range(2):
             policy.update(batch_of(6), step=step)
-        (first, second), (judged, again) = policy.network.asked, policy.target_network.asked
+        (first, second), (evaluated, again) = policy.network.requested, policy.target_network.requested
 
-        assert (first.shape, judged.shape) == ((6, 3), (6, 5))
-        assert len(torch.cat([first, second, judged, again], dim=1).unique()) == 6 * 16
+        assert (first.shape, evaluated.shape) == ((6, 3), (6, 5))
+        assert len(torch.cat([first, second, evaluated, again], dim=1).unique()) == 6 * 16
 
-    def test_the_loss_is_told_the_fractions_that_the_network_was_asked_at(self) -> None:
+    def test_the_loss_receives_the_fractions_of_the_networks_outputs(self) -> None:
         policy = spied()
         policy.update(batch_of(6), step=0)
 
-        ((chosen, td_target, told),) = policy.value.told
+        ((chosen, td_target, received),) = policy.value.received
         assert (chosen, td_target) == ((6, 3), (6, 5))
-        assert told is policy.network.asked[0]
+        assert received is policy.network.requested[0]
 
-    def test_double_asks_the_online_network_about_the_next_state_at_its_own_fractions(self) -> None:
+    def test_double_evaluates_the_online_network_at_its_own_fractions(self) -> None:
         policy = spied(backup=DoubleBackup())
         policy.update(batch_of(6), step=0)
 
-        now, following = policy.network.asked
+        now, following = policy.network.requested
         assert now is following
-        assert [asked.shape for asked in policy.target_network.asked] == [(6, 5)]
+        assert [requested.shape for requested in policy.target_network.requested] == [(6, 5)]
 
     def test_alike_policies_learn_bit_by_bit_alike_and_other_seeds_draw_other_fractions(self) -> None:
         one, same = (made(value=VALUE, dueling=True, noisy=True) for _ in range(2))
@@ -477,22 +477,22 @@ class TestPolicy:
 
 
 def slow_loss(
-    net: ImplicitQNetwork, target: ImplicitQNetwork, batch: Any, asked: Any, is_double: bool
+    net: ImplicitQNetwork, target: ImplicitQNetwork, batch: Any, requested: Any, is_double: bool
 ) -> tuple[Tensor, list[float]]:
     """Return the weighted mean of equation 3 over rows, by loops, and the mean absolute differences."""
-    mine, theirs = asked
+    mine, theirs = requested
     total, priorities = torch.zeros(()), []
     for i in range(len(batch)):
         x, y = (torch.from_numpy(obs["obs"][i : i + 1]) for obs in (batch.obs, batch.next_obs))
         legal = batch.next_obs["action_mask"][i]
         chosen = net(x, None, None, mine[i : i + 1]).outputs[0, batch.action[i]]
         with torch.no_grad():
-            judged = target(y, None, None, theirs[i : i + 1]).outputs[0]
-            means = (net(y, None, None, mine[i : i + 1]).outputs[0] if is_double else judged).mean(dim=1).tolist()
+            evaluated = target(y, None, None, theirs[i : i + 1]).outputs[0]
+            means = (net(y, None, None, mine[i : i + 1]).outputs[0] if is_double else evaluated).mean(dim=1).tolist()
         best = max((mean, action) for action, mean in enumerate(means) if legal[action])[1]
         loss, distance = torch.zeros(()), 0.0
         for place in range(3):
-            for after in judged[best].tolist():
+            for after in evaluated[best].tolist():
                 td = float(batch.reward[i]) + float(batch.discount[i]) * after - chosen[place]
                 share = abs(float(mine[i, place]) - (td.item() < 0))
                 huber = td**2 / 2 if abs(td.item()) <= 1 else td.abs() - 0.5
@@ -516,8 +516,8 @@ def test_updates_equal_those_of_a_slow_reference(is_double: bool, engine: Any, m
     for step in range(5):
         batch = batch_of(6, seed=10 * step, space=MASKED)
         priority = policy.update(batch, step=step).read_priority()
-        asked = tuple(draw.fractions for draw in drawn[-1].values())
-        loss, expected = slow_loss(net, target, batch, asked, is_double)
+        requested = tuple(draw.fractions for draw in drawn[-1].values())
+        loss, expected = slow_loss(net, target, batch, requested, is_double)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

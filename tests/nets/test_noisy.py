@@ -59,12 +59,12 @@ def test_one_row_of_noise_is_one_network_for_all_rows() -> None:
 def test_gradients_reach_means_and_sigmas_alike_for_one_row_of_noise_and_for_many() -> None:
     generator = torch.Generator().manual_seed(1)
     x, noise = torch.randn(6, 5, generator=generator), torch.randn(1, 8, generator=generator)
-    one, many, twin = noisy(5, 3), noisy(5, 3), noisy(5, 3)
+    one, many, reference = noisy(5, 3), noisy(5, 3), noisy(5, 3)
     one(x, noise).square().sum().backward()
     many(x, noise.expand(6, 8)).square().sum().backward()
-    slow(twin, x, noise.expand(6, 8)).square().sum().backward()
+    slow(reference, x, noise.expand(6, 8)).square().sum().backward()
 
-    for name, parameter in twin.named_parameters():
+    for name, parameter in reference.named_parameters():
         assert parameter.grad is not None
         assert parameter.grad.abs().sum() > 0
         assert_close(one.get_parameter(name).grad, parameter.grad)

@@ -169,7 +169,7 @@ def test_what_is_no_small_grid_of_0_to_1_is_flattened(space: Space[Any]) -> None
     assert len(preprocess.shapes) == 1
 
 
-def test_an_image_beside_a_grid_is_seen_as_an_image() -> None:
+def test_an_image_next_to_a_grid_is_processed_as_an_image() -> None:
     both = Preprocess(spaces.Dict({"a": image(36, 36, 1), "b": spaces.Box(0, 1, (10, 10, 4), np.bool_)}))
     assert (both.sees_images, both.sees_grids) == (True, False)
     assert both.shapes == {"a": (1, 36, 36), "b": (4, 10, 10)}
@@ -375,14 +375,14 @@ def test_evaluation_changes_no_statistics(observe: bool | None) -> None:
     assert policy.horizon.return_scale.deviation == 1.0
 
 
-def test_a_collector_without_a_buffer_observes_when_told_so() -> None:
+def test_a_collector_without_a_buffer_observes_on_request() -> None:
     policy, envs = made(reward="return_scale")
     tk.Collector(policy, envs, observe=True).collect(n_step=30)
     assert policy.preprocess.normalizers[0].fresh.count == 30
     assert policy.horizon.return_scale.deviation != 1.0
 
 
-def test_statistics_are_saved_and_training_goes_on_from_them(tmp_path: Path) -> None:
+def test_statistics_are_saved_and_training_continues_from_them(tmp_path: Path) -> None:
     def trainer(**options: Any) -> tk.OnpolicyTrainer:
         policy, envs = made(reward="return_scale")
         rates: dict[str, Any] = {"max_epoch": 3, "step_per_epoch": 90, "step_per_collect": 90}
@@ -488,7 +488,7 @@ def test_a_forced_reset_ends_the_running_returns() -> None:
     assert not any(policy.horizon.return_scale.state_dict()["running"])
 
 
-def test_a_dataset_is_studied_once_and_never_on_top_of_what_was_learnt() -> None:
+def test_statistics_of_a_dataset_are_computed_once() -> None:
     envs = tk.make_envs("CartPole-v1", 2, seed=3)
     recorded = tk.ReplayBuffer(200, spaces=envs)
     tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs, recorded).collect(n_step=150)

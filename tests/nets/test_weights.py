@@ -125,7 +125,7 @@ class TestPolicySeed:
         pairs = zip(policy.first.parameters(), policy.second.parameters(), strict=True)
         assert all((a != b).all() for a, b in pairs)
 
-    def test_gives_a_part_the_same_weights_whatever_is_beside_it(self) -> None:
+    def test_a_part_has_the_same_weights_whatever_the_other_parts(self) -> None:
         alone = Learner({"actor": mlp()}, seed=3)
         together = Learner({"critic": mlp(), "actor": mlp()}, seed=3)
 
@@ -166,7 +166,7 @@ class TestPolicySeed:
 
         assert_same(again.training_state(), once.training_state())
 
-    def test_draws_nothing_anew_for_streams_alone(self) -> None:
+    def test_new_streams_alone_draw_nothing(self) -> None:
         policy = DQNPolicy(QNetwork((4,), 3), device="cpu", seed=1)
         before = parameters_of(policy)
         policy.start_streams(2)

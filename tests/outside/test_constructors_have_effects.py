@@ -285,7 +285,7 @@ def has_effect(constructor: Any, option: str, capsys: Any, folder: Path, known: 
     return all(rejections) and bool(rejections)
 
 
-# Other values where an annotation says too little; all of them are made anew, as a part belongs to one policy.
+# Other values where an annotation says too little; all of them are made again, as a part belongs to one policy.
 NAMED: dict[str, tuple[Callable[[], Any], ...]] = {
     "extra_columns": (lambda: {"x": 0.5},),
     "optimizer": (lambda: tk.Adam(0.1),),

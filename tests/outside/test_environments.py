@@ -65,7 +65,7 @@ def found(env: Any, level: str | None = None) -> str:
 
 @BACKENDS
 @pytest.mark.parametrize("env", [NoSpace, SpaceInReset])
-def test_an_environment_without_spaces_is_told_where_to_set_them(env: Any, backend: Any) -> None:
+def test_an_error_says_where_to_set_missing_spaces(env: Any, backend: Any) -> None:
     with pytest.raises(tk.ConfigError, match=r"env 0, .*has observation_space None.*in its constructor"):
         tk.make_envs(env, 1, backend=backend)
 
@@ -78,7 +78,7 @@ def test_exiting_in_the_constructor_is_an_error_of_the_environment(backend: Any)
 
 
 @BACKENDS
-def test_a_reset_without_seed_is_told_the_signature(backend: Any) -> None:
+def test_an_error_names_the_signature_of_a_reset_with_seed(backend: Any) -> None:
     envs = tk.make_envs(ResetWithoutSeed, 1, backend=backend)
     with pytest.raises(EnvError, match=r"def reset\(self, \*, seed=None, options=None\)"):
         tk.Collector(tk.RandomPolicy(envs.action_space, seed=0), envs).collect(n_step=1)

@@ -19,7 +19,7 @@ REPLAY = TINY | {"step_per_collect": 2, "batch_size": 8, "learning_starts": 8, "
 
 
 @pytest.mark.parametrize("returned", [False, True, np.bool_(False)])
-def test_a_callback_that_returns_a_flag_is_told_how_to_stop(returned: Any) -> None:
+def test_a_callback_that_returns_a_flag_gets_an_error_that_says_how_to_stop(returned: Any) -> None:
     trainer = tk.presets.dqn("CartPole-v1", callbacks=tk.on(collect_end=lambda trainer, stats: returned), **REPLAY)
     with pytest.raises(tk.ConfigError, match=rf'returned {returned}.*trainer\.stop\("reason"\) ends the run'), trainer:
         trainer.run()

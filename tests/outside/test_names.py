@@ -81,7 +81,7 @@ def test_loading_a_buffer_by_another_class_names_its_own(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".csv", ".parquet", ".pkl"])
-def test_a_dataset_of_another_format_is_told_how_to_be_read(suffix: str, tmp_path: Path) -> None:
+def test_an_error_says_how_to_read_a_dataset_of_another_format(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"rows{suffix}"
     path.write_text("{}")
     with pytest.raises(tk.ConfigError, match=r"load_dataset reads npz and HDF5 .*ReplayBuffer\.from_arrays"):

@@ -56,7 +56,7 @@ def run(name: str, folder: Path) -> tk.trainer.RunInfo:
 def test_a_ported_script_runs(name: str, tmp_path: Path) -> None:
     script = SCRIPTS[name]
     if is_offline := "/offline/" in script.original:
-        run("atari_dqn", tmp_path)  # as the original asks for: it records the data
+        run("atari_dqn", tmp_path)  # as the original requests: it records the data
     info = run(name, tmp_path)
     assert info.stop_reason is not None
     assert info.gradient_step > 0

@@ -1,4 +1,4 @@
-"""Ranks that differ or end: the project's error on every side, and nobody waits for ever."""
+"""Ranks that differ or end: the project's error on every side, and no one waits for ever."""
 
 import os
 import socket

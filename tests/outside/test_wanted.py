@@ -43,7 +43,7 @@ def test_an_option_of_another_library_is_not_answered_by_a_wrong_one(name: str, 
     assert wrong not in message(lambda: tk.presets.dqn("CartPole-v1", **{name: 1}))
 
 
-def test_a_buffer_that_relabels_goals_is_not_answered_by_one_that_does_not() -> None:
+def test_a_relabeling_buffer_is_not_suggested_as_a_plain_one() -> None:
     assert "ReplayBuffer?" not in message(lambda: tk.HerReplayBuffer)
 
 
@@ -72,7 +72,7 @@ def test_policies_do_not_advise_each_other_in_a_circle(dtype: Any) -> None:
     assert [(kind, other) for kind, others in named.items() for other in others if other in named] == []
 
 
-# The options for which the pages have names of ours, and the groups that `presets.dqn` and `presets.ppo` are asked for.
+# The options for which the pages have names of ours, and the groups that `presets.dqn` and `presets.ppo` are requested.
 GROUPS = {
     "tianshou": {"Trainers", "Buffers", "Every policy", "Q-learners", "Policy gradients", "Networks"},
     "rllib": {

@@ -112,10 +112,10 @@ def test_a_verdict_is_that_of_the_test_and_names_the_seeds(estimate, p, least_p,
     assert found.verdict("us", "them") == expected
 
 
-@pytest.mark.parametrize(("n_seeds", "can_tell"), [(3, False), (4, True)])
-def test_three_seeds_a_side_cannot_show_a_difference(n_seeds, can_tell):
+@pytest.mark.parametrize(("n_seeds", "has_probability"), [(3, False), (4, True)])
+def test_three_seeds_a_side_cannot_show_a_difference(n_seeds, has_probability):
     result = difference([1e9 + n for n in range(n_seeds)], [float(n) for n in range(n_seeds)])
-    assert ("favors us" in result.verdict("us", "them")) == can_tell
+    assert ("favors us" in result.verdict("us", "them")) == has_probability
 
 
 def test_an_interval_over_tasks_resamples_the_seeds_of_each_task_apart():

@@ -28,7 +28,7 @@ Q = np.array([[0.0, 3.0, 1.0, 2.0], [0.0, -np.inf, 1.0, -np.inf]], np.float32)  
 
 
 class Deaf:
-    """Choose as Greedy does, and tell nothing."""
+    """Choose as Greedy does, and say nothing."""
 
     choose, metrics = Greedy.choose, Greedy.metrics
 
@@ -80,19 +80,19 @@ class TestExplorations:
         "exploration", [Greedy(), EpsilonGreedy(0.3), SoftQ(0.7)], ids=lambda one: type(one).__name__
     )
     @pytest.mark.parametrize("row", [0, 1])
-    def test_actions_come_as_often_as_told(self, exploration: Any, row: int) -> None:
+    def test_actions_have_the_given_frequencies(self, exploration: Any, row: int) -> None:
         n = 20_000
         q, legal = np.tile(Q[row], (n, 1)), np.tile(LEGAL[row], (n, 1))
         chosen = exploration.choose(q, legal, step=0, env_ids=None, rng=np.random.default_rng(0))
-        told = exploration.probability(Q[row : row + 1], LEGAL[row : row + 1], step=0)[0]
+        received = exploration.probability(Q[row : row + 1], LEGAL[row : row + 1], step=0)[0]
 
-        assert told.sum() == pytest.approx(1.0)
-        spread = 5 * np.sqrt(told * (1 - told) / n)
-        np.testing.assert_array_less(np.abs(np.bincount(chosen, minlength=4) / n - told), spread + 1e-12)
+        assert received.sum() == pytest.approx(1.0)
+        spread = 5 * np.sqrt(received * (1 - received) / n)
+        np.testing.assert_array_less(np.abs(np.bincount(chosen, minlength=4) / n - received), spread + 1e-12)
 
 
 class TestQLearner:
-    def test_stores_nothing_unless_asked(self) -> None:
+    def test_stores_nothing_by_default(self) -> None:
         policy = learner(EpsilonGreedy(0.2))
 
         assert dict(policy.extras_spec) == {}
@@ -113,18 +113,20 @@ class TestQLearner:
         np.testing.assert_array_equal(output.extras["action_prob"], [1.0] * 3)
 
     def test_storing_draws_nothing_more(self) -> None:
-        told, quiet = learner(SoftQ(1.0), store_action_prob=True), learner(SoftQ(1.0))
+        received, quiet = learner(SoftQ(1.0), store_action_prob=True), learner(SoftQ(1.0))
 
-        np.testing.assert_array_equal(told.act(obs(50), explore=True).action, quiet.act(obs(50), explore=True).action)
+        np.testing.assert_array_equal(
+            received.act(obs(50), explore=True).action, quiet.act(obs(50), explore=True).action
+        )
 
-    def test_tells_of_every_action(self) -> None:
+    def test_returns_the_probability_of_every_action(self) -> None:
         policy = learner(EpsilonGreedy(Piecewise([(0, 1.0), (10, 0.0)])))
 
         np.testing.assert_array_equal(policy.action_probability(obs(2)), [[0, 1, 0, 0]] * 2)
-        told = policy.action_probability(obs(1, [1, 0, 1, 0]), step=5, explore=True)
-        np.testing.assert_allclose(told, [[0.25, 0, 0.75, 0]])
+        received = policy.action_probability(obs(1, [1, 0, 1, 0]), step=5, explore=True)
+        np.testing.assert_allclose(received, [[0.25, 0, 0.75, 0]])
 
-    def test_an_exploration_that_cannot_tell_is_refused(self) -> None:
+    def test_an_exploration_without_probabilities_is_rejected(self) -> None:
         with pytest.raises(ConfigError, match=r"DQNPolicy does not know .*: Deaf has no method `probability`"):
             learner(Deaf(), store_action_prob=True)
         policy = learner(EpsilonGreedy(0.1), store_action_prob=True)
@@ -144,15 +146,15 @@ class TestQLearner:
 
 
 class TestOnpolicy:
-    def test_tells_the_softmax_where_exploring_and_the_mode_else(self) -> None:
+    def test_returns_the_softmax_when_exploring_and_the_mode_otherwise(self) -> None:
         envs = make_envs("CartPole-v1", 1)
         policy = PPOPolicy.for_envs(envs, hidden=(4,), seed=0)
         rows = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
-        told = policy.action_probability(rows, explore=True)
+        received = policy.action_probability(rows, explore=True)
         output = policy.act(rows, explore=True)
 
-        np.testing.assert_allclose(told.sum(axis=1), 1.0)
-        np.testing.assert_allclose(told[np.arange(30), output.action], np.exp(output.extras["log_prob"]), rtol=1e-5)
+        np.testing.assert_allclose(received.sum(axis=1), 1.0)
+        np.testing.assert_allclose(received[np.arange(30), output.action], np.exp(output.extras["log_prob"]), rtol=1e-5)
         modes = policy.action_probability(rows)
         np.testing.assert_array_equal(modes.argmax(axis=1), policy.act(rows).action)
         np.testing.assert_array_equal(modes.max(axis=1), 1.0)
@@ -194,7 +196,7 @@ def test_random_warm_up_fills_the_column() -> None:
     collector = Collector(policy, envs, ledger)
     collector.collect(n_step=20, random=True)
     collector.collect(n_step=20)
-    told = ledger.rows().extras["action_prob"]
+    received = ledger.rows().extras["action_prob"]
 
-    np.testing.assert_array_equal(told[:20], 0.5)
-    assert set(np.round(told[20:], 6)) <= {0.1, 0.9}
+    np.testing.assert_array_equal(received[:20], 0.5)
+    assert set(np.round(received[20:], 6)) <= {0.1, 0.9}

@@ -1,4 +1,4 @@
-"""Backups: who chooses the next action, who judges it, and that only legal ones count."""
+"""Backups: who chooses the next action, who evaluates it, and that only legal ones count."""
 
 import math
 from typing import Any
@@ -59,7 +59,7 @@ def test_max_takes_the_largest_legal_value() -> None:
     assert values(MaxBackup(), next_legal=[[True, True, False], [False, False, True]]) == [20, -2]
 
 
-def test_double_lets_the_online_network_choose_and_the_target_judge() -> None:
+def test_double_selects_by_the_online_network_and_evaluates_by_the_target() -> None:
     assert values(DoubleBackup()) == [20, -2]  # not 30 and -1, the target's own choice; not 5 and 7, online's own word
 
 
@@ -187,9 +187,9 @@ class TestMunchausen:
 
     def test_the_bonus_never_falls_below_its_lowest(self) -> None:
         # ln 1/4 = -1.39 is below -1, ln 3/4 = -0.29 is not; alpha multiplies what is left.
-        told = [soft(MunchausenBackup(1.0, alpha=0.5), [0, LN3], [0, 0], action=action)[1] for action in (0, 1)]
+        received = [soft(MunchausenBackup(1.0, alpha=0.5), [0, LN3], [0, 0], action=action)[1] for action in (0, 1)]
 
-        assert told == pytest.approx([-0.5, 0.5 * math.log(0.75)])
+        assert received == pytest.approx([-0.5, 0.5 * math.log(0.75)])
 
     def test_target_discounts_the_soft_value_by_the_discount_as_given(self) -> None:
         backup = MunchausenBackup(1.0, alpha=0.5)

@@ -100,7 +100,7 @@ def test_a_policy_must_say_how_it_acts() -> None:
         Policy(device="cpu").act(np.zeros((1, 2)))
 
 
-def test_a_policy_takes_over_the_spaces_it_was_not_told() -> None:
+def test_a_policy_without_spaces_takes_those_of_its_collector() -> None:
     policy = counting(None)
     policy.check_spaces(BOX, PAIR)
 
@@ -108,7 +108,7 @@ def test_a_policy_takes_over_the_spaces_it_was_not_told() -> None:
     assert policy.action_space == PAIR
 
 
-def test_misfits_of_both_spaces_are_named_at_once() -> None:
+def test_mismatches_of_both_spaces_are_named_at_once() -> None:
     policy = Policy(observation_space=BOX, action_space=PAIR, device="cpu")
     with pytest.raises(SpaceMismatchError) as refusal:
         policy.check_spaces(spaces.Discrete(3), spaces.Discrete(4))
@@ -152,7 +152,7 @@ def test_seed_0_is_a_seed() -> None:
     assert streams(Policy(device="cpu", seed=0)) == streams(Policy(device="cpu", seed=0))
 
 
-def test_saved_streams_go_on_where_they_were() -> None:
+def test_saved_streams_continue_where_they_were() -> None:
     one, other = Policy(device="cpu", seed=1), Policy(device="cpu", seed=2)
     one.rng.random(5)
     torch.rand(5, generator=one.generator)

@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_actions_and_another_others() -> None:
     assert (first != other).any()
 
 
-def test_seeding_starts_anew() -> None:
+def test_seeding_starts_over() -> None:
     policy = RandomPolicy(spaces.Discrete(4), seed=1)
     first = policy.act(np.zeros((100, 2))).action
     second = policy.act(np.zeros((100, 2))).action

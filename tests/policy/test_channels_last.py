@@ -25,10 +25,10 @@ def learn(policy: Any, n_updates: int, space: Any) -> list[Any]:
 
 
 def test_images_with_their_channels_last_give_the_same_features() -> None:
-    plain, turned = NatureCNN((4, 36, 38)), NatureCNN((4, 36, 38), channels_last=True)
-    turned.load_state_dict(plain.state_dict())
+    plain, changed = NatureCNN((4, 36, 38)), NatureCNN((4, 36, 38), channels_last=True)
+    changed.load_state_dict(plain.state_dict())
     x = torch.rand(5, 4, 36, 38, generator=torch.Generator().manual_seed(0))
-    assert_close(turned(x), plain(x), rtol=1e-4, atol=1e-6)
+    assert_close(changed(x), plain(x), rtol=1e-4, atol=1e-6)
 
 
 def test_images_lie_with_their_channels_last_in_every_convolution() -> None:
@@ -44,11 +44,11 @@ def test_images_lie_with_their_channels_last_in_every_convolution() -> None:
 
 @pytest.mark.parametrize("parts", [PARTS[2], PARTS[5]])
 def test_learns_the_same_with_channels_last(parts: dict[str, Any]) -> None:
-    turned, plain = (made(IMAGES, **parts, hidden=None, head=(8,), channels_last=wanted) for wanted in (True, False))
-    assert_same(parameters_of(turned), parameters_of(plain))
-    for one, other in zip(learn(turned, 4, IMAGES), learn(plain, 4, IMAGES), strict=True):
+    changed, plain = (made(IMAGES, **parts, hidden=None, head=(8,), channels_last=wanted) for wanted in (True, False))
+    assert_same(parameters_of(changed), parameters_of(plain))
+    for one, other in zip(learn(changed, 4, IMAGES), learn(plain, 4, IMAGES), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
-    assert_close(parameters_of(turned), parameters_of(plain), rtol=1e-3, atol=1e-4)
+    assert_close(parameters_of(changed), parameters_of(plain), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [QNetwork, ImplicitQNetwork])

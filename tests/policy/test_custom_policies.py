@@ -258,7 +258,7 @@ class Reading(Pusher):
 
 @pytest.mark.parametrize("engine", engines("torch", "numpy"))
 @pytest.mark.parametrize("table", ["inputs", "extras"])
-def test_a_loss_that_reads_what_is_not_there_is_told_what_is(table: str, engine: Any) -> None:
+def test_an_error_lists_what_a_loss_can_read(table: str, engine: Any) -> None:
     policy = Reading(lambda rows: getattr(rows, table)["nosie"], engine=engine)
     rule = (
         r"Reading: the loss of gradient step 'actor' raised KeyError\('nosie'\): rows\.inputs has 'weight', 'noise' "

@@ -73,7 +73,7 @@ class TestActing:
             obs["action_mask"] = obs["action_mask"].astype(dtype)
             assert echo().act(obs).action.tolist() == [2]
 
-    def test_tells_the_values_of_illegal_actions_too(self) -> None:
+    def test_returns_the_values_of_illegal_actions_too(self) -> None:
         assert echo().action_values(masked([[1, 3, 2]], [[1, 0, 1]])).tolist() == [[1, 3, 2]]
 
     def test_the_best_legal_value_and_its_gap_to_the_second(self) -> None:
@@ -141,7 +141,7 @@ class TestActing:
         assert len(set(policy.act(obs, explore=True).action.tolist())) == 3
         assert policy.explore_metrics(0) == {"epsilon": 1.0}
 
-    def test_explores_from_1_to_a_twentieth_unless_told_otherwise(self) -> None:
+    def test_explores_from_1_to_a_twentieth_by_default(self) -> None:
         policy = DQNPolicy(nn.Identity(), device="cpu")
 
         assert [policy.explore_metrics(step)["epsilon"] for step in (0, 10_000)] == pytest.approx([1.0, 0.05])
@@ -223,7 +223,7 @@ class TestPartsOfOnesOwn:
 
 
 def drawn(policy: DQNPolicy) -> list[Any]:
-    """Tell how far the policy's two streams are."""
+    """Say how far the policy's two streams are."""
     state = policy.streams_state()
     return [str(state["rng"]), state["noise"]["state"].tolist()]
 
@@ -294,7 +294,7 @@ class Recorder(nn.Module):
         return Prediction(self.net(features).unsqueeze(2))
 
 
-class TestWhatTheNetworkIsAsked:
+class TestFractionsOfTheNetwork:
     def test_one_noise_per_update_for_the_online_and_another_for_the_target_network(self) -> None:
         policy = DQNPolicy(Recorder(), backup=DoubleBackup(), device="cpu", seed=0)
         policy.update(batch_of(6), step=0)

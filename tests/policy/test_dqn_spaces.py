@@ -24,7 +24,7 @@ from trainkit import Adam, CategoricalValue, ConfigError, DoubleBackup, DQNPolic
 from trainkit.core import tree
 
 
-class TestMisfits:
+class TestMismatches:
     def refusal(self, policy: DQNPolicy, observation_space: Any, action_space: Any) -> str:
         with pytest.raises(SpaceMismatchError) as refusal:
             policy.check_spaces(observation_space, action_space)

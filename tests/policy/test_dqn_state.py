@@ -1,4 +1,4 @@
-"""The Q-learner's seeds and saved states: what is drawn anew, what goes on, bit by bit."""
+"""The Q-learner's seeds and saved states: what is drawn again, what continues, bit by bit."""
 
 import copy
 from typing import Any
@@ -96,7 +96,7 @@ class TestSeeds:
             assert_same(parameters_of(one), parameters_of(other))
 
 
-# ---- going on ----
+# ---- continuing ----
 
 
 def live(policy: DQNPolicy, steps: range) -> None:
@@ -106,7 +106,7 @@ def live(policy: DQNPolicy, steps: range) -> None:
         policy.update(batch_of(8, seed=step), step=step)
 
 
-class TestGoingOn:
+class TestContinuing:
     @pytest.mark.fast_cases(3)
     @pytest.mark.parametrize("options", PARTS)
     def test_from_a_saved_state_is_bit_by_bit_the_same(self, options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The Q-learner learns: updates against a slow twin, weights, statistics, divergence."""
+"""The Q-learner learns: updates against a slow reference, weights, statistics, divergence."""
 
 import copy
 import math
@@ -39,7 +39,7 @@ from trainkit import (
 from trainkit.errors import DivergedError
 
 
-class Twin:
+class Counterpart:
     """The whole update by loops over rows, plain autograd and torch's Adam."""
 
     def __init__(self, net: nn.Module, *, loss: str, is_double: bool, lr: float, clip: float | None) -> None:
@@ -57,11 +57,11 @@ class Twin:
         chosen = self.net(torch.from_numpy(now[i : i + 1]))[0, batch.action[i]]
         with torch.no_grad():
             x = torch.from_numpy(following[i : i + 1])
-            judged = self.target(x)[0]
-            values = self.mean(self.net(x)[0] if self.is_double else judged).tolist()
+            evaluated = self.target(x)[0]
+            values = self.mean(self.net(x)[0] if self.is_double else evaluated).tolist()
         legal = batch.next_obs["action_mask"][i] if isinstance(batch.next_obs, dict) else np.ones(3)
         best = max((value, action) for action, value in enumerate(values) if legal[action])[1]
-        after, reward, discount = judged[best], float(batch.reward[i]), float(batch.discount[i])
+        after, reward, discount = evaluated[best], float(batch.reward[i]), float(batch.discount[i])
         if self.kind == "categorical":
             td_target = torch.tensor(algorithm_1(after.softmax(0).tolist(), self.support.tolist(), reward, discount))
             loss = -(td_target * chosen.log_softmax(0)).sum()
@@ -88,7 +88,7 @@ class Twin:
 @pytest.mark.parametrize("space", [Spaces().observation_space, MASKED], ids=["all legal", "masked"])
 @pytest.mark.parametrize("is_double", [False, True], ids=["max", "double"])
 @pytest.mark.parametrize("loss", ["huber", "mse", "categorical"])
-def test_updates_equal_those_of_a_slow_twin(loss: str, is_double: bool, space: Any) -> None:
+def test_updates_equal_those_of_a_slow_reference(loss: str, is_double: bool, space: Any) -> None:
     width = 9 if loss == "categorical" else 1
     value = CategoricalValue(9, -2.0, 2.0) if loss == "categorical" else ExpectedValue(loss)
     backup = DoubleBackup() if is_double else MaxBackup()
@@ -103,19 +103,19 @@ def test_updates_equal_those_of_a_slow_twin(loss: str, is_double: bool, space: A
         device="cpu",
         seed=0,
     )
-    twin = Twin(wide_net(width), loss=loss, is_double=is_double, lr=1e-2, clip=clip)
+    counterpart = Counterpart(wide_net(width), loss=loss, is_double=is_double, lr=1e-2, clip=clip)
     expected = []
     for i in range(25):
         batch = batch_of(8, seed=10 * i, space=space)
         result = policy.update(batch, step=i)
-        priority, shown = twin.update(batch)
+        priority, shown = counterpart.update(batch)
         expected.append(shown)
         if (i + 1) % 10 == 0:
-            twin.target.load_state_dict(twin.net.state_dict())
+            counterpart.target.load_state_dict(counterpart.net.state_dict())
         np.testing.assert_allclose(result.read_priority(), priority, rtol=1e-3, atol=1e-4)
 
-    assert_close(list(policy.network.parameters()), list(twin.net.parameters()), rtol=1e-3, atol=1e-4)
-    assert_close(list(policy.target_network.parameters()), list(twin.target.parameters()), rtol=1e-3, atol=1e-4)
+    assert_close(list(policy.network.parameters()), list(counterpart.net.parameters()), rtol=1e-3, atol=1e-4)
+    assert_close(list(policy.target_network.parameters()), list(counterpart.target.parameters()), rtol=1e-3, atol=1e-4)
     metrics = policy.read_metrics()
     for name in expected[0]:
         mean = sum(shown[name] for shown in expected) / 25
@@ -229,7 +229,7 @@ class TestStatistics:
             policy.update(batch_of(8), step=0)
             assert policy.read_metrics().keys() == names | more
 
-    def test_tell_the_learning_rate_of_the_step(self) -> None:
+    def test_metrics_have_the_learning_rate_of_the_step(self) -> None:
         policy = made(lr=[(0, 0.1), (100, 0.0)])
         policy.update(batch_of(8), step=50)
 
@@ -322,7 +322,7 @@ class TestUpdate:
 
     @pytest.mark.fast_cases(3)
     @pytest.mark.parametrize("options", PARTS)
-    def test_learns_to_tell_two_observations_apart(self, options: Any) -> None:
+    def test_learns_to_distinguish_two_observations(self, options: Any) -> None:
         policy = made(**options | {"lr": 1e-2, "n_step": 1})
         obs = np.tile(np.array([[1, 0, 0, 0], [0, 1, 0, 0]], np.float32), (16, 1))
         ends = {"obs": obs, "next_obs": obs, "discount": np.zeros(32, np.float32), "weight": np.ones(32, np.float32)}
@@ -367,7 +367,7 @@ class TestDivergence:
 
         assert_same(parameters_of(policy), before)
 
-    def test_leaves_a_policy_that_can_go_on(self) -> None:
+    def test_leaves_a_policy_that_can_continue(self) -> None:
         policy, straight = made(), made()
         with pytest.raises(DivergedError):
             policy.update(batch_of(8, reward=np.full(8, math.nan, np.float32)), step=0)

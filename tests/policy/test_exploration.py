@@ -323,10 +323,10 @@ class TestEZGreedy:
         def run_of(**more: Any) -> Any:
             envs = [tk.make_envs("CartPole-v1", 3) for _ in range(2)]
             policy = DQNPolicy.for_envs(envs[0], hidden=(8,), exploration=EZGreedy(0.9, mu=1.1), device="cpu")
-            judge = tk.Evaluation(Collector(policy, envs[1]), duration=2, explore=evaluation == "exploring")
+            evaluator = tk.Evaluation(Collector(policy, envs[1]), duration=2, explore=evaluation == "exploring")
             trained = Collector(policy, envs[0], tk.ReplayBuffer(200))
             how: dict[str, Any] = {"max_epoch": 3, "step_per_epoch": 33, "batch_size": 8, "learning_starts": 9}
-            return tk.OffpolicyTrainer(policy, trained, evaluation=judge, verbose=False, **how | {"seed": 1} | more)
+            return tk.OffpolicyTrainer(policy, trained, evaluation=evaluator, verbose=False, **how | {"seed": 1} | more)
 
         whole = run_of()
         next(whole)
@@ -465,7 +465,7 @@ def test_wrong_input_is_refused_by_name_and_rule(make: Any, message: str) -> Non
 
 
 class Persistent:
-    """Draw one action per episode and repeat it: state of an episode, which `starts` begins anew."""
+    """Draw one action per episode and repeat it: state of an episode, which `starts` begins again."""
 
     def __init__(self, n_envs: int) -> None:
         self.held = np.zeros(n_envs, np.int64)
@@ -480,7 +480,7 @@ class Persistent:
 
 
 @pytest.mark.parametrize("way", ["sync", "SyncVectorEnv NEXT_STEP"])
-def test_an_exploration_hears_whose_episode_begins(way: str) -> None:
+def test_an_exploration_receives_the_starts_of_episodes(way: str) -> None:
     ledger = Ledger()
     envs = tagged_envs(way, 4)
     policy = DQNPolicy.for_envs(envs, hidden=(4,), exploration=Persistent(4), device="cpu", seed=1)

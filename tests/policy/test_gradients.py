@@ -42,7 +42,7 @@ def assert_gradient_is_true(policy: DQNPolicy) -> None:
     gradients = torch.autograd.grad(loss(), parameters)
     largest = 0.0
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        flat, slopes = parameter.detach().view(-1), torch.zeros(parameter.numel(), dtype=torch.float64)
+        flat, derivatives = parameter.detach().view(-1), torch.zeros(parameter.numel(), dtype=torch.float64)
         for place in range(len(flat)):
             before = flat[place].item()
             ends = []
@@ -51,8 +51,8 @@ def assert_gradient_is_true(policy: DQNPolicy) -> None:
                 with torch.no_grad():
                     ends.append(loss().item())
             flat[place] = before
-            slopes[place] = (ends[0] - ends[1]) / (2 * GAP)
-        np.testing.assert_allclose(gradient.view(-1), slopes, rtol=1e-4, atol=1e-7)
+            derivatives[place] = (ends[0] - ends[1]) / (2 * GAP)
+        np.testing.assert_allclose(gradient.view(-1), derivatives, rtol=1e-4, atol=1e-7)
         largest = max(largest, gradient.abs().max().item())
     assert largest > 1e-3  # there is something to compare
 

@@ -64,7 +64,7 @@ class TestMetrics:
 
         assert policy.read_metrics().keys() == {"loss", "grad_norm", "lr", "extra", "target_followed"}
 
-    def test_are_means_over_updates_and_begin_anew(self) -> None:
+    def test_are_means_over_updates_and_restart(self) -> None:
         policy = Several(("actor",))
         policy.pull(step=0)
         policy.pull(step=50)
@@ -187,7 +187,7 @@ class TestDivergence:
 
 
 class TestState:
-    def test_goes_on_bit_by_bit_with_all_steps_and_targets(self) -> None:
+    def test_continues_bit_by_bit_with_all_steps_and_targets(self) -> None:
         straight, resumed = Several(), Several()
         for step in range(5):
             straight.pull(step=step, actor=2.0, critic=3.0)
@@ -260,7 +260,7 @@ def test_memory_that_runs_out_once_is_given_back_and_the_update_taken(
 
 @pytest.mark.usefixtures("on_a_device")
 @pytest.mark.parametrize("n_before", [0, 3])
-def test_memory_that_runs_out_twice_is_told_and_nothing_has_moved(
+def test_running_out_of_memory_twice_is_an_error_that_moves_no_weight(
     n_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: None)
@@ -269,8 +269,8 @@ def test_memory_that_runs_out_twice_is_told_and_nothing_has_moved(
         policy.pull()
     before = copy.deepcopy(parameters_of(policy))
     policy.n_left = 2
-    told = rf"Hungry: update {n_before + 1} at step 7 does not fit .* lower batch_size.*Tried to allocate 20"
-    with pytest.raises(DeviceError, match=told):
+    received = rf"Hungry: update {n_before + 1} at step 7 does not fit .* lower batch_size.*Tried to allocate 20"
+    with pytest.raises(DeviceError, match=received):
         policy.pull(step=7)
     assert_same(parameters_of(policy), before)
     assert policy.n_updates == n_before

@@ -198,13 +198,13 @@ def test_a_manifest_says_how_its_policy_was_made(tmp_path: Path) -> None:
     assert read_manifest(tmp_path)["policy"]["arguments"] == {"hidden": [8], "double": True}
 
 
-def test_what_inspect_tells_is_plain(tmp_path: Path) -> None:
+def test_inspect_returns_plain_values(tmp_path: Path) -> None:
     tk.DQNPolicy.for_envs(PLACES, hidden=(8,), device="cpu").save(tmp_path)
-    told = tk.trainer.inspect_checkpoint(tmp_path)
-    assert (told["problem"], told["path"], told["format"]) == (None, str(tmp_path), 2)
-    assert told["spaces"]["action_space"] == {"kind": "Discrete", "shape": [], "dtype": "<i8", "n": 4, "start": 0}
+    received = tk.trainer.inspect_checkpoint(tmp_path)
+    assert (received["problem"], received["path"], received["format"]) == (None, str(tmp_path), 2)
+    assert received["spaces"]["action_space"] == {"kind": "Discrete", "shape": [], "dtype": "<i8", "n": 4, "start": 0}
     (file,) = tmp_path.glob("policy-*.pt")
-    assert told["components"]["policy"]["bytes"] == file.stat().st_size
+    assert received["components"]["policy"]["bytes"] == file.stat().st_size
     file.write_bytes(b"short")
     assert "policy-1.pt is damaged: it has 5 of" in tk.trainer.inspect_checkpoint(tmp_path)["problem"]
     with pytest.raises(tk.errors.CheckpointError, match="holds no readable checkpoint"):

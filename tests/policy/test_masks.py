@@ -1,4 +1,4 @@
-"""Masks from end to end: with any parts no illegal action is ever taken, and what is legal is learnt to its optimum."""
+"""Masks from end to end: with any parts no illegal action is taken, and the best legal one is learned."""
 
 from typing import Any
 

@@ -25,8 +25,8 @@ class TestColoredNoise:
         drawn = tk.ColoredNoise(beta, length=length).draw(4_000, 1, np.random.default_rng(1))[:, :, 0]
         power = (np.abs(np.fft.rfft(drawn.astype(np.float64), axis=1)) ** 2).mean(axis=0)[1:]
         frequency = np.arange(1, len(power) + 1) / length
-        slope, _ = np.polyfit(np.log(frequency), np.log(power), 1)
-        assert slope == pytest.approx(-beta, abs=0.02)
+        derivative, _ = np.polyfit(np.log(frequency), np.log(power), 1)
+        assert derivative == pytest.approx(-beta, abs=0.02)
         np.testing.assert_allclose(power * frequency**beta / (power[0] * frequency[0] ** beta), 1.0, atol=0.15)
 
     @pytest.mark.parametrize("length", [2, 3, 64, 65])

@@ -86,7 +86,7 @@ class TestActing:
             made(space=MASKED).act(obs, env_ids=np.array([4, 5, 6]))
 
     @pytest.mark.parametrize("which", ["actor", "critic"])
-    def test_weights_that_are_not_finite_are_told_with_the_environment_and_the_step(self, which: str) -> None:
+    def test_an_error_of_weights_that_are_not_finite_names_environment_and_step(self, which: str) -> None:
         policy = made()
         with torch.no_grad():
             for parameter in getattr(policy.network, which).parameters():
@@ -94,7 +94,7 @@ class TestActing:
         with pytest.raises(DivergedError, match=r"PPOPolicy gives \[.*\] for env 7 at step 55"):
             policy.act(observations(FOUR_NUMBERS, 2), step=55, env_ids=np.array([7, 9]))
 
-    def test_the_environment_that_is_told_is_the_one_with_the_bad_row(self) -> None:
+    def test_the_error_names_the_environment_with_the_bad_row(self) -> None:
         obs = observations(FOUR_NUMBERS, 3)
         obs[1, 2] = np.nan
         with pytest.raises(DivergedError, match="for env 8 at step 0"):
@@ -124,9 +124,9 @@ def test_every_row_is_in_one_batch_per_repeat_and_batches_are_equal_give_or_take
 ) -> None:
     policy, network = looked_up(n_rows)
     results = list(policy.learn(single_rows(n_rows), step=0, batch_size=batch_size, repeat=3))
-    assert len(results) == len(network.asked) == 3 * len(sizes) == policy.n_updates
+    assert len(results) == len(network.requested) == 3 * len(sizes) == policy.n_updates
     for i in range(3):
-        batches = network.asked[i * len(sizes) : (i + 1) * len(sizes)]
+        batches = network.requested[i * len(sizes) : (i + 1) * len(sizes)]
         assert sorted(map(len, batches), reverse=True) == sizes
         assert sorted(row for batch in batches for row in batch) == list(range(n_rows))
 
@@ -134,8 +134,8 @@ def test_every_row_is_in_one_batch_per_repeat_and_batches_are_equal_give_or_take
 def test_each_repeat_deals_the_rows_in_another_order() -> None:
     policy, network = looked_up(20)
     list(policy.learn(single_rows(20), step=0, repeat=4))
-    assert len({tuple(asked) for asked in network.asked}) == 4
-    assert list(range(20)) not in network.asked
+    assert len({tuple(requested) for requested in network.requested}) == 4
+    assert list(range(20)) not in network.requested
 
 
 @pytest.mark.parametrize("n_batches", [1, 2, 3, 7])
@@ -148,7 +148,7 @@ def test_all_of_an_epochs_batches_at_once_are_as_one_by_one(n_batches: int) -> N
         assert torch.equal(whole.action, own.action)
 
 
-def test_an_update_is_taken_when_it_is_asked_for() -> None:
+def test_an_update_is_taken_when_requested() -> None:
     policy, _ = looked_up(4)
     updates = policy.learn(single_rows(4), step=9, batch_size=2, repeat=2)
     assert policy.n_updates == 0
@@ -181,7 +181,7 @@ def test_the_first_batchs_ratio_is_1(
 ) -> None:
     policy = made(Ratio, space, action_space, hidden=(64, 64), engine=engine)
     next(iter(policy.learn(played(policy, space, n_rows), step=0, batch_size=batch_size)))
-    # the network sees other rows beside it than when it acted, which moves the last bits of a product
+    # the network sees other rows next to it than when it acted, which moves the last bits of a product
     assert policy.read_metrics()["farthest"] <= 1e-6
 
 
@@ -189,7 +189,7 @@ def test_the_first_batchs_ratio_is_1(
 
 
 class Spy(A2CPolicy):
-    """Keep what advantages were estimated from, and the rows learnt from."""
+    """Keep what advantages were estimated from, and the rows learned from."""
 
     def _advantages(self, reward: Tensor, value: Tensor, next_value: Tensor, *flags: Tensor) -> Tensor:
         self.seen = (reward, value, next_value, *flags)
@@ -267,7 +267,7 @@ class TestWhatFollows:
         if (kind, what) != (ReinforcePolicy, "last observation")  # which it does not read: nothing follows a cut
     ],
 )
-def test_what_is_not_finite_is_told_and_moves_no_weight(kind: Any, what: str) -> None:
+def test_a_loss_that_is_not_finite_is_an_error_and_moves_no_weight(kind: Any, what: str) -> None:
     policy = made(kind)
     rollout = played(policy, FOUR_NUMBERS)
     if what == "parameters":
@@ -298,7 +298,7 @@ def test_a_seed_repeats_a_run_and_another_does_not() -> None:
     assert not torch.equal(*(next(iter(state["weights"].values())) for state in states[1:]))
 
 
-def test_a_saved_policy_goes_on_to_the_same_bits() -> None:
+def test_a_saved_policy_continues_to_the_same_bits() -> None:
     one, two = made(seed=0), made(seed=1)
     list(one.learn(played(one, FOUR_NUMBERS), step=3, batch_size=4))
     two.load_training_state(one.training_state())

@@ -75,21 +75,21 @@ def test_weights_given_and_taken_are_copies(make: Callable[[], tk.DQNPolicy]) ->
 
 @pytest.mark.parametrize("make", [small, slow])
 def test_a_policy_acts_and_learns_on_with_weights_it_was_given(make: Callable[..., tk.DQNPolicy]) -> None:
-    policy, twin = make(), make()
+    policy, reference = make(), make()
     learn(policy)
-    learn(twin)
-    policy.predict(OBS), twin.predict(OBS)
+    learn(reference)
+    policy.predict(OBS), reference.predict(OBS)
     given = make(4).get_weights()
     policy.set_weights(given)
     with torch.no_grad():
-        for name, tensor in twin.state_dict().items():
+        for name, tensor in reference.state_dict().items():
             tensor.copy_(torch.as_tensor(given[name]))
     assert_array_equal(policy.predict(OBS), make(4).predict(OBS))
     learn(policy)
-    learn(twin)
-    assert same(policy.get_weights(), twin.get_weights())
+    learn(reference)
+    assert same(policy.get_weights(), reference.get_weights())
     assert not same(policy.get_weights(), given)
-    assert_array_equal(policy.predict(OBS), twin.predict(OBS))
+    assert_array_equal(policy.predict(OBS), reference.predict(OBS))
 
 
 def test_targets_are_given_and_taken_too() -> None:
@@ -130,7 +130,7 @@ def test_numbers_that_numpy_has_no_kind_for_come_and_go_without_loss() -> None:
     assert same(other.get_weights(), given)
 
 
-def test_all_that_is_wrong_is_told_at_once_and_nothing_is_taken() -> None:
+def test_all_problems_are_reported_at_once_and_nothing_is_loaded() -> None:
     policy = small()
     before = policy.get_weights()
     given: dict[str, Any] = small(4).get_weights()
@@ -256,14 +256,14 @@ def test_what_has_no_name_here_is_left_out_or_refused() -> None:
 def test_where_not_all_must_fit_the_rest_is_returned_and_as_it_was() -> None:
     policy = small(hidden=(8, 8))
     before = policy.get_weights()
-    misfits = policy.load_weights(elsewhere().state_dict(), key_map=NAMES, strict=False)
+    mismatches = policy.load_weights(elsewhere().state_dict(), key_map=NAMES, strict=False)
     second = "network.encoder.body.layers.1"
-    assert misfits == {
+    assert mismatches == {
         **{f"{which}{second}.weight": "[8, 8] here, none given" for which in ("", "target_")},
         **{f"{which}{second}.bias": "[8] here, none given" for which in ("", "target_")},
     }
     after = policy.get_weights()
-    assert {name for name in after if np.array_equal(after[name], before[name])} == set(misfits)
+    assert {name for name in after if np.array_equal(after[name], before[name])} == set(mismatches)
 
 
 def test_weights_of_which_none_fits_are_refused_all_the_same() -> None:
@@ -284,8 +284,8 @@ def test_a_number_that_is_not_finite_never_gets_in(strict: bool) -> None:
             policy.load_weights(network.state_dict(), key_map=NAMES)
         assert same(policy.get_weights(), before)
     else:
-        misfits = policy.load_weights(network.state_dict(), key_map=NAMES, strict=False)
-        assert set(misfits.values()) == {"1 of 3 numbers given are not finite"}
+        mismatches = policy.load_weights(network.state_dict(), key_map=NAMES, strict=False)
+        assert set(mismatches.values()) == {"1 of 3 numbers given are not finite"}
         assert all(np.isfinite(array).all() for array in policy.get_weights().values())
 
 

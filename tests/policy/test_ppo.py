@@ -1,4 +1,4 @@
-"""The losses of PPO, A2C and REINFORCE: worked by hand on two or three rows, their slopes by finite differences."""
+"""The losses of PPO, A2C and REINFORCE by hand on two or three rows, their derivatives by finite differences."""
 
 import math
 import re
@@ -65,7 +65,9 @@ class TestPpo:
         assert shown["clip_share"] == (abs(ratio - 1) > 0.2)
 
     @pytest.mark.parametrize(("ratio", "advantage", "moves"), [(1.5, 1, False), (1.5, -1, True), (0.5, -1, False)])
-    def test_beyond_the_clip_only_the_way_back_has_a_slope(self, ratio: float, advantage: float, moves: bool) -> None:
+    def test_beyond_the_clip_only_the_direction_back_has_a_gradient(
+        self, ratio: float, advantage: float, moves: bool
+    ) -> None:
         assert (surrogate(ratio, advantage)["grad_norm"] > 0) == moves
 
     def test_the_clip_is_a_schedule_of_the_step(self) -> None:
@@ -122,7 +124,7 @@ class TestPpo:
             assert policy.n_updates == expected
         assert len(list(ppo(target_kl=0.31, optimizer=Adam(0.0)).learn(rows, step=0, repeat=7))) == 7
 
-    def test_a_rollout_after_one_that_was_stopped_is_learnt_from_again(self) -> None:
+    def test_a_rollout_after_a_stopped_one_is_learned_from(self) -> None:
         policy = ppo(target_kl=0.3, optimizer=Adam(0.0))
         far, near = (ended_rows(reward=[1.0], value=[0.0], log_prob=[LOG(p)], action=[0]) for p in (0.25, 0.5))
         assert [len(list(policy.learn(rows, step=0, repeat=3))) for rows in (far, near, far)] == [1, 3, 1]
@@ -156,10 +158,10 @@ class TestReinforce:
             n_rows=np.array([3]), ended=column, terminated=np.zeros((3, 1), np.bool_),
             last_rows=np.array([2]), last_obs=np.array([[1.0]], np.float32),
         )  # fmt: skip
-        turned = {name: getattr(rows, name).reshape(3, 1) for name in ("action", "reward")}
+        changed = {name: getattr(rows, name).reshape(3, 1) for name in ("action", "reward")}
         extras = {name: one.reshape(3, 1) for name, one in rows.extras.items()}
         own = {name: getattr(rows, name) for name in ("terminated", "ended", "n_rows", "last_rows", "last_obs")}
-        whole = type(rows)(obs=rows.obs.reshape(3, 1, 1), extras=extras, **turned, **own)
+        whole = type(rows)(obs=rows.obs.reshape(3, 1, 1), extras=extras, **changed, **own)
         list(policy.learn(whole, step=step))
         return policy.read_metrics()
 
@@ -219,7 +221,7 @@ def test_the_gradient_is_what_finite_differences_say(kind: Any, options: Any, is
 
     loss().backward()
     for parameter in network.parameters():
-        slope = torch.zeros_like(parameter)
+        derivative = torch.zeros_like(parameter)
         with torch.no_grad():
             for i in range(parameter.numel()):
                 both = []
@@ -227,9 +229,9 @@ def test_the_gradient_is_what_finite_differences_say(kind: Any, options: Any, is
                     parameter.view(-1)[i] += sign * 1e-5
                     both.append(float(loss()))
                     parameter.view(-1)[i] -= sign * 1e-5
-                slope.view(-1)[i] = (both[0] - both[1]) / 2e-5
+                derivative.view(-1)[i] = (both[0] - both[1]) / 2e-5
         own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        torch.testing.assert_close(own, slope, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(own, derivative, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_a_wrong_number_is_refused_by_name(kind: Any, options: Any, message: str
         kind(table(), **PARTS | options)
 
 
-def test_two_wrong_numbers_are_told_together() -> None:
+def test_two_wrong_numbers_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         PPOPolicy(table(), clip_ratio=-1, value_weight=-1, **PARTS)
     assert "clip_ratio" in str(caught.value)
@@ -262,7 +264,7 @@ def test_two_wrong_numbers_are_told_together() -> None:
 def test_metrics_are_those_the_docstring_names(kind: Any) -> None:
     policy = kind.for_envs(Spaces(), device="cpu", seed=0)
     list(policy.learn(played(policy, Spaces().observation_space), step=0, batch_size=5))
-    told = kind.__doc__.split("Metrics: ")[1]
-    while "(" in told:
-        told = re.sub(r"\([^()]*\)", "", told)
-    assert set(policy.read_metrics()) == set(re.findall(r"\w+", told))
+    received = kind.__doc__.split("Metrics: ")[1]
+    while "(" in received:
+        received = re.sub(r"\([^()]*\)", "", received)
+    assert set(policy.read_metrics()) == set(re.findall(r"\w+", received))

@@ -62,7 +62,7 @@ def test_values_and_probabilities_are_those_of_the_action() -> None:
     np.testing.assert_allclose(extra["action_prob"], np.where(action == greedy, 0.8, 0.1))
 
 
-def test_a_drawn_actions_probability_is_that_of_its_log_probability_and_masked_actions_have_none() -> None:
+def test_a_drawn_actions_probability_is_that_of_its_log_probability() -> None:
     policy = made(tk.PPOPolicy, CHOICE, MASKED)
     obs = observations(MASKED, 50)
     action, extra = policy.predict(obs, explore=True, return_extra=True)

@@ -85,7 +85,7 @@ class TestLoss:
         assert chosen.grad is not None
         assert not chosen.grad.any()
 
-    def test_is_the_sum_over_own_quantiles_of_the_mean_over_goals(self) -> None:
+    def test_is_the_sum_over_quantiles_of_the_mean_over_targets(self) -> None:
         # Own 0 at 0.25: td 2, 0, -4 cost 0.25 * 2, 0, 0.75 * 4. Own 1 at 0.75: td 1, -1, -5 cost 0.75, 0.25, 0.25 * 5.
         loss, priority = quantile_huber(row(0, 1), row(2, 0, -4), row(0.25, 0.75), 0.0)
 
@@ -100,11 +100,11 @@ class TestLoss:
 
     def test_gradient_is_the_share_within_the_line_and_shrinks_within_the_bend(self) -> None:
         # d loss / d chosen = -share * clip(td / kappa, -1, 1): -0.9 * 1, 0.1 * 1, -0.9 * 0.5
-        for td_target, slope in ((3.0, -0.9), (-3.0, 0.1), (0.5, -0.45)):
+        for td_target, derivative in ((3.0, -0.9), (-3.0, 0.1), (0.5, -0.45)):
             chosen = row(0.0).requires_grad_()
             quantile_huber(chosen, row(td_target), row(0.9), 1.0)[0].sum().backward()
             assert chosen.grad is not None
-            assert chosen.grad.item() == pytest.approx(slope)
+            assert chosen.grad.item() == pytest.approx(derivative)
 
     def test_priority_carries_no_gradient(self) -> None:
         assert not quantile_huber(row(0.0).requires_grad_(), row(1.0), row(0.5), 1.0)[1].requires_grad
@@ -254,13 +254,13 @@ def descend(value: QuantileValue, goals: Tensor, n_steps: int = 500) -> list[flo
     """Walk down the loss towards a fixed set of goals, the steps shrinking to nothing."""
     numbers = torch.full((1, value.width), 5.0, requires_grad=True)
     for i in range(n_steps):
-        (slope,) = torch.autograd.grad(value.loss(numbers, goals)[0].sum(), numbers)
+        (derivative,) = torch.autograd.grad(value.loss(numbers, goals)[0].sum(), numbers)
         with torch.no_grad():
-            numbers -= (1 - i / n_steps) * slope
+            numbers -= (1 - i / n_steps) * derivative
     return numbers[0].tolist()
 
 
-def test_the_minimizer_is_the_quantiles_of_the_goals() -> None:
+def test_the_minimizer_is_the_quantiles_of_the_targets() -> None:
     # 0 with probability 0.3, 1 with 0.4, 10 with 0.3: cumulated 0.3, 0.7, 1; asked at 1/8, 3/8, 5/8, 7/8.
     goals = row(*[0.0] * 3, *[1.0] * 4, *[10.0] * 3)
 
@@ -272,7 +272,7 @@ def test_the_minimizer_of_a_sure_return_is_that_return_everywhere() -> None:
 
 
 class TestQuantileValue:
-    def test_asks_at_the_middle_of_equal_parts(self) -> None:
+    def test_fractions_are_the_middles_of_equal_parts(self) -> None:
         assert midpoints(4).tolist() == [[0.125, 0.375, 0.625, 0.875]]
         assert midpoints(1).tolist() == [[0.5]]
         assert_close(QuantileValue(5).fractions, row(0.1, 0.3, 0.5, 0.7, 0.9))
@@ -352,7 +352,7 @@ class TestImplicitQuantileValue:
     def test_acts_at_midpoints(self) -> None:
         assert self.value.acting_fractions.tolist() == [[0.125, 0.375, 0.625, 0.875]]
 
-    def test_loss_is_at_the_fractions_it_is_told(self) -> None:
+    def test_the_loss_is_at_the_given_fractions(self) -> None:
         loss, priority = self.value.loss(row(0, 0), row(2, 2), row(0.9, 0.3))
 
         assert loss.item() == pytest.approx((0.9 + 0.3) * 1.5)

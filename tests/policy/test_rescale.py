@@ -1,4 +1,4 @@
-"""Returns of any size: h and its inverse by hand, and every value of returns that is learnt through them."""
+"""Returns of any size: h and its inverse by hand, and every value of returns that is learned through them."""
 
 import math
 from typing import Any
@@ -111,7 +111,7 @@ class TestQuantiles:
         assert_close(td_target, torch.tensor([[h(-0.5), h(50.5)]]), rtol=1e-4, atol=1e-5)
 
 
-def test_a_return_of_millions_and_one_near_0_are_told_from_numbers_of_thousands() -> None:
+def test_large_and_small_returns_are_printed_distinctly() -> None:
     value = ExpectedValue(rescale=EPS)
     reward = torch.tensor([1e6, 1e-3])
     td_target = value.target(torch.zeros(2, 1), reward, torch.ones(2))

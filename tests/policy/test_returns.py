@@ -39,7 +39,7 @@ def test_quantiles_are_equally_likely_and_rise() -> None:
     assert_allclose(probability, 0.5)
 
 
-def test_rescaled_numbers_are_told_as_returns() -> None:
+def test_rescaled_numbers_are_logged_as_returns() -> None:
     value = tk.ExpectedValue(rescale=1e-3)
     numbers = value.outputs(torch.tensor(1_000.0)).item()
     returns, probability = distribution([[numbers]], value, n_rows=1)

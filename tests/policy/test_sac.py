@@ -1,4 +1,4 @@
-"""SAC: its goals and losses by hand, its slopes by finite differences, its seeds and states bit by bit."""
+"""SAC: its goals and losses by hand, its derivatives by finite differences, its seeds and states bit by bit."""
 
 import copy
 import math
@@ -37,7 +37,7 @@ def rows(n_rows: int = 8, *, action_space: Any = PUSH, seed: int = 0, **columns:
 # ---- by hand: one place, an actor and critics of known numbers ----
 
 
-class Told(nn.Module):
+class Reported(nn.Module):
     """Give one mean and one log deviation, whatever is seen."""
 
     def __init__(self, mean: float, log_std: float) -> None:
@@ -48,7 +48,7 @@ class Told(nn.Module):
         return self.numbers.expand(len(features), -1)
 
 
-class Slopes(nn.Module):
+class Ramps(nn.Module):
     """Give q_i = slope_i * action + height_i."""
 
     def __init__(self, *lines: tuple[float, float]) -> None:
@@ -65,7 +65,7 @@ ONE_PLACE = spaces.Box(-2.0, 2.0, (1,))
 def simple(mean: float = 0.5, log_std: float = -1.0, **options: Any) -> SACPolicy:
     """Make a policy whose two critics are q = 3 a + 1 and q = -a + 2, at a temperature of 0.2."""
     parts: dict[str, Any] = {"action_space": ONE_PLACE, "device": "cpu", "seed": 0, "temperature": 0.2}
-    return SACPolicy(Told(mean, log_std), Slopes((3.0, 1.0), (-1.0, 2.0)), **parts | options)
+    return SACPolicy(Reported(mean, log_std), Ramps((3.0, 1.0), (-1.0, 2.0)), **parts | options)
 
 
 def drawn(mean: float, log_std: float, noise: float) -> tuple[float, float]:
@@ -108,12 +108,12 @@ class TestByHand:
         a, log_prob = drawn(0.5, -1.0, 0.3)
         td_target = 10.0 + 0.9 * (min(3 * a + 1, -a + 2) - 0.2 * log_prob)
         td = [2.5 - td_target, 1.5 - td_target]  # the critics at the stored action, 0.5
-        told = policy.read_metrics()
-        assert told["critic_loss"] == pytest.approx(0.5 * (td[0] ** 2 + td[1] ** 2), rel=1e-5)
-        assert (told["q_mean"], told["q_max"], told["q_min"]) == pytest.approx((2.0, 2.5, 1.5))
+        received = policy.read_metrics()
+        assert received["critic_loss"] == pytest.approx(0.5 * (td[0] ** 2 + td[1] ** 2), rel=1e-5)
+        assert (received["q_mean"], received["q_max"], received["q_min"]) == pytest.approx((2.0, 2.5, 1.5))
         priority = (abs(td[0]) + abs(td[1])) / 2
-        assert told["td_abs_mean"] == pytest.approx(priority, rel=1e-5)
-        assert told["td_abs_max"] == pytest.approx(priority, rel=1e-5)
+        assert received["td_abs_mean"] == pytest.approx(priority, rel=1e-5)
+        assert received["td_abs_max"] == pytest.approx(priority, rel=1e-5)
         np.testing.assert_allclose(result.read_priority(), [priority], rtol=1e-5)  # type: ignore[arg-type]  # is there
 
     def test_the_actor_weighs_its_entropy_against_the_smaller_value(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +121,10 @@ class TestByHand:
         with_noise(policy, monkeypatch, here=-0.4, following=0.0)
         policy.update(one_row(), step=0)
         a, log_prob = drawn(0.5, -1.0, -0.4)
-        told = policy.read_metrics()
-        assert told["actor_loss"] == pytest.approx(0.2 * log_prob - min(3 * a + 1, -a + 2), rel=1e-5)
-        assert told["entropy"] == pytest.approx(-log_prob, rel=1e-5)
-        assert told["temperature"] == pytest.approx(0.2)
+        received = policy.read_metrics()
+        assert received["actor_loss"] == pytest.approx(0.2 * log_prob - min(3 * a + 1, -a + 2), rel=1e-5)
+        assert received["entropy"] == pytest.approx(-log_prob, rel=1e-5)
+        assert received["temperature"] == pytest.approx(0.2)
 
     def test_nothing_follows_where_the_discount_is_0_whatever_the_critics_say(self) -> None:
         policy = simple()
@@ -140,16 +140,16 @@ class TestByHand:
 
     def test_every_loss_is_weighted_by_importance(self, monkeypatch: pytest.MonkeyPatch) -> None:
         still = {"optimizer": Adam(0.0), "temperature": "auto", "initial_temperature": 0.2}
-        told = []
+        received = []
         for weight in (1.0, 0.25):
             policy = simple(**still)
             with_noise(policy, monkeypatch, here=-0.4, following=0.3)
             policy.update(one_row(weight=np.array([weight], np.float32)), step=0)
-            told.append(policy.read_metrics())
+            received.append(policy.read_metrics())
         for name in ("critic_loss", "actor_loss", "temperature_loss"):
-            assert told[1][name] == pytest.approx(0.25 * told[0][name])
-            assert told[0][name] != 0
-        assert told[1]["td_abs_mean"] == told[0]["td_abs_mean"]
+            assert received[1][name] == pytest.approx(0.25 * received[0][name])
+            assert received[0][name] != 0
+        assert received[1]["td_abs_mean"] == received[0]["td_abs_mean"]
 
     def test_the_temperatures_loss(self, monkeypatch: pytest.MonkeyPatch) -> None:
         policy = simple(temperature="auto", initial_temperature=0.2, target_entropy=-3.0)
@@ -170,7 +170,7 @@ class TestByHand:
 
 class TestTemperature:
     @pytest.mark.parametrize(("log_std", "rises"), [(-8.0, True), (0.0, False)], ids=["too sure", "too undecided"])
-    def test_moves_towards_the_entropy_asked_for(self, log_std: float, rises: bool) -> None:
+    def test_moves_towards_the_target_entropy(self, log_std: float, rises: bool) -> None:
         policy = simple(0.0, log_std, temperature="auto", initial_temperature=0.2)
         policy.update(rows(32, action_space=ONE_PLACE), step=0)
         assert policy.learned_temperature is not None
@@ -178,7 +178,7 @@ class TestTemperature:
         assert (after > 0.2) == rises
         assert after != pytest.approx(0.2, rel=1e-6)
 
-    def test_asks_for_minus_one_nat_per_place_by_default(self) -> None:
+    def test_target_entropy_is_minus_one_nat_per_dimension_by_default(self) -> None:
         assert made().target_entropy == -2
         assert made(action_space=spaces.Box(-1, 1, (2, 3))).target_entropy == -6
         assert made(target_entropy=0.5).target_entropy == 0.5
@@ -187,9 +187,9 @@ class TestTemperature:
         policy = made(temperature=[(0, 1.0), (10, 0.5)])
         for step, expected in ((0, 1.0), (5, 0.75), (99, 0.5)):
             policy.update(rows(), step=step)
-            told = policy.read_metrics()
-            assert told["temperature"] == pytest.approx(expected)
-            assert "temperature_loss" not in told
+            received = policy.read_metrics()
+            assert received["temperature"] == pytest.approx(expected)
+            assert "temperature_loss" not in received
 
     def test_does_not_depend_on_the_units_of_actions(self) -> None:
         wide = spaces.Box(PUSH.low * 100, PUSH.high * 100)
@@ -208,7 +208,7 @@ class TestTemperature:
 def losses_of_an_update() -> tuple[SACPolicy, dict[str, Callable[[], Tensor]]]:
     """Return the losses that an update in float64 would minimize, to be called as often as one likes."""
     policy = made(temperature="auto", initial_temperature=0.3)
-    for module in (policy.actor.encoder.body, policy.critics):  # smooth, so that differences tell slopes
+    for module in (policy.actor.encoder.body, policy.critics):  # smooth, so that differences say derivatives
         module.activation = torch.tanh  # type: ignore[union-attr]  # our own networks
     policy.preprocess = WithoutMask()  # our own makes float32 of everything
     policy.double()
@@ -225,12 +225,12 @@ def losses_of_an_update() -> tuple[SACPolicy, dict[str, Callable[[], Tensor]]]:
 
 
 @pytest.mark.parametrize("name", ["critic", "actor", "temperature"])
-def test_gradients_are_the_slopes_of_the_loss(name: str) -> None:
+def test_gradients_are_the_numerical_derivatives_of_the_loss(name: str) -> None:
     policy, losses = losses_of_an_update()
     loss, gap, largest = losses[name], 1e-6, 0.0
     parameters = list(policy.gradient_steps[name].module.parameters())
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss(), parameters), strict=True):
-        flat, slopes = parameter.detach().view(-1), torch.zeros(parameter.numel(), dtype=torch.float64)
+        flat, ramps = parameter.detach().view(-1), torch.zeros(parameter.numel(), dtype=torch.float64)
         for place in range(len(flat)):
             before, ends = flat[place].item(), []
             for end in (before + gap, before - gap):
@@ -238,8 +238,8 @@ def test_gradients_are_the_slopes_of_the_loss(name: str) -> None:
                 with torch.no_grad():
                     ends.append(loss().item())
             flat[place] = before
-            slopes[place] = (ends[0] - ends[1]) / (2 * gap)
-        np.testing.assert_allclose(gradient.reshape(-1), slopes, rtol=1e-4, atol=1e-7)
+            ramps[place] = (ends[0] - ends[1]) / (2 * gap)
+        np.testing.assert_allclose(gradient.reshape(-1), ramps, rtol=1e-4, atol=1e-7)
         largest = max(largest, gradient.abs().max().item())
     assert largest > 1e-3  # there is something to compare
 
@@ -307,13 +307,13 @@ def test_every_part_moves_by_its_own_optimizer() -> None:
 def test_metrics_are_those_the_docstring_names() -> None:
     policy = made()
     policy.update(rows(), step=0)
-    told = policy.read_metrics()
+    received = policy.read_metrics()
     for part in ("critic", "actor", "temperature"):
-        assert told.pop(f"{part}_grad_norm") > 0
-        assert told.pop(f"{part}_lr") == pytest.approx(3e-4)
+        assert received.pop(f"{part}_grad_norm") > 0
+        assert received.pop(f"{part}_lr") == pytest.approx(3e-4)
     assert SACPolicy.__doc__ is not None
     named = re.sub(r"\([^()]*\)|grad_norm and lr of each", "", SACPolicy.__doc__.split("Metrics: ")[1])
-    assert set(told) == set(re.findall(r"\w+", named))
+    assert set(received) == set(re.findall(r"\w+", named))
 
 
 # ---- acting ----
@@ -346,12 +346,12 @@ class TestActing:
     def test_modules_act_in_eval_mode_and_learn_in_train_mode_in_their_own_step(self) -> None:
         modes: list[bool] = []
 
-        class Watched(Told):
+        class Watched(Reported):
             def forward(self, features: Tensor) -> Tensor:
                 modes.append(self.training)
                 return super().forward(features)
 
-        policy = SACPolicy(Watched(0, 0), Slopes((1.0, 0.0)), action_space=ONE_PLACE, device="cpu", seed=0)
+        policy = SACPolicy(Watched(0, 0), Ramps((1.0, 0.0)), action_space=ONE_PLACE, device="cpu", seed=0)
         policy.act(np.zeros((1, 4), np.float32))
         assert modes == [False]
         policy.update(one_row(), step=0)
@@ -392,7 +392,7 @@ def test_actions_that_are_no_bounded_box_are_refused_by_name(space: Any, message
     with pytest.raises(SpaceMismatchError, match=f"SACPolicy {message}"):
         made(action_space=space)
     with pytest.raises(SpaceMismatchError, match=f"SACPolicy {message}"):
-        SACPolicy(Told(0, 0), Slopes((1.0, 0.0)), action_space=space)
+        SACPolicy(Reported(0, 0), Ramps((1.0, 0.0)), action_space=space)
 
 
 def test_other_spaces_than_its_own_are_refused() -> None:
@@ -403,13 +403,13 @@ def test_other_spaces_than_its_own_are_refused() -> None:
 @pytest.mark.parametrize(
     ("actor", "critics", "message"),
     [
-        (nn.utils.skip_init(nn.Linear, 3, 2), Slopes((1.0, 0.0)), "network cannot take an observation of"),
+        (nn.utils.skip_init(nn.Linear, 3, 2), Ramps((1.0, 0.0)), "network cannot take an observation of"),
         (
             nn.utils.skip_init(nn.Linear, 4, 3),
-            Slopes((1.0, 0.0)),
+            Ramps((1.0, 0.0)),
             r"network gives {'outputs': \(1, 3\)} .*",
         ),
-        (Told(0, 0), lambda features, action: action[:, 0], r"critics give \(1,\) for one observation and action"),
+        (Reported(0, 0), lambda features, action: action[:, 0], r"critics give \(1,\) for one observation and action"),
     ],
     ids=["inputs", "numbers", "values"],
 )
@@ -482,7 +482,7 @@ class TestSeeds:
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.1, "n_step": 3}], ids=["learned", "fixed"])
-def test_going_on_from_a_saved_state_is_bit_by_bit_the_same(options: Any) -> None:
+def test_continuing_from_a_saved_state_is_bit_by_bit_the_same(options: Any) -> None:
     straight, resumed = made(**options), made(**options | {"seed": 9})
     live(straight, range(6))
     straight.read_metrics()

@@ -145,7 +145,7 @@ def test_is_in_eval_mode_whatever_the_online_network_is_in() -> None:
 
 
 @pytest.mark.parametrize("unit", ["env_steps", "updates"])
-def test_saved_counters_go_on_in_the_same_phase(unit: Any) -> None:
+def test_saved_counters_continue_in_the_same_phase(unit: Any) -> None:
     straight, _ = follower(Target(every=10, unit=unit))
     for clock in range(0, 37, 4):
         straight.follow(step=clock, n_updates=clock)
@@ -198,14 +198,14 @@ class Layers(nn.Module):
     def __init__(self, *, used: bool = True) -> None:
         super().__init__()
         self.first, self.second, self.third = linear(torch.ones(7, 3).tolist()), nn.Identity(), linear([[0.5] * 7])
-        self.aside = linear([[1.0, 2.0, 3.0]])
+        self.apart = linear([[1.0, 2.0, 3.0]])
         self.last = linear([[0.25]])
         self.register_buffer("shift", torch.zeros(2))
         self.used = used
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.last(self.third(self.second(self.first(x))))
-        return y + self.aside(x) if self.used else y
+        return y + self.apart(x) if self.used else y
 
 
 class Learning:
@@ -297,7 +297,7 @@ def load(learning: Learning) -> None:
 
 
 def freeze(learning: Learning) -> None:
-    learning.online.aside.requires_grad_(False)
+    learning.online.apart.requires_grad_(False)
 
 
 def replace_a_layer(learning: Learning) -> None:
@@ -313,7 +313,7 @@ def add_a_layer(learning: Learning) -> None:
     learning.pair.network.second = linear(torch.eye(7).tolist()).requires_grad_(False)
 
 
-def register_a_layer_anew(learning: Learning) -> None:
+def register_a_layer_again(learning: Learning) -> None:
     """Change the order of the online network's parameters."""
     last = learning.online.last
     del learning.online.first, learning.online.last
@@ -336,7 +336,7 @@ def transpose(learning: Learning) -> None:
 
 CHANGES = [
     *(convert, assign, load, freeze, replace_a_layer, replace_a_layer_of_the_target, add_a_layer, replace_a_buffer),
-    *(replace_the_data, transpose, register_a_layer_anew),
+    *(replace_the_data, transpose, register_a_layer_again),
 ]
 
 
@@ -364,7 +364,7 @@ NO = "no such tensor"
     ("change", "name", "online", "target"),
     [
         (
-            lambda network: parametrize.register_parametrization(network.aside, "weight", Positive()),
+            lambda network: parametrize.register_parametrization(network.apart, "weight", Positive()),
             "aside.parametrizations.weight.original",
             "(1, 3)",
             NO,
@@ -430,7 +430,7 @@ def test_a_module_of_several_dtypes_is_followed() -> None:
     assert [parameter.item() for parameter in pair.network.parameters()] == [0.5, 0.0, 1.0, 0.0, 1.5, 0.0]
 
 
-def test_layers_that_share_a_parameter_go_on_sharing_it() -> None:
+def test_layers_continue_to_share_a_parameter() -> None:
     online = nn.Sequential(linear([[1.0]]), linear([[1.0]]))
     online[1].weight = online[0].weight
     pair = TargetNetwork(online, Target())

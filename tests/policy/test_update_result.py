@@ -35,7 +35,7 @@ def test_a_meter_does_not_write_into_what_it_was_given() -> None:
     assert loss.item() == 1.0
 
 
-def test_plain_numbers_are_averaged_beside_those_on_the_device() -> None:
+def test_plain_numbers_are_averaged_with_those_on_the_device() -> None:
     meter = MeanMetrics()
     for loss, lr in ((1.0, 0.5), (3.0, 0.25), (5.0, 0.75)):
         add_to(meter, {"loss": torch.tensor(loss)}, lr=lr)
@@ -49,7 +49,7 @@ def test_metrics_may_have_any_dtype() -> None:
     assert meter.read() == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.0, "e": 0.5}
 
 
-def test_plain_numbers_begin_anew_too() -> None:
+def test_plain_numbers_restart_too() -> None:
     meter = MeanMetrics()
     add_to(meter, {"loss": torch.tensor(1.0)}, lr=100.0)
     meter.read()

@@ -87,7 +87,7 @@ def test_a_run_saved_and_resumed_ends_with_the_same_bits(tmp_path: Any) -> None:
     resumed = tiny(max_epoch=3, seed=9, resume_from=first.save(tmp_path / "saved"))
     assert everything(resumed) == everything(first)
     for trainer in (first, resumed):
-        trainer.train_collector.reset()  # open episodes are begun anew after a resume
+        trainer.train_collector.reset()  # open episodes are begun again after a resume
         trainer.run()
     assert everything(resumed) == everything(first)
 

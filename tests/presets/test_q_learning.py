@@ -74,7 +74,7 @@ def test_rainbow_has_all_six_parts() -> None:
 
 
 def read_parts(preset: presets.QPreset) -> dict[str, Any]:
-    """Name the parts that tell the algorithms apart."""
+    """Name the parts that say the algorithms apart."""
     trainer = preset("CartPole-v1", seed=1, device="cpu")
     policy = trainer.policy
     return {
@@ -274,8 +274,8 @@ adam: Callable[[Any], Any] = lambda trainer: trainer.policy.gradient_steps["netw
 class Lives(Walk):
     """A walk whose info counts lives, none of which is ever lost."""
 
-    def reset(self, **asked: Any) -> Any:
-        obs, info = super().reset(**asked)
+    def reset(self, **requested: Any) -> Any:
+        obs, info = super().reset(**requested)
         return obs, {**info, "lives": 3}
 
     def step(self, action: int) -> Any:

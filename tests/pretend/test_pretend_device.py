@@ -47,7 +47,7 @@ def test_a_process_with_an_accelerator_or_another_backend_says_what_to_do(
         load()
 
 
-def test_a_machine_without_a_compiler_and_headers_that_do_not_compile_are_told(
+def test_a_missing_compiler_and_broken_headers_are_errors_that_say_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -262,7 +262,7 @@ def test_a_capture_lets_everything_else_run(pretend: PretendDevice) -> None:
     assert all(parameter.grad is not None for parameter in net.parameters())
 
 
-def test_a_capture_tells_of_a_rejection_that_the_code_inside_has_caught(pretend: PretendDevice) -> None:
+def test_a_capture_reports_a_rejection_that_its_code_caught(pretend: PretendDevice) -> None:
     x = grid(pretend.device)
     inside = pytest.raises(RuntimeError, match="not permitted when stream is capturing")
     with pytest.raises(DeviceError, match="_local_scalar_dense"), pretend.capturing(), inside:

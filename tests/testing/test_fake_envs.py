@@ -15,7 +15,7 @@ TWO = gym.spaces.Discrete(2)
 
 
 @pytest.mark.parametrize("space", [IMAGE, NESTED], ids=["image", "nested"])
-def test_a_learner_runs_on_it_with_episodes_of_the_length_asked_for(space: Any) -> None:
+def test_a_learner_trains_on_it_with_episodes_of_the_given_length(space: Any) -> None:
     envs = tk.make_envs(FakeVectorEnv(space, TWO, 3, episode_length=10))
     policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), device="cpu", seed=0)
     collector = tk.Collector(policy, envs, tk.ReplayBuffer(300))
@@ -38,6 +38,6 @@ def test_the_observations_are_drawn_once_and_by_the_seed() -> None:
 @pytest.mark.parametrize(
     ("options", "told"), [({"n": 0}, "n must be"), ({"n": 1, "episode_length": 0}, "episode_length")]
 )
-def test_what_cannot_be_is_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(tk.ConfigError, match=f"FakeVectorEnv.{told}"):
+def test_what_cannot_be_is_refused(options: dict[str, Any], received: str) -> None:
+    with pytest.raises(tk.ConfigError, match=f"FakeVectorEnv.{received}"):
         FakeVectorEnv(IMAGE, TWO, **options)

@@ -1,4 +1,4 @@
-"""One small run of each kind of learner, to be stopped anywhere and gone on with."""
+"""One small run of each kind of learner, to be stopped anywhere and continued with."""
 
 from typing import Any
 

@@ -73,7 +73,7 @@ def test_a_bare_for_yields_every_epoch_as_a_tuple_with_names() -> None:
     assert (result.epoch, result.stats, result.info) == tuple(result)
 
 
-def test_break_and_a_second_for_go_on_where_the_first_stopped() -> None:
+def test_break_and_a_second_for_continue_where_the_first_stopped() -> None:
     trainer = make_trainer()
     for result in trainer:
         assert result.epoch == 1
@@ -147,7 +147,7 @@ def test_a_checkpoint_loaded_without_the_trainer_starts_at_epoch_1_with_all_step
     assert [(epoch, info.env_step) for epoch, _, info in other] == [(1, 96), (2, 120), (3, 144)]
 
 
-def test_reset_counts_epochs_anew_and_keeps_policy_and_buffer() -> None:
+def test_reset_counts_epochs_from_0_and_keeps_policy_and_buffer() -> None:
     trainer = make_trainer(test=True)
     trainer.run()
     n_updates, n_rows = trainer.policy.n_updates, len(trainer.buffer)
@@ -221,7 +221,7 @@ def test_the_first_reason_to_stop_stays() -> None:
     assert trainer.info.stop_reason == "enough"
 
 
-def test_a_stop_between_epochs_lets_no_other_begin_and_tells_the_end_once() -> None:
+def test_a_stop_between_epochs_starts_no_other_and_fires_the_end_once() -> None:
     log = Log()
     trainer = make_trainer(callbacks=[log])
     next(trainer)
@@ -290,7 +290,7 @@ def test_next_in_two_threads_at_once_is_refused() -> None:
 # ---- exceptions ----
 
 
-def test_an_exception_in_a_callback_says_whose_it_was_and_the_trainer_goes_on_as_if_nothing_had_been() -> None:
+def test_an_exception_names_its_callback_and_the_trainer_continues() -> None:
     quiet, raising = make_trainer(test=True), make_trainer(test=True, callbacks=[Raising(ZeroDivisionError("oh"), 7)])
     with pytest.raises(ZeroDivisionError, match="oh") as caught:
         next(raising)
@@ -302,7 +302,7 @@ def test_an_exception_in_a_callback_says_whose_it_was_and_the_trainer_goes_on_as
 @pytest.mark.parametrize(
     "event", ["on_train_start", "on_collect_end", "on_evaluate_start", "on_best", "on_evaluate_end", "on_epoch_end"]
 )
-def test_an_exception_at_any_event_loses_no_epoch_and_the_other_callbacks_hear_it_once(event: str) -> None:
+def test_an_exception_in_an_event_loses_no_epoch_and_reaches_other_callbacks_once(event: str) -> None:
     def fail(self: tk.Callback, *news: Any) -> None:
         if not failed:
             failed.append(event)
@@ -318,7 +318,7 @@ def test_an_exception_at_any_event_loses_no_epoch_and_the_other_callbacks_hear_i
     assert before.events == after.events == quiet.events
 
 
-def test_a_callback_that_always_fails_does_not_keep_the_epochs_from_going_on() -> None:
+def test_a_callback_that_always_fails_does_not_stop_the_epochs() -> None:
     class Failing(tk.Callback):
         def on_evaluate_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
             raise ZeroDivisionError
@@ -415,7 +415,7 @@ def test_infos_times_add_up_and_its_speeds_are_counts_over_them() -> None:
     assert info.updates_per_second == pytest.approx(35 / info.update_seconds)
 
 
-def test_a_second_trainer_goes_on_from_the_counts_of_its_collector_and_policy() -> None:
+def test_a_second_trainer_continues_the_counts_of_its_collector_and_policy() -> None:
     first = make_trainer(max_epoch=2)
     first.run()
     policy, collector = first.policy, first.train_collector
@@ -453,7 +453,7 @@ def test_info_has_the_mean_return_of_the_best_evaluation_whatever_the_score_is(t
     assert resumed.info.best_return == trainer.info.best_return
 
 
-def test_infos_times_go_on_after_a_resume_and_begin_again_after_a_reset(tmp_path: Path) -> None:
+def test_times_of_info_continue_after_a_resume_and_restart_after_a_reset(tmp_path: Path) -> None:
     trainer = make_trainer(test=True)
     next(trainer)
     before = trainer.info
@@ -475,10 +475,10 @@ class Listener(tk.Callback):
     """Write down on how many threads torch computes at every update."""
 
     def __init__(self) -> None:
-        self.heard: list[int] = []
+        self.delivered: list[int] = []
 
     def on_update_end(self, trainer: tk.Trainer) -> None:
-        self.heard.append(torch.get_num_threads())
+        self.delivered.append(torch.get_num_threads())
 
 
 @pytest.fixture
@@ -492,17 +492,17 @@ def two_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("two_threads")
 class TestWithin:
     @pytest.mark.parametrize("kind", ["dqn", "ppo", "cql"])
-    def test_torch_computes_on_as_many_as_asked_for_and_as_before_outside(self, kind: str) -> None:
+    def test_torch_computes_on_the_given_threads_within_a_run_only(self, kind: str) -> None:
         listener = Listener()
         trainer = make_run(kind, threads=1, callbacks=[listener])
         next(trainer)
-        assert set(listener.heard) == {1}
+        assert set(listener.delivered) == {1}
         assert torch.get_num_threads() == 2
 
     def test_nothing_is_set_unasked(self) -> None:
         listener = Listener()
         next(make_trainer(callbacks=[listener]))
-        assert set(listener.heard) == {2}
+        assert set(listener.delivered) == {2}
 
     def test_an_error_leaves_them_as_they_were(self) -> None:
         def fail(epoch: int, env_step: int) -> None:
@@ -520,13 +520,13 @@ class TestWithin:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_one_thread_gives_the_same_bits_as_torch_told_by_hand() -> None:
-    asked = make_run("sac", threads=1)
-    asked.run()
+def test_one_thread_gives_the_same_bits_as_torch_set_by_hand() -> None:
+    requested = make_run("sac", threads=1)
+    requested.run()
     torch.set_num_threads(1)
     by_hand = make_run("sac")
     by_hand.run()
-    for mine, theirs in zip(asked.policy.parameters(), by_hand.policy.parameters(), strict=True):
+    for mine, theirs in zip(requested.policy.parameters(), by_hand.policy.parameters(), strict=True):
         np.testing.assert_array_equal(mine.detach().numpy(), theirs.detach().numpy())
 
 

@@ -126,7 +126,7 @@ def test_collectors_that_are_reset_start_again_from_step_0(name: str) -> None:
     assert results[0].stats.train.recent_returns.count == results[0].stats.train.returns.count
 
 
-def test_a_reset_keeps_the_rows_unless_told_and_waits_for_learning_starts_again() -> None:
+def test_a_reset_keeps_the_rows_and_waits_for_learning_starts_again() -> None:
     trainer = make_trainer(max_epoch=1, learning_starts=10)
     trainer.run()
     n_rows, n_updates = len(trainer.buffer), trainer.policy.n_updates

@@ -31,9 +31,9 @@ def evaluation(seen: list[int | None] | None = None, **options: Any) -> tk.Evalu
 
 def test_every_evaluation_plays_the_same_episodes_and_fresh_ones_play_others() -> None:
     seen: list[int | None] = []
-    judge = evaluation(seen)
+    evaluator = evaluation(seen)
     for fresh in (None, None, 0, 1, None):
-        judge.run(0, fresh=fresh)
+        evaluator.run(0, fresh=fresh)
     first, second, fresh_0, fresh_1, again = np.reshape(seen, (5, 3)).tolist()
     assert first == second == again
     assert len({*first, *fresh_0, *fresh_1}) == 9
@@ -55,31 +55,31 @@ def test_duration_is_the_number_of_episodes() -> None:
 
 @pytest.mark.parametrize("explore", [False, True])
 def test_the_policy_explores_only_on_request_and_sees_the_training_clock(explore: bool) -> None:
-    asked = []
+    requested = []
 
-    class Told(tk.EpsilonGreedy):
+    class Reported(tk.EpsilonGreedy):
         def choose(self, q: Any, legal: Any, *, step: int, **others: Any) -> Any:
-            asked.append(step)
+            requested.append(step)
             return super().choose(q, legal, step=step, **others)
 
-    judge = evaluation(explore=explore)
-    judge.collector.policy.exploration = Told(0.5)  # type: ignore[attr-defined]
-    judge.run(77)
-    assert set(asked) == ({77} if explore else set())
+    evaluator = evaluation(explore=explore)
+    evaluator.collector.policy.exploration = Reported(0.5)  # type: ignore[attr-defined]
+    evaluator.run(77)
+    assert set(requested) == ({77} if explore else set())
 
 
 def test_an_exploring_evaluation_plays_the_same_each_time_and_leaves_training_as_it_was() -> None:
-    judge = evaluation(explore=True)
-    policy = judge.collector.policy
-    one = judge.run(0)
+    evaluator = evaluation(explore=True)
+    policy = evaluator.collector.policy
+    one = evaluator.run(0)
     policy.start_streams(99)  # as training moves them on
     before = dict(leaves(policy.streams_state()))
-    two, other = judge.run(0), judge.run(0, fresh=1)
+    two, other = evaluator.run(0), evaluator.run(0, fresh=1)
     assert (one.returns, one.lengths) == (two.returns, two.lengths) != (other.returns, other.lengths)
     assert dict(leaves(policy.streams_state())) == before
 
 
-def test_an_exploring_evaluation_that_was_interrupted_goes_on_with_the_same_draws() -> None:
+def test_an_interrupted_exploring_evaluation_continues_with_the_same_draws() -> None:
     def interrupt() -> None:
         if halved.collector.env_step == 4:
             halved.collector.between_steps = None
@@ -95,7 +95,7 @@ def test_an_exploring_evaluation_that_was_interrupted_goes_on_with_the_same_draw
     assert (stats.returns, stats.lengths, stats.n_step) == (expected.returns, expected.lengths, expected.n_step)
 
 
-def test_an_evaluation_left_half_way_is_gone_on_with_and_somebody_elses_collect_is_not() -> None:
+def test_an_interrupted_evaluation_continues_unless_its_collector_was_used() -> None:
     def interrupt() -> None:
         if collector.env_step == 4:
             raise KeyboardInterrupt

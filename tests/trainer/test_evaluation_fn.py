@@ -60,7 +60,7 @@ def test_a_function_that_returns_no_numbers_is_refused() -> None:
         tk.Evaluation(tk.Collector(tk.RandomPolicy(envs.action_space), envs), fn=3)  # type: ignore[arg-type]  # refused
 
 
-def test_what_is_asked_of_play_is_what_a_collect_takes() -> None:
+def test_play_has_the_options_of_collect() -> None:
     with pytest.raises(tk.ConfigError, match=r"Evaluation.fn's play.* 'n_epsiode'.*did you mean 'n_episode'"):
         next(make_trainer(evaluation=lambda play: {"a": play(n_epsiode=2).n_step}))
     returns: list[Any] = []
@@ -83,15 +83,15 @@ def test_play_explores_as_the_evaluation_does_unless_it_is_given_true_or_false()
     seen: list[bool] = []
 
     def play_four(play: Any) -> dict[str, float]:
-        for asked in ({}, {"explore": None}, {"explore": True}, {"explore": False}):
-            play(n_step=2, **asked)
+        for requested in ({}, {"explore": None}, {"explore": True}, {"explore": False}):
+            play(n_step=2, **requested)
         return {}
 
     for own in (True, False):
         envs = tk.make_envs(Walk, 2)
         policy = make_policy(envs)
         act = policy.act
-        policy.act = lambda *args, act=act, **asked: seen.append(asked["explore"]) or act(*args, **asked)  # type: ignore[method-assign]  # spied on
+        policy.act = lambda *args, act=act, **requested: seen.append(requested["explore"]) or act(*args, **requested)  # type: ignore[method-assign]  # spied on
         tk.Evaluation(tk.Collector(policy, envs), explore=own, fn=play_four, seed=1).run(0)
     assert seen == [True, True, True, False, False, False, True, False]
 

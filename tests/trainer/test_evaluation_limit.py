@@ -77,7 +77,7 @@ def test_only_episodes_that_reach_the_limit_are_truncated(limit: int) -> None:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_vector_environment_that_resets_itself_plays_no_other_episode_where_one_was_truncated(
+def test_a_self_resetting_environment_plays_no_other_episode_after_a_cut(
     mode: AutoresetMode, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [partial(endless, 0), partial(TaggedEnv, 1, length_of=lambda env, episode: 4)]
@@ -148,7 +148,7 @@ def test_a_function_that_evaluates_has_the_limit_and_may_set_another() -> None:
     assert lengths == [8, 3]
 
 
-def test_a_limit_is_for_episodes_that_are_asked_for() -> None:
+def test_a_length_limit_needs_a_number_of_episodes() -> None:
     collector = Collector(Player(), make_envs([partial(endless, 0)]))
     with pytest.raises(tk.ConfigError, match="max_episode_steps has no effect on n_step: give it to make_envs"):
         collector.collect(n_step=5, max_episode_steps=3)

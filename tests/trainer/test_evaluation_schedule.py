@@ -70,7 +70,7 @@ def test_reward_metric_is_what_statistics_and_scores_see() -> None:
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (7, [5])])
-def test_evaluations_come_every_so_many_epochs_and_at_the_end(every: int, expected: list[int]) -> None:
+def test_evaluations_come_every_n_epochs_and_at_the_end(every: int, expected: list[int]) -> None:
     trainer = make_trainer(test=True, max_epoch=5, step_per_epoch=4)
     trainer.evaluation_schedule.evaluation.every = every
     tested = [result.epoch for result in trainer if not result.stats.test.is_empty]
@@ -90,7 +90,7 @@ def test_every_evaluation_of_a_run_plays_the_same_episodes() -> None:
     assert len({(test.returns, test.lengths) for test in tests}) == 1
 
 
-def test_after_a_reset_an_interrupted_evaluation_begins_anew() -> None:
+def test_after_a_reset_an_interrupted_evaluation_starts_over() -> None:
     moments = [4]
 
     def interrupt() -> None:
@@ -110,17 +110,17 @@ def test_after_a_reset_an_interrupted_evaluation_begins_anew() -> None:
 # ---- stopping ----
 
 
-def test_stop_fn_is_given_the_current_score_and_asked_again_on_fresh_seeds() -> None:
-    asked: list[float] = []
+def test_stop_fn_is_called_with_the_score_and_again_on_fresh_seeds() -> None:
+    requested: list[float] = []
 
     def stop(score: float) -> bool:
-        asked.append(score)
+        requested.append(score)
         return score >= 10
 
     # epochs:      1    2, luck   3     4, solved
     trainer = scored([5.0, 11.0, 4.0, 6.0, 12.0, 13.0], stop_fn=stop)
     results = list(trainer)
-    assert asked == [5.0, 11.0, 4.0, 6.0, 12.0, 13.0]
+    assert requested == [5.0, 11.0, 4.0, 6.0, 12.0, 13.0]
     assert [(r.epoch, r.info.stop_reason) for r in results] == [(1, None), (2, None), (3, None), (4, "stop_fn")]
     assert results[-1].info.best_score == 12.0
     assert trainer.evaluation_schedule._n_confirmed == 2
@@ -136,7 +136,7 @@ def test_the_confirming_evaluation_plays_other_episodes_and_is_the_last_test() -
 
 
 @pytest.mark.parametrize("score", [None, NAN])
-def test_without_a_score_stop_fn_is_not_asked(score: float | None) -> None:
+def test_without_a_score_stop_fn_is_not_called(score: float | None) -> None:
     def stop(score: float) -> bool:
         raise AssertionError
 
@@ -206,10 +206,10 @@ def test_an_early_test_that_fails_is_followed_by_the_epochs_own_and_is_logged() 
 
         def close(self) -> None: ...
 
-    asked: list[float] = []
+    requested: list[float] = []
 
     def stop(score: float) -> bool:
-        asked.append(score)
+        requested.append(score)
         return trainer.evaluation_schedule.unreported.is_empty  # training episodes always look solved, tests never are
 
     log, numbers = Log(), Numbers()

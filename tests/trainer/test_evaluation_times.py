@@ -1,4 +1,4 @@
-"""When evaluations happen: by epochs, steps or updates, before the first step, and whenever somebody asks."""
+"""When evaluations happen: by epochs, steps or updates, before the first step, and whenever someone asks."""
 
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,15 @@ def with_evaluation(**options: Any) -> tuple[tk.OffpolicyTrainer, Log]:
     rates: dict[str, Any] = {"max_epoch": 3, "step_per_epoch": 24, "update_per_step": 0.5, "batch_size": 4}
     quiet: dict[str, Any] = {"verbose": False, "show_progress": False, "seed": 1}
     train = tk.Collector(policy, envs, tk.ReplayBuffer(60))
-    told = {"callbacks": [log], "evaluation": evaluation}
-    return tk.OffpolicyTrainer(policy, train, **rates | quiet | told | options), log
+    received = {"callbacks": [log], "evaluation": evaluation}
+    return tk.OffpolicyTrainer(policy, train, **rates | quiet | received | options), log
 
 
 def trained(trainer: tk.OffpolicyTrainer) -> dict[str, Any]:
     """Run, and take down all that training moves: not what evaluations know, nor reports, which they split."""
     trainer.run()
-    aside = ("/trainer/evaluation/", "/trainer/callbacks/", "/trainer/metrics/")
-    return {path: leaf for path, leaf in everything(trainer).items() if not any(word in path for word in aside)}
+    apart = ("/trainer/evaluation/", "/trainer/callbacks/", "/trainer/metrics/")
+    return {path: leaf for path, leaf in everything(trainer).items() if not any(word in path for word in apart)}
 
 
 def steps_of(options: dict[str, Any]) -> list[int]:
@@ -92,14 +92,14 @@ def test_training_is_the_same_with_any_evaluation_and_without() -> None:
         assert trained(with_evaluation(**options)[0]) == plain
 
 
-def test_a_number_of_steps_plays_so_many_from_the_same_starts() -> None:
+def test_a_number_of_steps_plays_that_many_from_the_same_starts() -> None:
     trainer, _ = with_evaluation(duration=40, duration_unit="steps", seed=5)
     played = [result.stats.test for result in trainer]
     assert [stats.n_step for stats in played] == [40, 40, 40]
     assert all(stats.n_episode > 0 for stats in played)
 
 
-def test_anybody_may_evaluate_between_epochs_and_within_a_callback() -> None:
+def test_evaluate_works_between_epochs_and_within_a_callback() -> None:
     class Curious(tk.Callback):
         def on_collect_end(self, trainer: Any, stats: tk.CollectStats) -> None:
             seen.append(trainer.evaluate())
@@ -117,7 +117,7 @@ def test_anybody_may_evaluate_between_epochs_and_within_a_callback() -> None:
     assert curious == trained(with_evaluation(every=3)[0])
 
 
-def test_without_an_evaluation_there_is_nothing_to_ask() -> None:
+def test_without_an_evaluation_evaluate_raises() -> None:
     with pytest.raises(tk.ConfigError, match="nothing to evaluate in: give the trainer a test_collector"):
         make_trainer().evaluate()
 

@@ -1,4 +1,4 @@
-"""Folders that runs write to: each has one owner, a fresh run replaces nothing, and what is killed blocks nobody."""
+"""Folders that runs write to: each has one owner, a fresh run replaces nothing, and what is killed blocks no one."""
 
 import errno
 import fcntl
@@ -46,8 +46,8 @@ def test_a_fresh_run_into_a_folder_of_another_is_rejected_and_nothing_is_lost(na
     make_trainer(test=True, callbacks=[OWNERS[name](tmp_path / "run")]).run()
     before = content(tmp_path)
     assert before
-    told = rf"^{name}.folder .*run already holds .* of another run: name another folder, .* resume_from= continues"
-    with pytest.raises(tk.ConfigError, match=told):
+    received = rf"^{name}.folder .*run already holds .* of another run: name another folder, .* resume_from= continues"
+    with pytest.raises(tk.ConfigError, match=received):
         make_trainer(test=True, seed=2, callbacks=[OWNERS[name](tmp_path / "run")])
     assert content(tmp_path) == before
 
@@ -109,7 +109,7 @@ def test_two_trainers_of_one_process_do_not_share_a_folder(tmp_path: Path) -> No
     make_trainer(checkpoint=tmp_path).run()
 
 
-def test_a_trainer_that_nobody_uses_any_more_holds_nothing(tmp_path: Path) -> None:
+def test_a_trainer_without_references_is_freed(tmp_path: Path) -> None:
     make_trainer(checkpoint=tmp_path)
     make_trainer(checkpoint=tmp_path).run()
     assert len(find_checkpoints(tmp_path)) == 1
@@ -171,11 +171,11 @@ def test_a_folder_that_another_process_uses_is_rejected_until_it_is_killed(tmp_p
     folder = tmp_path / "run"
     with another_process(folder) as process:
         before = content(folder)
-        told = (
+        received = (
             rf"Checkpoint.folder .* is in use by process {process.pid} on {socket.gethostname()} since .*: wait until"
         )
         for resume_from in ("auto", folder):
-            with pytest.raises(tk.ConfigError, match=told):
+            with pytest.raises(tk.ConfigError, match=received):
                 make_trainer(test=True, checkpoint=folder, resume_from=resume_from)
         with pytest.raises(tk.ConfigError, match=rf"logger .* is in use by process {process.pid}"):
             tk.JsonlLogger(folder, resume=True)
@@ -248,7 +248,7 @@ def test_without_locks_a_process_that_runs_here_is_the_owner(tmp_path: Path, no_
 @pytest.mark.parametrize("owner", [
     {"pid": 2**22 + 1, "host": socket.gethostname()}, {"pid": 1, "host": "another"}, {}, {"pid": "1", "host": [1]},
 ])  # fmt: skip
-def test_without_locks_anybody_else_is_warned_of(
+def test_without_locks_another_process_is_warned_of(
     tmp_path: Path, no_locks: None, owner: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     write_owner(tmp_path, **owner)

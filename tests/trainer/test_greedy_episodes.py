@@ -57,7 +57,7 @@ def test_rewards_are_those_of_the_learner(rule: Any, largest: float) -> None:
     assert summary.max == pytest.approx(largest)
 
 
-def test_open_and_dropped_episodes_do_not_count_and_the_next_one_starts_anew() -> None:
+def test_open_and_dropped_episodes_do_not_count_and_the_next_one_starts_at_zero() -> None:
     episodes = played(Predictor(), ends="")
     assert "start_values" not in episodes.summaries()
     episodes.drop(np.array([1]))

@@ -1,4 +1,4 @@
-"""Ctrl-C, a real one, at every moment: nothing is lost, and the next `next()` goes on as if it had not been."""
+"""Ctrl-C, a real one, at every moment: nothing is lost, and the next `next()` continues as if it had not been."""
 
 import contextlib
 import os
@@ -25,13 +25,13 @@ def press() -> None:
 
 
 class Keyboard(tk.Callback):
-    """Count the moments of a run, and press Ctrl-C at some of them, once until it was heard."""
+    """Count the moments of a run, and press Ctrl-C at some of them, once until it was received."""
 
     def __init__(self, moments: Container[int] = ()) -> None:
         self.moments = moments
         self.places: list[str] = []  # of every moment, in order
         self.pressed_in: list[str] = []
-        self.is_heard = True
+        self.is_received = True
 
     @property
     def n(self) -> int:
@@ -39,8 +39,8 @@ class Keyboard(tk.Callback):
 
     def tick(self, where: str) -> None:
         self.places.append(where)
-        if self.n in self.moments and self.is_heard:
-            self.is_heard = False
+        if self.n in self.moments and self.is_received:
+            self.is_received = False
             self.pressed_in.append(where)
             press()
 
@@ -93,7 +93,7 @@ def run(keyboard: Keyboard) -> tuple[list[dict[str, float]], dict[str, Any], lis
         try:
             results.append(untimed(next(trainer)))
         except KeyboardInterrupt:
-            keyboard.is_heard = True
+            keyboard.is_received = True
             n_stops += 1
         except StopIteration:
             break
@@ -225,7 +225,7 @@ def handler(new: Any) -> Iterator[None]:
         signal.signal(signal.SIGINT, former)
 
 
-def test_a_handler_of_the_users_own_is_called_when_all_is_whole_and_training_goes_on() -> None:
+def test_a_users_signal_handler_is_called_between_steps_and_training_continues() -> None:
     calls: list[int] = []
     keyboard = Keyboard({3})
     trainer = make_trainer(n_envs=2, on_step=lambda: keyboard.tick("step"))
@@ -262,7 +262,7 @@ def test_in_another_thread_a_trainer_works_and_ctrl_c_goes_to_the_main_thread() 
 
 
 def within(*, error: Exception | None = None, checks: bool) -> list[str]:
-    """Press Ctrl-C while it is deferred, and tell what was reached."""
+    """Press Ctrl-C while it is deferred, and say what was reached."""
     reached = []
     try:
         with DeferredInterrupt() as deferred:
@@ -306,34 +306,34 @@ def test_a_script_ended_by_ctrl_c_ends_with_keyboard_interrupt() -> None:
 
 
 @pytest.mark.parametrize("n_wanted", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_ctrl_c_pressed_by_somebody_elses_clock_changes_no_bit(n_wanted: int) -> None:
+def test_ctrl_c_at_a_random_time_changes_no_bit(n_wanted: int) -> None:
     """Press at random times from a thread, not at moments that a run can know."""
     finals = {}
     for name in ("dqn", "ppo"):
         straight = make_run(name)
         straight.run()
         finals[name] = everything(straight)
-    heard, over = threading.Event(), threading.Event()
+    delivered, over = threading.Event(), threading.Event()
     rng = np.random.default_rng(0)
-    n_heard, running = 0, False
+    n_received, running = 0, False
 
     def press_at_random() -> None:
         while not over.wait(float(rng.uniform(0.0, 0.01))):
-            heard.clear()
+            delivered.clear()
             press()
-            heard.wait(10)  # a second one before the first is heard would go through at once
+            delivered.wait(10)  # a second one before the first is received would go through at once
 
-    def hear(number: int, frame: Any) -> None:
-        nonlocal n_heard
-        heard.set()
+    def receive(number: int, frame: Any) -> None:
+        nonlocal n_received
+        delivered.set()
         if running:
-            n_heard += 1
+            n_received += 1
             raise KeyboardInterrupt
 
-    former = signal.signal(signal.SIGINT, hear)
+    former = signal.signal(signal.SIGINT, receive)
     try:
         n_runs = 0
-        while n_heard < n_wanted:
+        while n_received < n_wanted:
             name = ("dqn", "ppo")[n_runs % 2]
             trainer = make_run(name)
             over.clear()
@@ -346,9 +346,9 @@ def test_ctrl_c_pressed_by_somebody_elses_clock_changes_no_bit(n_wanted: int) ->
                     running = False
                 running = False
             over.set()
-            heard.set()
+            delivered.set()
             presser.join()
-            assert everything(trainer) == finals[name], f"run {n_runs}, after {n_heard} Ctrl-Cs"
+            assert everything(trainer) == finals[name], f"run {n_runs}, after {n_received} Ctrl-Cs"
             n_runs += 1
     finally:
         over.set()

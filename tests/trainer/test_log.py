@@ -14,15 +14,15 @@ from tests.trainer.toys import make_trainer, untimed
 
 
 class Numbers:
-    """A logger that keeps what it is told."""
+    """A logger that keeps what it receives."""
 
     folder = None
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, dict[str, float]]] = []
+        self.received: list[tuple[int, dict[str, float]]] = []
 
     def write(self, step: int, numbers: Any) -> None:
-        self.told.append((step, {tag: x for tag, x in numbers.items() if tag.startswith("custom/")}))
+        self.received.append((step, {tag: x for tag, x in numbers.items() if tag.startswith("custom/")}))
 
     def describe(self, settings: Any) -> None: ...
 
@@ -40,7 +40,7 @@ class Spreads(Numbers):
         self.spreads += [(step, spread.tolist()) for spread in spreads.values()]
 
 
-class Tell(tk.Callback):
+class Report(tk.Callback):
     """Log the environment step after every collect, in every way there is."""
 
     def on_collect_end(self, trainer: Any, stats: tk.CollectStats) -> None:
@@ -50,14 +50,14 @@ class Tell(tk.Callback):
 
 def test_values_are_reduced_over_the_epoch_and_over_each_report() -> None:
     numbers = Numbers()
-    trainer = make_trainer(callbacks=[Tell()], logger=numbers, log_every=12, step_per_epoch=24, max_epoch=1)
+    trainer = make_trainer(callbacks=[Report()], logger=numbers, log_every=12, step_per_epoch=24, max_epoch=1)
     (result,) = trainer
     steps = np.arange(2, 26, 2)  # two environments
     expected = {"mean": steps.mean(), "sum": steps.sum(), "min": 2, "max": 24, "last": 24}
     assert {name: result.stats[f"custom/at/{name}"] for name in expected} == expected
     assert result.stats["custom/nothing"] is None
-    assert [step for step, _ in numbers.told] == [12, 24]
-    first, second = (told for _, told in numbers.told)
+    assert [step for step, _ in numbers.received] == [12, 24]
+    first, second = (received for _, received in numbers.received)
     assert (first["custom/at/mean"], second["custom/at/mean"]) == (7.0, 19.0)
     assert trainer.history["custom/at/max"] == [24]
 
@@ -86,7 +86,7 @@ def test_what_on_epoch_end_logs_belongs_to_that_epoch_everywhere_the_last_one_to
     for epoch, expected in enumerate(AT_END):
         assert {f"custom/{name}": x for name, x in results[epoch].stats.custom.items()} == expected
         assert {tag: x for tag, x in trainer.history[epoch].items() if tag.startswith("custom/")} == expected
-    assert numbers.told == [(24, AT_END[0]), (48, AT_END[1]), (72, AT_END[2])]
+    assert numbers.received == [(24, AT_END[0]), (48, AT_END[1]), (72, AT_END[2])]
     assert numbers.spreads == [(24, [1]), (48, [2, 2]), (72, [3, 3, 3])]
     lines = [json.loads(line) for line in (tmp_path / "lines" / "numbers.jsonl").read_text().splitlines()[1:]]
     assert [line["custom/end/sum"] for line in lines] == [3, 6, 9]
@@ -96,7 +96,7 @@ def test_what_on_epoch_end_logs_belongs_to_that_epoch_everywhere_the_last_one_to
 
 
 def test_values_of_the_epoch_and_of_its_end_are_reduced_together() -> None:
-    class Both(Tell):
+    class Both(Report):
         def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             trainer.log("at/sum", 1000, "sum")
 
@@ -105,7 +105,7 @@ def test_values_of_the_epoch_and_of_its_end_are_reduced_together() -> None:
     (result,) = trainer
     steps = np.arange(2, 26, 2)
     assert result.stats["custom/at/sum"] == steps.sum() + 1000
-    assert [told["custom/at/sum"] for _, told in numbers.told] == [steps[:6].sum(), steps[6:].sum() + 1000]
+    assert [received["custom/at/sum"] for _, received in numbers.received] == [steps[:6].sum(), steps[6:].sum() + 1000]
 
 
 def test_a_later_callback_sees_what_an_earlier_one_logged_at_the_end() -> None:
@@ -128,7 +128,7 @@ def test_a_stop_at_the_end_of_an_epoch_is_in_its_info() -> None:
     assert result.info.stop_reason == "enough"
 
 
-def test_after_an_exception_at_an_epochs_end_the_others_log_to_the_same_epoch_and_it_is_written_once() -> None:
+def test_after_an_exception_at_an_epochs_end_its_report_is_written_once() -> None:
     class Raises(tk.Callback):
         def on_epoch_end(self, trainer: Any, result: tk.trainer.EpochResult) -> None:
             trainer.log("before", result.epoch)
@@ -140,10 +140,10 @@ def test_after_an_exception_at_an_epochs_end_the_others_log_to_the_same_epoch_an
     next(trainer)
     with pytest.raises(RuntimeError, match="mine"):
         next(trainer)
-    assert [step for step, _ in numbers.told] == [24]
+    assert [step for step, _ in numbers.received] == [24]
     second, third = trainer
     assert (second.epoch, second.stats["custom/before"], second.stats["custom/end/sum"]) == (2, 2, 6)
-    assert numbers.told == [(24 * n, AT_END[n - 1] | {"custom/before": n}) for n in (1, 2, 3)]
+    assert numbers.received == [(24 * n, AT_END[n - 1] | {"custom/before": n}) for n in (1, 2, 3)]
     assert third.stats["custom/end/sum"] == 9
     assert trainer.history["custom/end/sum"] == [3, 6, 9]
 
@@ -158,11 +158,11 @@ def test_saving_at_an_epochs_end_writes_its_report_first_and_resumes_with_the_ne
     straight = make_trainer(callbacks=[AtEnd(), Save()], logger=numbers)
     expected = [result.stats.custom.get("after") for result in straight]
     assert expected == [None, 1, 2]  # what is logged behind a save belongs to the next epoch
-    assert len(numbers.told) == 3
+    assert len(numbers.received) == 3
     resumed = make_trainer(callbacks=[AtEnd()], logger=rest, resume_from=tmp_path / "1")
     assert [result.epoch for result in resumed] == [2, 3]
     assert resumed.history["custom/end/sum"] == [3, 6, 9]
-    assert [told["custom/end/sum"] for _, told in rest.told] == [6, 9]
+    assert [received["custom/end/sum"] for _, received in rest.received] == [6, 9]
 
 
 @pytest.mark.parametrize("value", [3, 3.0, np.float32(3), np.array(3), torch.tensor(3.0)])
@@ -195,7 +195,7 @@ def test_one_name_is_reduced_in_one_way() -> None:
 
 
 def test_logging_changes_nothing_else() -> None:
-    plain, telling = make_trainer(), make_trainer(callbacks=[Tell()])
+    plain, telling = make_trainer(), make_trainer(callbacks=[Report()])
     for one, other in zip(plain, telling, strict=True):
         assert untimed(one) == {tag: x for tag, x in untimed(other).items() if not tag.startswith("custom/")}
 
@@ -211,12 +211,12 @@ def test_what_was_logged_between_two_epochs_outlives_a_resume(tmp_path: Path) ->
     rest = Spreads()
     (result,) = make_trainer(logger=rest, max_epoch=2, resume_from=tmp_path)
     assert result.stats.custom == expected.stats.custom == {"between": 1.0}
-    assert rest.told == numbers.told[1:] == [(48, {"custom/between": 1.0})]
+    assert rest.received == numbers.received[1:] == [(48, {"custom/between": 1.0})]
     assert rest.spreads == numbers.spreads == [(48, [7.0])]
 
 
 def test_what_was_logged_in_the_middle_of_an_epoch_outlives_a_resume(tmp_path: Path) -> None:
-    class Save(Tell):
+    class Save(Report):
         def on_collect_end(self, trainer: Any, stats: tk.CollectStats) -> None:
             super().on_collect_end(trainer, stats)
             if trainer.env_step == 8:
@@ -225,9 +225,9 @@ def test_what_was_logged_in_the_middle_of_an_epoch_outlives_a_resume(tmp_path: P
     one: dict[str, Any] = {"log_every": 6, "step_per_epoch": 12, "max_epoch": 1}
     straight, rest = Numbers(), Numbers()
     (expected,) = make_trainer(callbacks=[Save()], logger=straight, **one)
-    (result,) = make_trainer(callbacks=[Tell()], logger=rest, resume_from=tmp_path, **one)
+    (result,) = make_trainer(callbacks=[Report()], logger=rest, resume_from=tmp_path, **one)
     assert result.stats.custom == expected.stats.custom
-    assert rest.told[-1] == straight.told[-1]
+    assert rest.received[-1] == straight.received[-1]
 
 
 def test_a_name_is_reduced_in_the_same_way_after_a_resume_and_in_any_after_a_reset(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_name_is_reduced_in_the_same_way_after_a_resume_and_in_any_after_a_res
     assert next(resumed).stats["custom/a"] == 2.0
 
 
-def test_a_window_holds_the_last_values_whatever_report_they_came_in_and_outlives_a_resume(tmp_path: Path) -> None:
+def test_a_window_spans_reports_and_a_resume(tmp_path: Path) -> None:
     def run(**options: Any) -> tk.OffpolicyTrainer:
         return make_trainer(max_epoch=3, **options)
 
@@ -276,7 +276,7 @@ def test_values_of_the_last_event_are_written_at_the_end_of_the_run(tmp_path: Pa
     reported = tk.on(epoch_reported=lambda trainer, result: trainer.log("reported", result.epoch), train_end=log)
     trainer = make_trainer(callbacks=[reported], logger=numbers, step_per_epoch=24, max_epoch=2)
     trainer.run()
-    assert numbers.told[-1] == (48, {"custom/last": 1.5})
+    assert numbers.received[-1] == (48, {"custom/last": 1.5})
     assert numbers.spreads == [(48, [1.0, 2.0])]
     assert trainer.history["custom/last"] == [None, 1.5]
     trainer.run(epochs=1)

@@ -89,14 +89,14 @@ def test_shares_of_time_add_up_to_one(pass_time: Time) -> None:
         with watch.measure("evaluate"):
             pass_time(1.0)
         pass_time(1.0)
-    told = interval.time(40)
-    assert (told.collect, told.update, told.evaluate) == (0.5, 0.3, 0.1)
-    assert told.other == pytest.approx(0.1)
-    assert told.collect + told.update + told.evaluate + told.other == 1.0
-    assert (told.seconds, told.steps_per_second) == (10.0, 4.0)
+    received = interval.time(40)
+    assert (received.collect, received.update, received.evaluate) == (0.5, 0.3, 0.1)
+    assert received.other == pytest.approx(0.1)
+    assert received.collect + received.update + received.evaluate + received.other == 1.0
+    assert (received.seconds, received.steps_per_second) == (10.0, 4.0)
 
 
-def test_parts_of_a_part_are_told_where_they_were_measured(pass_time: Time) -> None:
+def test_parts_of_a_part_of_the_time_are_shown_where_measured(pass_time: Time) -> None:
     interval = Interval(0)
     watch = Stopwatch(interval)
     with watch.running():
@@ -105,8 +105,8 @@ def test_parts_of_a_part_are_told_where_they_were_measured(pass_time: Time) -> N
                 pass_time(1)
             pass_time(3)
         pass_time(4)
-    told = interval.time(8)
-    assert (told.update, told.sample, told.priorities) == (0.5, 0.125, None)
+    received = interval.time(8)
+    assert (received.update, received.sample, received.priorities) == (0.5, 0.125, None)
 
 
 def test_time_between_two_runs_does_not_count(pass_time: Time) -> None:
@@ -189,7 +189,7 @@ class Losses(tk.Callback):
         policy = trainer.policy
         update = policy.update
 
-        def told(batch: Any, *, step: int) -> Any:
+        def received(batch: Any, *, step: int) -> Any:
             metrics = policy._learning.metrics
             sum_up = metrics.sum_up
 
@@ -203,7 +203,7 @@ class Losses(tk.Callback):
             finally:
                 metrics.sum_up = sum_up
 
-        policy.update = told  # type: ignore[method-assign]
+        policy.update = received  # type: ignore[method-assign]
 
 
 def test_an_epochs_numbers_are_of_all_its_updates_not_of_the_last() -> None:
@@ -247,7 +247,7 @@ def test_what_did_not_happen_is_none_and_no_scalar_is_written() -> None:
     assert not [tag for tag in written if tag.startswith(("train/returns", "train/lengths", "update/", "test/"))]
 
 
-def test_numbers_are_written_every_so_many_steps_and_at_the_end_of_epochs_never_twice() -> None:
+def test_numbers_are_written_every_n_steps_and_at_the_end_of_epochs_never_twice() -> None:
     numbers = Numbers()
     make_trainer(logger=numbers, log_every=10, step_per_epoch=24, max_epoch=3).run()
     assert [step for step, _ in numbers.written] == [10, 20, 24, 34, 44, 48, 58, 68, 72]
@@ -360,10 +360,10 @@ def test_a_loggers_own_exception_costs_one_report_and_counts_nothing_twice() -> 
 def test_the_replay_ratio_is_rows_replayed_per_row_collected() -> None:
     numbers = Numbers()
     trainer = make_trainer(logger=numbers, log_every=12, learning_starts=12, max_epoch=2)  # 4 rows per update
-    told = [stats["update/replay_ratio"] for _, stats, _ in trainer]
-    # Half an update per step is owed from the collect on that reaches step 12, which made 2 steps.
+    received = [stats["update/replay_ratio"] for _, stats, _ in trainer]
+    # Half an update per step is pending from the collect on that reaches step 12, which made 2 steps.
     assert [one.get("update/replay_ratio") for _, one in numbers.written] == [4 * 1 / 12, 4 * 6 / 12, 2.0, 2.0]
-    assert told == [4 * 7 / 24, 2.0]
+    assert received == [4 * 7 / 24, 2.0]
 
 
 def test_there_is_no_replay_ratio_before_learning_nor_where_nothing_is_replayed() -> None:
@@ -408,7 +408,7 @@ def test_the_reports_of_a_moving_average_can_be_set() -> None:
     assert not all(s["update/loss"] == s["update/smoothed_loss"] for _, s, _ in make_trainer())
 
 
-def test_how_often_the_target_followed_is_told_as_a_share_of_the_updates() -> None:
+def test_the_share_of_updates_with_a_target_update_is_logged() -> None:
     trainer = make_trainer(policy={"target": tk.Target(3, unit="updates")}, learning_starts=4)
     shares, counts = zip(
         *((s["update/target_followed"], s["update/target_updates"]) for _, s, _ in trainer), strict=True

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import trainkit as tk
 from tests.trainer.test_base import Raising
 from tests.trainer.test_interrupt import Keyboard
-from tests.trainer.toys import Log, Walk, is_aside, leaves, make_policy, untimed
+from tests.trainer.toys import Log, Walk, is_apart, leaves, make_policy, untimed
 from trainkit.core.data import ArraySpec, RowSpec
 
 N_ROWS = 50
@@ -58,19 +58,19 @@ def make_offline_trainer(
 
 
 def everything(trainer: tk.OfflineTrainer) -> dict[str, Any]:
-    """Take down every bit a run goes on from."""
+    """Take down every bit a run continues from."""
     parts = {
         "policy": trainer.policy.training_state(),
         "buffer": trainer.buffer.state_dict(),
         "trainer": trainer.state_dict(),
     }
-    return {path: leaf for path, leaf in leaves(parts) if not is_aside(path)}
+    return {path: leaf for path, leaf in leaves(parts) if not is_apart(path)}
 
 
 # ---- the clock ----
 
 
-def test_an_epoch_is_as_many_updates_as_asked_for_and_no_environment_step() -> None:
+def test_an_offline_epoch_has_the_given_updates_and_no_environment_step() -> None:
     results = list(make_offline_trainer())
     assert [result.info.gradient_step for result in results] == [6, 12, 18]
     assert [result.info.env_step for result in results] == [0, 0, 0]
@@ -127,8 +127,8 @@ def test_reports_are_written_at_updates() -> None:
     logger = Written()
     make_offline_trainer(logger=logger, log_every=4).run()
     assert logger.steps == [4, 6, 10, 12, 16, 18]
-    told = {"trainer": "OfflineTrainer", "update_per_epoch": 6, "batch_size": 4, "n_rows": 50, "env": None}
-    assert told.items() <= logger.settings.items()
+    received = {"trainer": "OfflineTrainer", "update_per_epoch": 6, "batch_size": 4, "n_rows": 50, "env": None}
+    assert received.items() <= logger.settings.items()
     assert "step_per_epoch" not in logger.settings
 
 
@@ -158,8 +158,10 @@ def test_hooks_come_in_order_and_none_of_collecting() -> None:
     make_offline_trainer(test=True, max_epoch=2, update_per_epoch=2, callbacks=[log]).run()
     epoch = ["on_train_batch", "on_update_end"] * 2 + ["on_evaluate_start", "on_evaluate_end", "on_epoch_end"]
     epoch.append("on_epoch_reported")
-    heard = [event for event in log.events if event not in ("on_best", "on_env_created") and "on_episode_" not in event]
-    assert heard == ["on_train_start", *epoch, *epoch, "on_train_end"]
+    delivered = [
+        event for event in log.events if event not in ("on_best", "on_env_created") and "on_episode_" not in event
+    ]
+    assert delivered == ["on_train_start", *epoch, *epoch, "on_train_end"]
     assert "on_best" in log.events
 
 
@@ -198,7 +200,7 @@ def test_evaluating_and_logging_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_before", [1, 2])
-def test_going_on_from_a_checkpoint_is_the_same_to_the_bit(tmp_path: Path, n_before: int) -> None:
+def test_resuming_from_a_checkpoint_is_the_same_to_the_bit(tmp_path: Path, n_before: int) -> None:
     straight, first = make_offline_trainer(test=True), make_offline_trainer(test=True)
     expected = [untimed(result) for result in straight]
     numbers = [untimed(next(first)) for _ in range(n_before)]
@@ -265,8 +267,8 @@ def test_numbers_that_are_not_finite_are_refused_by_column_before_training(name:
         ({"action": np.zeros((N_ROWS, 1), np.int64)}, r"actions int64\[1\]"),
     ],
 )
-def test_rows_of_other_spaces_are_refused_by_name(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(tk.SpaceMismatchError, match=told):
+def test_rows_of_other_spaces_are_refused_by_name(changed: dict[str, Any], received: str) -> None:
+    with pytest.raises(tk.SpaceMismatchError, match=received):
         make_offline_trainer(rows=columns(**changed))
 
 
@@ -304,8 +306,8 @@ def test_an_action_that_was_illegal_is_refused() -> None:
         ({"stop_fn": bool}, "stop_fn needs evaluations"),
     ],
 )
-def test_what_cannot_work_is_refused_at_construction(options: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(tk.ConfigError, match=told):
+def test_what_cannot_work_is_refused_at_construction(options: dict[str, Any], received: str, tmp_path: Path) -> None:
+    with pytest.raises(tk.ConfigError, match=received):
         make_offline_trainer(**options, logger=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -316,7 +318,7 @@ def test_a_policy_that_cannot_learn_from_rows_is_refused() -> None:
         make_offline_trainer(policy=learner)
 
 
-def test_a_policy_that_was_not_told_its_spaces_is_refused() -> None:
+def test_a_policy_without_spaces_is_rejected() -> None:
     learner = tk.DQNPolicy(tk.nets.QNetwork((2,), 2), device="cpu")
     with pytest.raises(tk.ConfigError, match="policy must know its spaces"):
         make_offline_trainer(policy=learner)
@@ -328,7 +330,7 @@ def test_a_network_that_does_not_fit_the_spaces_is_refused() -> None:
         make_offline_trainer(policy=tk.DQNPolicy(tk.nets.QNetwork((2,), 3), **spaces, device="cpu"))
 
 
-def test_every_row_is_looked_at_whoever_stored_it() -> None:
+def test_every_row_is_observed_whichever_collector_stored_it() -> None:
     """Rows of several environments, wrapped around, in chunks of any size."""
     envs = tk.make_envs(Walk, 3)
     learner = make_policy(envs)
@@ -360,7 +362,7 @@ def test_without_a_batch_size_every_update_learns_from_all_rows() -> None:
 
 @pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("moment", [1, 2, 6, 7, 13, 18])
-def test_a_save_within_on_train_batch_goes_on_to_the_same_bits(moment: int, tmp_path: Path) -> None:
+def test_a_save_within_on_train_batch_continues_to_the_same_bits(moment: int, tmp_path: Path) -> None:
     class Save(tk.Callback):
         n_batches = 0
 

@@ -252,7 +252,7 @@ def test_training_intensity_is_rows_replayed_per_row_collected() -> None:
     assert info.gradient_step == 60  # the 100 steps from the 4th on, where a first batch is there: 240 rows, 60 batches
 
 
-def test_without_updates_the_weights_stay_and_no_update_is_told() -> None:
+def test_without_updates_the_weights_stay_and_no_update_is_logged() -> None:
     trainer = make_trainer(update_per_step=0)
     before = {name: x for name, x in everything(trainer).items() if name.startswith("/policy/weights")}
     for result in trainer:
@@ -309,17 +309,17 @@ def actions_of(trainer: tk.OffpolicyTrainer, n_rows: int) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("warmup", ["policy", "random"])
 def test_until_learning_starts_the_warm_up_acts(warmup: str) -> None:
-    asked = []
+    requested = []
 
-    class Asked(tk.Greedy):
+    class Requested(tk.Greedy):
         def choose(self, q: Any, legal: Any, *, step: int, **others: Any) -> NDArray[np.int64]:
-            asked.append(step)
+            requested.append(step)
             return np.zeros(len(q), np.int64)
 
-    trainer = make_trainer(policy={"exploration": Asked()}, learning_starts=16, warmup=warmup, max_epoch=1)
+    trainer = make_trainer(policy={"exploration": Requested()}, learning_starts=16, warmup=warmup, max_epoch=1)
     trainer.run()
     first = 16 if warmup == "random" else 0
-    assert asked == list(range(first, 24, 2))
+    assert requested == list(range(first, 24, 2))
     assert actions_of(trainer, 16).any() == (warmup == "random")
 
 
@@ -329,17 +329,17 @@ def test_until_learning_starts_the_warm_up_acts(warmup: str) -> None:
 def test_priorities_are_written_before_the_next_batch_is_drawn() -> None:
     events: list[Any] = []
 
-    class Told(tk.PrioritizedReplayBuffer):
-        def sample(self, batch_size: int, **asked: Any) -> tk.TransitionBatch:
-            batch = super().sample(batch_size, **asked)
-            events.append(("sample", batch_size, asked["step"], asked["horizon"].n_step, batch.slots))
+    class Reported(tk.PrioritizedReplayBuffer):
+        def sample(self, batch_size: int, **requested: Any) -> tk.TransitionBatch:
+            batch = super().sample(batch_size, **requested)
+            events.append(("sample", batch_size, requested["step"], requested["horizon"].n_step, batch.slots))
             return batch
 
         def update_priorities(self, slots: Any, priority: Any) -> None:
             events.append(("write", slots, priority))
             super().update_priorities(slots, priority)
 
-    trainer = make_trainer(buffer=Told(60), update_per_step=1, max_epoch=1)
+    trainer = make_trainer(buffer=Reported(60), update_per_step=1, max_epoch=1)
     trainer.run()
     assert len(events) == 2 * trainer.policy.n_updates > 20
     for drawn, written in zip(events[::2], events[1::2], strict=True):
@@ -404,7 +404,7 @@ LATE: dict[str, Any] = {"refresh_priorities": "late"}
 ORDERS = pytest.mark.parametrize("order", [{}, LATE, ROUND], ids=["update", "late", "round"])
 
 
-class Told(tk.PrioritizedReplayBuffer):
+class Reported(tk.PrioritizedReplayBuffer):
     """Write down every draw and every write."""
 
     def __init__(self) -> None:
@@ -416,9 +416,9 @@ class Told(tk.PrioritizedReplayBuffer):
         self.events.append(("draw", options["step"], [batch.slots.tolist()]))
         return batch
 
-    def sample_round(self, n_batches: int, batch_size: int, **asked: Any) -> list[tk.TransitionBatch]:
-        batches = super().sample_round(n_batches, batch_size, **asked)
-        self.events.append(("draw", asked["step"], [batch.slots.tolist() for batch in batches]))
+    def sample_round(self, n_batches: int, batch_size: int, **requested: Any) -> list[tk.TransitionBatch]:
+        batches = super().sample_round(n_batches, batch_size, **requested)
+        self.events.append(("draw", requested["step"], [batch.slots.tolist() for batch in batches]))
         return batches
 
     def update_priorities(self, slots: Any, priority: Any) -> None:
@@ -427,9 +427,9 @@ class Told(tk.PrioritizedReplayBuffer):
         super().update_priorities(slots, priority)
 
 
-def told(**options: Any) -> tuple[list[Any], tk.OffpolicyTrainer]:
+def received(**options: Any) -> tuple[list[Any], tk.OffpolicyTrainer]:
     """Run an epoch and return its draws and writes."""
-    buffer = Told()
+    buffer = Reported()
     trainer = make_trainer(buffer=buffer, max_epoch=1, **options)
     trainer.run()
     return buffer.events, trainer
@@ -443,8 +443,8 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 
 def test_a_round_is_saved_up_drawn_at_once_and_written_at_once() -> None:
-    # owed from step 4 on, one update per 2 steps: the 4th at step 10, the 8th at 18, and 3 more at the end, 24
-    events, trainer = told(**ROUND)
+    # pending from step 4 on, one update per 2 steps: the 4th at step 10, the 8th at 18, and 3 more at the end, 24
+    events, trainer = received(**ROUND)
     draws, writes = events[::2], events[1::2]
     assert [(name, step, len(batches)) for name, step, batches in draws] == [
         ("draw", 10, 4),
@@ -456,7 +456,7 @@ def test_a_round_is_saved_up_drawn_at_once_and_written_at_once() -> None:
 
 
 def test_late_priorities_are_written_when_the_next_batch_has_been_drawn() -> None:
-    events, trainer = told(**LATE)
+    events, trainer = received(**LATE)
     draws = [event for event in events if event[0] == "draw"]
     expected = [draws[0]]
     for before, draw in itertools.pairwise(draws):
@@ -466,7 +466,7 @@ def test_late_priorities_are_written_when_the_next_batch_has_been_drawn() -> Non
 
 
 def test_more_updates_than_a_round_has_are_several_rounds() -> None:
-    events, _ = told(**ROUND, update_per_step=3.5, step_per_collect=6)  # 21 owed at each of 6, 12, 18, 24
+    events, _ = received(**ROUND, update_per_step=3.5, step_per_collect=6)  # 21 pending at each of 6, 12, 18, 24
     assert [(step, len(batches)) for name, step, *batches in events if name == "draw" for batches in batches] == [
         *[(6, 4)] * 5,
         *[(12, 4)] * 5,
@@ -487,7 +487,7 @@ def test_every_order_makes_the_same_number_of_updates_per_epoch(
     assert [result.info.gradient_step for result in trainer] == [int(ratio * n + 1e-9) for n in n_steps]
 
 
-# ---- slow twins ----
+# ---- slow references ----
 
 
 def parts() -> tuple[tk.DQNPolicy, tk.Collector, tk.PrioritizedReplayBuffer]:
@@ -499,12 +499,14 @@ def parts() -> tuple[tk.DQNPolicy, tk.Collector, tk.PrioritizedReplayBuffer]:
 
 def slow_rounds(policy: tk.DQNPolicy, collector: tk.Collector, buffer: tk.PrioritizedReplayBuffer) -> None:
     """Train 24 steps with an update per 2 from the 4th on, in rounds of 4 and the rest at the end."""
-    for owed_then in (10, 18, 24):
-        while collector.env_step < owed_then:
+    for pending_then in (10, 18, 24):
+        while collector.env_step < pending_then:
             collector.collect(n_step=2)
-        batches = buffer.sample_round(3 if owed_then == 24 else 4, 4, horizon=policy.horizon, step=collector.env_step)
-        learnt = [policy.update(batch.copy(), step=collector.env_step).read_priority() for batch in batches]
-        for batch, priority in zip(batches, learnt, strict=True):
+        batches = buffer.sample_round(
+            3 if pending_then == 24 else 4, 4, horizon=policy.horizon, step=collector.env_step
+        )
+        learned = [policy.update(batch.copy(), step=collector.env_step).read_priority() for batch in batches]
+        for batch, priority in zip(batches, learned, strict=True):
             assert priority is not None
             buffer.update_priorities(batch.slots, priority)
 
@@ -535,15 +537,15 @@ def test_a_run_is_the_same_to_the_bit_as_one_by_hand(order: dict[str, Any], slow
         show_progress=False,
         **order,
     ).run()
-    twin = parts()
-    slow(*twin)
+    reference = parts()
+    slow(*reference)
     bits, expected = (
         {
             path: leaf
             for path, leaf in leaves([learner.training_state(), memory.state_dict()])
-            if not path.startswith("/0/metrics/")  # metrics, which nobody reads by hand
+            if not path.startswith("/0/metrics/")  # metrics, which no one reads by hand
         }
-        for learner, memory in ((policy, buffer), (twin[0], twin[2]))
+        for learner, memory in ((policy, buffer), (reference[0], reference[2]))
     )
     assert bits == expected
 
@@ -560,7 +562,7 @@ def test_ctrl_c_at_any_update_changes_nothing(order: dict[str, Any]) -> None:
             try:
                 results.append(untimed(next(trainer)))
             except KeyboardInterrupt:
-                keyboard.is_heard = True
+                keyboard.is_received = True
                 n_stops += 1
             except StopIteration:
                 return (results, everything(trainer)), n_stops
@@ -615,7 +617,7 @@ def test_a_run_saved_within_a_round_finishes_it_to_the_same_bits(
             tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(60)),
             max_epoch=1,
             step_per_epoch=24,
-            step_per_collect=24,  # all 12 updates are owed at once, so that no collect follows
+            step_per_collect=24,  # all 12 updates are pending at once, so that no collect follows
             batch_size=4,
             update_per_step=0.5,
             verbose=False,
@@ -653,14 +655,14 @@ def test_an_order_that_is_none_is_refused(options: dict[str, Any], message: str)
         make_trainer(**options)
 
 
-def test_a_buffer_that_draws_no_rounds_is_refused_where_rounds_are_asked_for() -> None:
+def test_rounds_need_a_buffer_that_samples_them() -> None:
     class Plain(tk.ReplayBuffer):
         """A buffer with all of the protocol but rounds."""
 
         sample_round = None  # type: ignore[assignment]  # as if it had none
 
-        def sample(self, batch_size: int, **asked: Any) -> tk.TransitionBatch:
-            return tk.ReplayBuffer.sample_round(self, 1, batch_size, **asked)[0]
+        def sample(self, batch_size: int, **requested: Any) -> tk.TransitionBatch:
+            return tk.ReplayBuffer.sample_round(self, 1, batch_size, **requested)[0]
 
     with pytest.raises(tk.ConfigError, match="needs a buffer with sample_round, Plain has none"):
         make_trainer(buffer=Plain(60), **ROUND)

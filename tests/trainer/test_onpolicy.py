@@ -1,4 +1,4 @@
-"""On-policy training: exact epochs, every row learnt from while it is the policy's own, and goings-on to the bit."""
+"""On-policy training: exact epochs, every row learned from while it is the policy's own, and goings-on to the bit."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def test_an_epoch_of_fewer_steps_than_a_rollout_is_warned_of(caplog: pytest.LogC
     assert not caplog.text
 
 
-def test_a_rollout_is_as_many_episodes_as_asked_for() -> None:
+def test_a_rollout_has_the_requested_number_of_episodes() -> None:
     class Episodes(tk.Callback):
         def __init__(self) -> None:
             self.counts: list[tuple[int, int]] = []
@@ -66,7 +66,7 @@ def test_a_rollout_is_as_many_episodes_as_asked_for() -> None:
 @pytest.mark.parametrize(
     ("batch_size", "repeat", "per_rollout"), [(None, 1, 1), (None, 4, 4), (4, 1, 3), (4, 2, 6), (5, 1, 2), (99, 3, 3)]
 )
-def test_every_rollout_is_learnt_from_in_batches_as_often_as_asked(
+def test_every_rollout_is_learned_from_in_batches_as_often_as_given(
     batch_size: int | None, repeat: int, per_rollout: int
 ) -> None:
     clock = Clock()
@@ -76,7 +76,7 @@ def test_every_rollout_is_learnt_from_in_batches_as_often_as_asked(
     assert clock.updates == [step for step in clock.collects for _ in range(per_rollout)]
 
 
-def test_the_buffer_is_empty_after_each_rollout_and_full_while_it_is_learnt_from() -> None:
+def test_the_buffer_is_full_while_learning_and_empty_after_each_rollout() -> None:
     class Sizes(tk.Callback):
         def __init__(self) -> None:
             self.seen: list[tuple[str, int]] = []
@@ -115,8 +115,8 @@ def test_hooks_come_in_order() -> None:
     make_onpolicy_trainer(test=True, max_epoch=1, callbacks=[log]).run()
     rollout = ["on_collect_start", "on_collect_end", *["on_update_end"] * 3]
     names = ["on_train_start", *rollout[:2], "on_update_end", "on_evaluate_start", "on_epoch_end", "on_train_end"]
-    heard = log.names(*names)
-    assert heard == ["on_train_start", *rollout, *rollout, "on_evaluate_start", "on_epoch_end", "on_train_end"]
+    delivered = log.names(*names)
+    assert delivered == ["on_train_start", *rollout, *rollout, "on_evaluate_start", "on_epoch_end", "on_train_end"]
 
 
 def test_statistics_have_the_learners_numbers() -> None:
@@ -130,17 +130,17 @@ def test_statistics_have_the_learners_numbers() -> None:
     assert stats["update/lr"] == pytest.approx((0.01 - 0.009 * 0.12 + 0.01 - 0.009 * 0.24) / 2)
 
 
-def test_the_settings_are_told() -> None:
-    told = make_onpolicy_trainer(repeat_per_collect=2).settings()
+def test_the_settings_are_logged() -> None:
+    received = make_onpolicy_trainer(repeat_per_collect=2).settings()
     expected = {"trainer": "OnpolicyTrainer", "policy": "PPOPolicy", "buffer": "RolloutBuffer", "batch_size": 4}
     expected |= {"step_per_collect": 12, "episode_per_collect": None, "repeat_per_collect": 2}
-    assert expected.items() <= told.items()
+    assert expected.items() <= received.items()
 
 
-# ---- going on ----
+# ---- continuing ----
 
 
-def test_break_and_a_second_for_go_on() -> None:
+def test_break_and_a_second_for_continue() -> None:
     straight, broken = make_onpolicy_trainer(), make_onpolicy_trainer()
     expected = [untimed(result) for result in straight]
     results = []
@@ -171,7 +171,7 @@ def run(keyboard: Keyboard, **options: Any) -> tuple[list[dict[str, float]], dic
         try:
             results.append(untimed(next(trainer)))
         except KeyboardInterrupt:
-            keyboard.is_heard = True
+            keyboard.is_received = True
             n_stops += 1
         except StopIteration:
             return results, everything(trainer), log.events, n_stops
@@ -195,7 +195,7 @@ def test_ctrl_c_at_any_moment_changes_nothing(per_collect: dict[str, int], every
     assert places >= {"step", "collect start", "collect end", "update", "test step", "epoch end"}
 
 
-def test_an_exception_of_a_callback_within_an_update_goes_on_to_the_same_bits() -> None:
+def test_a_callbacks_exception_within_an_update_continues_to_the_same_bits() -> None:
     class Fails(tk.Callback):
         n = 0
 
@@ -270,7 +270,7 @@ def test_a_checkpoint_takes_counters_weights_and_generators_along(tmp_path: Path
 
 
 @pytest.mark.parametrize("per_collect", [{}, {"episode_per_collect": 3}], ids=["steps", "episodes"])
-def test_a_run_saved_within_a_rollout_goes_on_in_another_trainer(tmp_path: Path, per_collect: dict[str, int]) -> None:
+def test_a_run_saved_within_a_rollout_continues_in_another_trainer(tmp_path: Path, per_collect: dict[str, int]) -> None:
     keyboard = Keyboard({5})
     first = make_onpolicy_trainer(on_step=lambda: keyboard.tick("step"), **per_collect)
     with pytest.raises(KeyboardInterrupt):
@@ -315,12 +315,12 @@ def test_a_seed_repeats_a_run_and_another_does_not() -> None:
 
 def test_logging_and_evaluation_change_no_bit_of_training(tmp_path: Path) -> None:
     plain = make_onpolicy_trainer()
-    told = make_onpolicy_trainer(test=True, logger=tk.JsonlLogger(tmp_path / "run"), log_every=1)
+    received = make_onpolicy_trainer(test=True, logger=tk.JsonlLogger(tmp_path / "run"), log_every=1)
     plain.run()
-    with told:
-        told.run()
+    with received:
+        received.run()
     own = {path: leaf for path, leaf in everything(plain).items() if path.startswith(("/policy", "/collector"))}
-    assert own.items() <= everything(told).items()
+    assert own.items() <= everything(received).items()
 
 
 # ---- refusals ----
@@ -370,7 +370,7 @@ def test_wrong_numbers_are_refused_by_name(options: dict[str, Any], message: str
     assert message in refused(trainer.policy, trainer.train_collector, **options)
 
 
-def test_all_wrong_numbers_are_told_together() -> None:
+def test_all_wrong_numbers_are_reported_together() -> None:
     trainer = make_onpolicy_trainer()
-    told = refused(trainer.policy, trainer.train_collector, batch_size=0, repeat_per_collect=0, log_every=0)
-    assert all(name in told for name in ("batch_size", "repeat_per_collect", "log_every"))
+    received = refused(trainer.policy, trainer.train_collector, batch_size=0, repeat_per_collect=0, log_every=0)
+    assert all(name in received for name in ("batch_size", "repeat_per_collect", "log_every"))

@@ -41,7 +41,7 @@ def test_an_option_that_cannot_work_is_refused_at_construction(option: str) -> N
     assert message in str(caught.value)
 
 
-def test_all_that_is_wrong_is_told_in_one_message() -> None:
+def test_all_problems_are_reported_in_one_message() -> None:
     with pytest.raises(tk.ConfigError) as caught:
         make_trainer(batch_size=0, update_per_step=-1, max_epoch=-3, log_every=0, stop_fn=5)
     lines = str(caught.value).splitlines()

@@ -1,4 +1,4 @@
-"""Updates taken while environments step: as many as without, in a fixed order, whoever steps or interrupts."""
+"""Updates taken while environments step: as many as without, in a fixed order, whichever steps or interrupts."""
 
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ class Taken(tk.Callback):
 
 def taken(**options: Any) -> list[int]:
     """Return those of a run that overlaps."""
-    told = Taken()
-    make_trainer(overlap=True, callbacks=[told], **options).run()
-    return told.at
+    received = Taken()
+    make_trainer(overlap=True, callbacks=[received], **options).run()
+    return received.at
 
 
 def test_what_a_collect_owes_is_taken_while_the_next_one_steps() -> None:
@@ -37,7 +37,7 @@ def test_what_a_collect_owes_is_taken_while_the_next_one_steps() -> None:
 
 
 def test_a_longer_collect_has_a_share_in_each_of_its_steps() -> None:
-    # of 8 rows 4 are owed, over 4 vector steps; of 6 over 3; what is owed at an epoch's end is taken then
+    # of 8 rows 4 are pending, over 4 vector steps; of 6 over 3; what is pending at an epoch's end is taken then
     assert taken(max_epoch=1, step_per_epoch=16, step_per_collect=8, batch_size=8) == [8, 10, 12, 14, *[16] * 4]
     ratio = {"update_per_step": 1.0, "step_per_collect": 6, "batch_size": 6}
     assert taken(max_epoch=1, step_per_epoch=12, **ratio) == [6, 6, 8, 8, 10, 10, *[12] * 6]
@@ -61,7 +61,7 @@ def test_updates_are_as_many_as_without(ratio: float) -> None:
     assert counts[0] == counts[1]
 
 
-def test_the_bits_are_the_same_whoever_steps() -> None:
+def test_the_bits_are_the_same_whichever_backend_steps() -> None:
     finals = []
     for backend in ("sync", "async"):
         trainer = make_trainer(overlap=True, step_per_collect=6, env_options={"backend": backend})
@@ -77,7 +77,7 @@ def test_without_updates_it_changes_nothing() -> None:
     assert everything(plain) == everything(overlapping)
 
 
-def test_callbacks_hear_of_each_update_where_nothing_may_be_saved(tmp_path: Path) -> None:
+def test_callbacks_receive_each_update_where_nothing_may_be_saved(tmp_path: Path) -> None:
     class Save(tk.Callback):
         def __init__(self) -> None:
             self.updates: list[int] = []
@@ -100,14 +100,14 @@ def test_callbacks_hear_of_each_update_where_nothing_may_be_saved(tmp_path: Path
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_a_callback_that_raises_costs_no_update(moment: int) -> None:
     class Raise(tk.Callback):
-        n_told = n_collects = 0
+        n_reported = n_collects = 0
 
         def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
             self.n_collects += 1
 
         def on_update_end(self, trainer: tk.Trainer) -> None:
-            self.n_told += 1
-            if self.n_told == moment:
+            self.n_reported += 1
+            if self.n_reported == moment:
                 raise RuntimeError("on purpose")
 
     hearer = Raise()
@@ -117,7 +117,7 @@ def test_a_callback_that_raises_costs_no_update(moment: int) -> None:
     info = trainer.run()
     plain = make_trainer(step_per_collect=6).run()
     assert (info.env_step, info.gradient_step) == (plain.env_step, plain.gradient_step)
-    assert hearer.n_told == info.gradient_step
+    assert hearer.n_reported == info.gradient_step
     assert hearer.n_collects == 12
 
 
@@ -200,7 +200,7 @@ def test_collecting_by_hand_learns_nothing() -> None:
     assert trainer.gradient_step == n_updates
     collector = trainer.train_collector
     collector.between_steps = lambda: press() if collector.env_step % 5 == 0 else None
-    with pytest.raises(KeyboardInterrupt):  # episodes that were asked for by hand, and not finished
+    with pytest.raises(KeyboardInterrupt):  # episodes that were requested by hand, and not finished
         collector.collect(n_episode=2)
     collector.between_steps = None  # a trainer calls it, too
     assert trainer.run().env_step >= 72
@@ -230,7 +230,7 @@ def test_ctrl_c_at_any_moment_changes_nothing(moment: int) -> None:
             try:
                 trainer.run()
             except KeyboardInterrupt:
-                keyboard.is_heard = True
+                keyboard.is_received = True
         assert len(keyboard.pressed_in) == len(moments)
         return everything(trainer)
 
@@ -241,14 +241,14 @@ def test_an_update_that_fails_leaves_the_step_whole_and_the_count_exact() -> Non
     trainer = make_trainer(overlap=True, step_per_collect=6)
     update, n_calls = trainer.policy.update, 0
 
-    def told(batch: tk.TransitionBatch, *, step: int) -> Any:
+    def received(batch: tk.TransitionBatch, *, step: int) -> Any:
         nonlocal n_calls
         n_calls += 1
         if n_calls == 7:
             raise RuntimeError("on purpose")
         return update(batch, step=step)
 
-    trainer.policy.update = told  # type: ignore[method-assign]
+    trainer.policy.update = received  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="on purpose"):
         trainer.run()
     assert len(trainer.buffer) == trainer.env_step
@@ -256,7 +256,7 @@ def test_an_update_that_fails_leaves_the_step_whole_and_the_count_exact() -> Non
     assert (trainer.env_step, trainer.gradient_step) == (72, make_trainer(step_per_collect=6).run().gradient_step)
 
 
-def test_a_saved_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_saved_run_continues_to_the_same_bits(tmp_path: Path) -> None:
     straight = make_trainer(overlap=True, step_per_collect=6)
     results = [untimed(result) for result in straight]
     broken = make_trainer(overlap=True, step_per_collect=6)
@@ -276,6 +276,6 @@ def test_the_shares_of_time_add_up() -> None:
         assert time.update > time.collect
 
 
-def test_a_flag_is_asked_for() -> None:
+def test_an_option_that_is_no_flag_is_rejected() -> None:
     with pytest.raises(ConfigError, match="overlap"):
         make_trainer(overlap=1)

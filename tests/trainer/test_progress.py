@@ -1,4 +1,4 @@
-"""What a person sees: a bar on a terminal only, one line per epoch, and nothing at all when asked for nothing."""
+"""What a person sees: a bar on a terminal only, one line per epoch, and nothing at all when requested nothing."""
 
 import io
 import re
@@ -15,7 +15,7 @@ from trainkit.trainer import progress
 
 
 class Terminal(io.StringIO):
-    """A stream somebody looks at."""
+    """A stream someone looks at."""
 
     def isatty(self) -> bool:
         return True
@@ -41,7 +41,7 @@ def test_the_bar_is_tqdms_own_choice_of_one() -> None:
     assert progress.tqdm is tqdm
 
 
-def test_one_line_per_epoch_is_printed_and_no_bar_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_one_line_per_epoch_is_printed_and_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
     make_trainer(test=True, verbose=True, show_progress=None).run()
     out, err = capfd.readouterr()
     assert err == ""
@@ -53,12 +53,14 @@ def test_one_line_per_epoch_is_printed_and_no_bar_where_nobody_looks(capfd: pyte
         ["epoch 3", "72 steps", "35 updates"],
     ]
     few = r" \(n = [1-4]\)"  # episodes
-    told = rf" \| test -?[\d.]+ \+- [\d.]+{few} \| train -?[\d.]+ \+- [\d.]+({few})? \| loss [\d.]+ \| [\d,]+ steps/s$"
+    received = (
+        rf" \| test -?[\d.]+ \+- [\d.]+{few} \| train -?[\d.]+ \+- [\d.]+({few})? \| loss [\d.]+ \| [\d,]+ steps/s$"
+    )
     for line in lines:
-        assert re.search(told, line)
+        assert re.search(received, line)
 
 
-def test_a_line_tells_only_what_happened(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_line_has_only_what_happened(capfd: pytest.CaptureFixture[str]) -> None:
     make_trainer(verbose=True, learning_starts=10_000, step_per_epoch=2, max_epoch=1).run()
     parts = capfd.readouterr().out.strip().split(" | ")
     assert parts[:3] == ["epoch 1", "2 steps", "0 updates"]
@@ -74,7 +76,7 @@ def test_verbose_off_prints_nothing_at_all(capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(("terminal", "wanted", "shown"), [
     (True, None, True), (False, None, False), (True, False, False), (False, True, True),
 ])  # fmt: skip
-def test_a_bar_shows_on_a_terminal_unless_told_otherwise(
+def test_a_bar_shows_on_a_terminal_by_default(
     bars: Bars, monkeypatch: pytest.MonkeyPatch, terminal: bool, wanted: bool | None, shown: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
@@ -117,7 +119,7 @@ def test_the_bar_moves_within_an_epoch(bars: Bars) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_an_exception_takes_the_bar_off_and_going_on_brings_it_back_where_it_was(bars: Bars, error: Any) -> None:
+def test_an_exception_removes_the_bar_and_continuing_restores_it(bars: Bars, error: Any) -> None:
     class Failing(tk.Callback):
         def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
             if trainer.env_step == 10 and not failed:
@@ -202,7 +204,7 @@ def test_a_process_started_without_standard_streams_trains_to_its_end(closing: s
     assert (tmp_path / "done").read_text() == "2"
 
 
-def test_a_run_piped_into_head_goes_on_to_its_end(tmp_path: Any) -> None:
+def test_a_run_whose_output_pipe_closes_continues_to_its_end(tmp_path: Any) -> None:
     code = (
         "import torch\n"
         "torch.set_num_threads(1)\n"

@@ -60,7 +60,7 @@ class Run:
         self.buffer = tk.ReplayBuffer(1_000)
         self.collector = tk.Collector(self.policy, envs, self.buffer)
         self.options = options
-        self.turned_at: int | None = None
+        self.changed_at: int | None = None
 
     def turn(self) -> None:
         """Turn the order of the values around, by a hook that no recorded program knows."""
@@ -68,9 +68,9 @@ class Run:
 
     def user(self, *_: Any) -> Any:
         """Register it in the first call from a step on."""
-        if self.turned_at is None and self.collector.env_step >= AT_STEP:
+        if self.changed_at is None and self.collector.env_step >= AT_STEP:
             self.turn()
-            self.turned_at = self.collector.env_step
+            self.changed_at = self.collector.env_step
 
     def evaluate(self) -> None:
         """Evaluate after every epoch."""
@@ -88,10 +88,10 @@ class Run:
         """Assert that the hook was registered in time, and that all actions after it show that."""
         assert getattr(self.policy.engine, "gave_up", None) is None
         action = np.concatenate([rows.action for rows in self.buffer.transitions()])
-        assert self.turned_at is not None
-        assert len(action) > self.turned_at + 5
-        assert (action[: self.turned_at] == 0).all()
-        assert (action[self.turned_at + 1 :] == 1).all()
+        assert self.changed_at is not None
+        assert len(action) > self.changed_at + 5
+        assert (action[: self.changed_at] == 0).all()
+        assert (action[self.changed_at + 1 :] == 1).all()
 
 
 @pytest.mark.parametrize("event", EVENTS)

@@ -1,4 +1,4 @@
-"""A run that fails from outside is made anew and ends as if nothing had been; what is its own fault goes through."""
+"""A run that fails from outside is made again and ends as if nothing had been; what is its own fault goes through."""
 
 import gc
 import logging
@@ -27,7 +27,7 @@ class Outside:
 
 
 def maker(folder: Path, made: list[Any] | None = None, **options: Any) -> Callable[[], tk.OffpolicyTrainer]:
-    """Return a function that makes a trainer which goes on by itself, saved every 10 steps."""
+    """Return a function that makes a trainer which continues by itself, saved every 10 steps."""
 
     def make() -> tk.OffpolicyTrainer:
         checkpoint = tk.Checkpoint(folder, every=10, unit="env_steps")
@@ -154,7 +154,7 @@ def test_what_cannot_be_made_once_goes_through_and_later_counts(tmp_path: Path) 
     assert calls == 4
 
 
-def test_each_restart_is_told_with_its_cause_and_waits_twice_as_long(
+def test_each_restart_is_logged_with_its_cause_after_twice_the_delay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Fails(tk.Callback):
@@ -168,12 +168,12 @@ def test_each_restart_is_told_with_its_cause_and_waits_twice_as_long(
     with caplog.at_level(logging.WARNING, logger="trainkit.trainer.restarting"):
         tk.trainer.run_with_restart(maker(tmp_path, made, callbacks=[Fails()]), max_failures=5, delay_s=4.0)
     assert slept == [4.0, 8.0, 16.0, 32.0, 60.0]
-    told = [record.getMessage() for record in caplog.records if record.name == "trainkit.trainer.restarting"]
-    assert told[0] == "epoch 1, step 24: TimeoutError: no answer; restarting in 4 s, failure 1 of 5"
-    assert told[4].endswith("restarting in 60 s, failure 5 of 5")
+    received = [record.getMessage() for record in caplog.records if record.name == "trainkit.trainer.restarting"]
+    assert received[0] == "epoch 1, step 24: TimeoutError: no answer; restarting in 4 s, failure 1 of 5"
+    assert received[4].endswith("restarting in 60 s, failure 5 of 5")
 
 
-def test_environments_of_a_failed_run_are_closed_and_its_memory_is_free_before_the_next_is_made(tmp_path: Path) -> None:
+def test_a_failed_run_closes_its_environments_and_frees_its_memory(tmp_path: Path) -> None:
     class Walks(Walk):
         n_closed = 0
 
@@ -207,7 +207,7 @@ def test_a_run_that_has_ended_has_nothing_left_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"resume_from": "auto"}, {"checkpoint": "here"}])
-def test_a_trainer_that_would_begin_anew_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_trainer_that_would_start_over_is_rejected(options: dict[str, Any], tmp_path: Path) -> None:
     if "checkpoint" in options:
         options = {"checkpoint": tmp_path}
     elif options:

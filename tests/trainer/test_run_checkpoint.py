@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: the same bits as a run that was never stopped, and nothing that differs is silent."""
+"""Continuing from a checkpoint: the same bits as a run that was never stopped, and nothing that differs is silent."""
 
 import logging
 import pickle
@@ -17,7 +17,7 @@ from tests.trainer.runs import RUNS, make_run
 from tests.trainer.toys import Walk, everything, make_policy, make_trainer, untimed
 
 
-def told(result: Any) -> tuple[Any, ...]:
+def received(result: Any) -> tuple[Any, ...]:
     return untimed(result), result.info.env_step, result.info.gradient_step, result.info.best_score
 
 
@@ -26,13 +26,13 @@ def told(result: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_split_after_any_epoch_is_the_run_that_was_never_split(name: str, n_epochs: int, tmp_path: Path) -> None:
     straight = make_run(name, max_epoch=n_epochs)
-    results = [told(result) for result in straight]
+    results = [received(result) for result in straight]
     final = everything(straight)
     saving = make_run(name, max_epoch=n_epochs, checkpoint=tk.Checkpoint(tmp_path, keep_last=n_epochs))
-    assert [told(result) for result in saving] == results  # saving itself changes nothing
+    assert [received(result) for result in saving] == results  # saving itself changes nothing
     for epoch in range(1, n_epochs):
         resumed = make_run(name, seed=99, max_epoch=n_epochs, resume_from=tmp_path / f"save-{epoch:06d}")
-        assert [told(result) for result in resumed] == results[epoch:], f"split after epoch {epoch}"
+        assert [received(result) for result in resumed] == results[epoch:], f"split after epoch {epoch}"
         assert everything(resumed) == final, f"split after epoch {epoch}"
 
 
@@ -47,13 +47,13 @@ pickle.dump(ends, sys.stdout.buffer)
 """
 
 
-def test_a_new_process_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_new_process_continues_to_the_same_bits(tmp_path: Path) -> None:
     expected = {}
     for name in RUNS:
         run = make_run(name, max_epoch=3, seed=5)
-        results = [told(next(run)) for _ in range(2)]
+        results = [received(next(run)) for _ in range(2)]
         run.save(tmp_path / name)
-        results += [told(result) for result in run]
+        results += [received(result) for result in run]
         expected[name] = (results[2:], everything(run))
     done = subprocess.run([sys.executable, "-c", REST, tmp_path, *RUNS], capture_output=True, check=True)
     there = pickle.loads(done.stdout)  # noqa: S301 - our own words
@@ -83,12 +83,12 @@ def test_where_episodes_cannot_be_played_again_that_is_said_once(tmp_path: Path,
     assert resumed.run().epoch == 4
 
 
-def test_saved_at_an_episodes_end_they_go_on_the_same_all_the_same(tmp_path: Path, caplog: Any) -> None:
+def test_saved_at_an_episodes_end_both_runs_continue_equally(tmp_path: Path, caplog: Any) -> None:
     first = made_of_vector()
     next(first)
     first.save(tmp_path, at="episode_end")
     resumed = made_of_vector(resume_from=tmp_path)
-    assert [told(result) for result in resumed] == [told(result) for result in first]
+    assert [received(result) for result in resumed] == [received(result) for result in first]
     assert everything(resumed) == everything(first)
     assert "the episodes that ran" not in caplog.text
 
@@ -96,23 +96,23 @@ def test_saved_at_an_episodes_end_they_go_on_the_same_all_the_same(tmp_path: Pat
 def test_a_checkpoint_of_episode_ends_makes_every_split_exact(tmp_path: Path) -> None:
     ends: dict[str, Any] = {"at": "episode_end", "keep_last": 9, "keep_best": None}
     straight = made_of_vector(checkpoint=tk.Checkpoint(tmp_path / "straight", **ends))
-    results = [told(result) for result in straight]
+    results = [received(result) for result in straight]
     for epoch in range(1, 4):
         split = tk.Checkpoint(tmp_path / str(epoch), **ends)
         resumed = made_of_vector(checkpoint=split, resume_from=tmp_path / "straight" / f"save-{epoch:06d}")
-        assert [told(result) for result in resumed] == results[epoch:]
+        assert [received(result) for result in resumed] == results[epoch:]
 
 
 def test_what_callbacks_keep_of_running_episodes_comes_back_by_its_name(tmp_path: Path) -> None:
     class Jumps(tk.Callback):
         def __init__(self) -> None:
-            self.told: list[tuple[int, int, float]] = []
+            self.received: list[tuple[int, int, float]] = []
 
         def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             episode.user_data["n"] = episode.user_data.get("n", 0) + 1
 
         def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.told.append((episode.user_data["n"], episode.length, episode.total_reward))
+            self.received.append((episode.user_data["n"], episode.length, episode.total_reward))
 
     straight, first, second = Jumps(), Jumps(), Jumps()
     make_trainer(callbacks=[straight], step_per_epoch=10).run()
@@ -120,8 +120,8 @@ def test_what_callbacks_keep_of_running_episodes_comes_back_by_its_name(tmp_path
     next(trainer)
     trainer.save(tmp_path)
     make_trainer(callbacks=[second], step_per_epoch=10, resume_from=tmp_path).run()
-    assert first.told + second.told == straight.told
-    assert all(n == length for n, length, _ in straight.told)
+    assert first.received + second.received == straight.received
+    assert all(n == length for n, length, _ in straight.received)
 
 
 # ---- what differs ----
@@ -131,7 +131,7 @@ def warnings(caplog: Any) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_changed_settings_are_told_in_one_warning(tmp_path: Path, caplog: Any) -> None:
+def test_changed_settings_are_listed_in_one_warning(tmp_path: Path, caplog: Any) -> None:
     make_trainer(max_epoch=1, policy={"lr": 1e-3}).save(tmp_path)
     make_trainer(
         max_epoch=9, update_per_step=0.25, policy={"lr": [(0, 1e-3), (50, 1e-4)], "gamma": 0.9}, resume_from=tmp_path
@@ -142,7 +142,7 @@ def test_changed_settings_are_told_in_one_warning(tmp_path: Path, caplog: Any) -
     assert warning.endswith("update_per_step 0.5 -> 0.25")
 
 
-def test_changed_parts_are_told_as_code_without_what_is_the_same(tmp_path: Path, caplog: Any) -> None:
+def test_changed_parts_are_printed_as_code_without_defaults(tmp_path: Path, caplog: Any) -> None:
     def parts(lr: Any, target: Any, limit: float) -> dict[str, Any]:
         return {"optimizer": tk.Adam(lr=lr, eps=1e-5), "target": target, "clip": tk.Clip(limit)}
 
@@ -168,7 +168,7 @@ def test_another_seed_is_said_to_do_nothing(tmp_path: Path, caplog: Any) -> None
     assert warnings(caplog) == ["the run continues with its own seed 5, not with 7"]
 
 
-def test_a_run_that_was_stopped_stays_so_and_one_that_reached_a_limit_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_run_stays_stopped_and_one_at_a_limit_continues(tmp_path: Path) -> None:
     class Stop(tk.Callback):
         def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
             trainer.stop("enough")
@@ -225,7 +225,7 @@ def test_saving_between_the_updates_of_a_rollout_is_refused(tmp_path: Path) -> N
         next(make_run("ppo", callbacks=[Save()]))
 
 
-def test_a_rollout_that_is_complete_is_saved_and_learnt_from_elsewhere(tmp_path: Path) -> None:
+def test_a_complete_rollout_is_saved_and_learned_from_after_a_resume(tmp_path: Path) -> None:
     class Save(tk.Callback):
         def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
             trainer.save(tmp_path / str(trainer.env_step))
@@ -250,7 +250,7 @@ def test_what_a_test_collector_has_seen_comes_back(tmp_path: Path) -> None:
     assert np.isfinite(recent[0].mean)
 
 
-def test_other_versions_are_told(tmp_path: Path, caplog: Any) -> None:
+def test_other_versions_are_logged(tmp_path: Path, caplog: Any) -> None:
     make_trainer().save(tmp_path)
     rewrite(tmp_path, versions=lambda versions: versions | {"torch": "1.0"})
     make_trainer(resume_from=tmp_path)

@@ -92,7 +92,7 @@ def test_parts_of_the_users_own_are_described_like_ours() -> None:
     assert {name: record.get(name) for name in expected} == expected
 
 
-def test_environments_are_described_by_the_options_of_make_envs_and_variables_only_by_their_names() -> None:
+def test_environments_are_described_by_the_options_of_make_envs() -> None:
     envs = tk.make_envs(
         "CartPole-v1", 2, backend="async", wait_num=1, stack=2, environment_variables={"TOKEN": "secret"},
     )  # fmt: skip

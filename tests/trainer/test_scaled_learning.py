@@ -1,4 +1,4 @@
-"""What running statistics are for: a task whose observations are badly scaled is learnt like the plain one."""
+"""What running statistics are for: a task whose observations are badly scaled is learned like the plain one."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class Scaled(gym.ObservationWrapper[NDArray[np.float32], int, NDArray[np.float32
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_a_badly_scaled_pole_is_learnt_with_normalisation_and_not_without(algorithm: str) -> None:
+def test_a_badly_scaled_pole_is_learned_with_normalization_only(algorithm: str) -> None:
     returns = {
         normalize: learn(algorithm, normalize_obs=normalize, wrappers=wrappers)
         for normalize, wrappers in ((True, (Scaled,)), (False, (Scaled,)))
@@ -69,5 +69,5 @@ def learn(algorithm: str, *, normalize_obs: bool, wrappers: Any) -> float:
 
 
 def evaluation(policy: Any, wrappers: Any) -> tk.Evaluation:
-    """Judge every two thousand steps or so: where a DQN stands at the very last is a matter of luck."""
+    """Evaluate every two thousand steps or so: where a DQN stands at the very last is a matter of luck."""
     return tk.Evaluation(tk.Collector(policy, tk.make_envs("CartPole-v1", 10, wrappers=wrappers)), duration=30)

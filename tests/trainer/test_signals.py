@@ -1,4 +1,4 @@
-"""Signals of a cluster: SIGTERM saves and ends, SIGUSR1 saves and goes on; nobody's handlers are lost."""
+"""Signals of a cluster: SIGTERM saves and ends, SIGUSR1 saves and continues; no one's handlers are lost."""
 
 import gc
 import os
@@ -57,19 +57,19 @@ def bits(trainer: tk.Trainer) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def straight() -> dict[str, Any]:
-    """Tell of runs nobody stopped: their ends, and how many moments they have."""
-    told = {}
+    """Say of runs no one stopped: their ends, and how many moments they have."""
+    received = {}
     for kind in MAKE:
         counter = Sender(TERM, at=-1)
         trainer = make(kind, counter)
         trainer.run()
-        told[kind] = bits(trainer), counter.n
-    return told
+        received[kind] = bits(trainer), counter.n
+    return received
 
 
 @pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", MAKE)
-def test_sigterm_at_any_moment_saves_and_ends_and_the_run_goes_on_to_the_same_bits(
+def test_sigterm_at_any_time_saves_and_the_run_continues_to_the_same_bits(
     kind: str, every: int, straight: dict[str, Any], tmp_path: Path
 ) -> None:
     final, n_moments = straight[kind]
@@ -101,8 +101,8 @@ def test_sigusr1_at_any_moment_saves_and_changes_nothing(
         trainer = make(kind, Sender(SAVE, moment), checkpoint=saves)
         trainer.run()
         assert bits(trainer) == final, moment
-        asked, _end = sorted(find_checkpoints(folder))
-        rest = make(kind, resume_from=asked)
+        requested, _end = sorted(find_checkpoints(folder))
+        rest = make(kind, resume_from=requested)
         rest.run()
         assert bits(rest) == final, moment
 
@@ -135,8 +135,8 @@ def test_without_a_checkpoint_sigusr1_is_left_alone() -> None:
 
 
 def place_of(folder: Path) -> tuple[int, int]:
-    told = read_manifest(folder)["progress"]
-    return told["epoch"], told["env_step"]
+    received = read_manifest(folder)["progress"]
+    return received["epoch"], received["env_step"]
 
 
 def send(number: int) -> None:
@@ -153,9 +153,9 @@ def test_sigusr1_in_the_loops_body_saves_at_the_next_next_and_changes_nothing(
             if epoch == 1:
                 send(SAVE)
                 assert not find_checkpoints(tmp_path / kind)
-                asked = epoch, info.env_step
+                requested = epoch, info.env_step
         first, _end = sorted(find_checkpoints(tmp_path / kind))
-        assert place_of(first) == asked
+        assert place_of(first) == requested
         assert bits(trainer) == final
         rest = make(kind, resume_from=first)
         rest.run()
@@ -366,7 +366,7 @@ def test_a_full_disk_does_not_keep_the_run_from_ending(tmp_path: Path, caplog: A
     assert "no checkpoint could be written" in caplog.text
 
 
-def test_a_child_forked_meanwhile_dies_of_sigterm_as_it_always_did() -> None:
+def test_a_forked_child_still_ends_on_sigterm() -> None:
     code = (
         "import os, signal, time, torch\n"
         "torch.set_num_threads(1)\n"

@@ -1,4 +1,4 @@
-"""What callbacks can do in a run: see episodes and environments, change what is learnt from."""
+"""What callbacks can do in a run: see episodes and environments, change what is learned from."""
 
 import dataclasses
 from pathlib import Path
@@ -11,7 +11,7 @@ import trainkit as tk
 from tests.trainer.toys import Walk, everything, make_onpolicy_trainer, make_trainer, of_watchers
 
 
-def test_what_a_callback_makes_of_a_batch_is_learnt_from() -> None:
+def test_a_batch_that_a_callback_returns_is_learned_from() -> None:
     class Nothing(tk.Callback):
         def on_train_batch(self, trainer: tk.Trainer, batch: Any) -> Any:
             return dataclasses.replace(batch, weight=np.zeros_like(batch.weight))
@@ -40,7 +40,7 @@ def test_several_see_a_batch_each_what_the_one_before_made_of_it() -> None:
         assert (second, third) == (first * 2, first * 2)
 
 
-def test_a_rollout_can_be_changed_before_it_is_learnt_from() -> None:
+def test_a_rollout_can_be_changed_before_it_is_learned_from() -> None:
     lengths: list[int] = []
 
     class Look(tk.Callback):
@@ -104,7 +104,7 @@ def test_what_episodes_log_is_what_statistics_show() -> None:
     assert stats["custom/length"] == pytest.approx(stats["train/lengths/mean"])
 
 
-def test_an_exception_in_an_episode_keeps_every_row_and_the_episode_goes_on() -> None:
+def test_an_exception_within_an_episode_keeps_every_row_and_it_continues() -> None:
     class Once(tk.Callback):
         raised = False
 
@@ -127,71 +127,71 @@ def test_an_exception_in_an_episode_keeps_every_row_and_the_episode_goes_on() ->
 @pytest.mark.parametrize(
     ("episodes", "expected"), [("all", {False, True}), ("training", {False}), ("evaluation", {True})]
 )
-def test_a_callback_hears_of_the_episodes_it_asks_for(episodes: Any, expected: set[bool]) -> None:
-    told: set[bool] = set()
+def test_a_callback_receives_the_episodes_it_requests(episodes: Any, expected: set[bool]) -> None:
+    received: set[bool] = set()
 
     def on_episode_step(self: tk.Callback, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-        told.add(episode.in_evaluation)
+        received.add(episode.in_evaluation)
 
     kind = type("Mine", (tk.Callback,), {"episodes": episodes, "on_episode_step": on_episode_step})
     trainer = make_trainer(test=True, callbacks=[kind()], max_epoch=1)
     next(trainer)
-    assert told == expected
+    assert received == expected
     assert trainer.train_collector is not None
     assert (trainer.train_collector.events is None) == (
         episodes == "evaluation"
     )  # a callback that receives nothing costs nothing
 
 
-def test_episodes_of_nobody_are_refused() -> None:
+def test_episodes_without_an_agent_are_rejected() -> None:
     with pytest.raises(tk.ConfigError, match=r"Mine.episodes must be .*, got 'test'"):
         type("Mine", (tk.Callback,), {"episodes": "test"})
 
 
-def test_a_look_between_two_epochs_is_told_to_nobody() -> None:
-    told: list[bool] = []
+def test_an_evaluation_between_epochs_fires_no_event() -> None:
+    received: list[bool] = []
 
     class Look(tk.Callback):
         def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            told.append(episode.in_evaluation)
+            received.append(episode.in_evaluation)
 
     trainer = make_trainer(test=True, callbacks=[Look()], max_epoch=1)
     next(trainer)
-    n_told = len(told)
-    assert told.count(True) == 3
+    n_reported = len(received)
+    assert received.count(True) == 3
     trainer.evaluate()
-    assert len(told) == n_told
+    assert len(received) == n_reported
 
 
-def test_loading_a_checkpoint_is_told_of(tmp_path: Path) -> None:
-    class Hear(tk.Callback):
-        heard: tuple[Path, int] | None = None
+def test_loading_a_checkpoint_fires_an_event(tmp_path: Path) -> None:
+    class Receive(tk.Callback):
+        delivered: tuple[Path, int] | None = None
 
         def on_checkpoint_loaded(self, trainer: tk.Trainer, path: Path) -> None:
-            self.heard = (path, trainer.env_step)
+            self.delivered = (path, trainer.env_step)
 
     trainer = make_trainer()
     next(trainer)
     trainer.save(tmp_path)
-    hear = Hear()
-    make_trainer(callbacks=[hear], resume_from=tmp_path)
-    assert hear.heard == (tmp_path, 24)
+    receive = Receive()
+    make_trainer(callbacks=[receive], resume_from=tmp_path)
+    assert receive.delivered == (tmp_path, 24)
 
 
-def test_every_environment_is_told_of_and_can_be_reached_into() -> None:
-    class Hear(tk.Callback):
+def test_every_environment_fires_created_and_can_be_called() -> None:
+    class Receive(tk.Callback):
         def __init__(self) -> None:
-            self.heard: list[tuple[bool, int, Any]] = []
+            self.delivered: list[tuple[bool, int, Any]] = []
 
         def on_env_created(self, trainer: tk.Trainer, envs: tk.Envs, env_id: int) -> None:
             assert trainer.train_collector is not None
             (space,) = envs.call("action_space", env_ids=np.array([env_id]))
-            self.heard.append((envs is trainer.train_collector.envs, env_id, space))
+            self.delivered.append((envs is trainer.train_collector.envs, env_id, space))
 
-    hear = Hear()
-    make_trainer(test=True, callbacks=[hear], max_epoch=1).run()
+    receive = Receive()
+    make_trainer(test=True, callbacks=[receive], max_epoch=1).run()
     space = Walk.action_space
-    assert hear.heard == [(True, 0, space), (True, 1, space), (False, 0, space), (False, 1, space)]
+    assert receive.delivered == [(True, 0, space), (True, 1, space), (False, 0, space), (False, 1, space)]
 
 
 @pytest.mark.parametrize(

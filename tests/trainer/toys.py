@@ -134,11 +134,11 @@ class Log(tk.Callback):
 
 
 def _hearer(event: str) -> Callable[..., None]:
-    def hear(self: Log, trainer: tk.Trainer, *news: Any) -> None:
+    def receive(self: Log, trainer: tk.Trainer, *news: Any) -> None:
         self.events.append(event)
         self.news.append(news)
 
-    return hear
+    return receive
 
 
 for _event in EVENTS:
@@ -164,7 +164,7 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def everything(trainer: tk.Trainer) -> dict[str, Any]:
-    """Take down every bit a run goes on from: weights, moments, rows, priorities, counters, generators."""
+    """Take down every bit a run continues from: weights, moments, rows, priorities, counters, generators."""
     parts = {
         "policy": trainer.policy.training_state(),
         "buffer": trainer.buffer.state_dict(),
@@ -172,10 +172,10 @@ def everything(trainer: tk.Trainer) -> dict[str, Any]:
     }
     if trainer.train_collector is not None:
         parts["collector"] = trainer.train_collector.state_dict()
-    return {path: leaf for path, leaf in leaves(parts) if not is_aside(path)}
+    return {path: leaf for path, leaf in leaves(parts) if not is_apart(path)}
 
 
-def is_aside(path: str) -> bool:
+def is_apart(path: str) -> bool:
     """Return whether a leaf is a time, or of callbacks.
 
     So is how many calls in a row recorded a function: where nothing changes, the next call sets it to 0.

@@ -143,7 +143,7 @@ class Picky:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_error_of_the_policy_in_an_actor_is_raised_where_the_steps_before_it_are_stored() -> None:
+def test_a_policys_error_in_an_actor_is_raised_after_the_steps_before_it() -> None:
     envs = tk.make_envs(Counting, 4, seed=1, backend=tk.envs.Actors(2, fragment=5))
     policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), seed=1, exploration=Picky())
     collector = tk.Collector(policy, envs, tk.ReplayBuffer(1_000))

@@ -26,7 +26,7 @@ def in_background(**options: Any) -> dict[str, Any]:
 
 
 def learned(trainer: tk.Trainer) -> dict[str, Any]:
-    """Return every bit that training goes on from, without the statistics of evaluations."""
+    """Return every bit that training continues from, without the statistics of evaluations."""
     return {
         path: leaf
         for path, leaf in everything(trainer).items()

@@ -195,7 +195,7 @@ def test_batches_of_another_size_are_learned_from() -> None:
 
 
 @pytest.mark.usefixtures("traced")
-def test_acting_between_updates_changes_nothing_and_a_step_that_is_not_finite_is_not_taken() -> None:
+def test_acting_changes_no_update_and_steps_that_are_not_finite_are_not_taken() -> None:
     policy, plain = made(engine="compile"), made()
     for start, batch in enumerate(batches(2)):
         policy.predict(batch.obs)

@@ -53,7 +53,7 @@ def live(policy: tk.DQNPolicy, n_turns: int, space: Any = None) -> list[Any]:
     return actions
 
 
-# ---- nobody notices who acted ----
+# ---- no one notices who acted ----
 
 
 @pytest.mark.fast_cases(4)
@@ -79,8 +79,8 @@ def test_the_copy_is_nobodys_module() -> None:
 def test_a_deep_copy_acts_by_weights_of_its_own() -> None:
     one = copied(noisy=True)
     live(one, 3)
-    twin = copy.deepcopy(one)
-    for policy in (one, twin):
+    reference = copy.deepcopy(one)
+    for policy in (one, reference):
         other = plain(noisy=True)
         other.load_training_state(copy.deepcopy(policy.training_state()))
         policy.load_training_state(copy.deepcopy(policy.training_state()))
@@ -145,11 +145,11 @@ def test_a_run_is_the_same_run() -> None:
 
 
 def test_acting_whose_hooks_wait_stays_where_they_are() -> None:
-    policy, heard = copied(), []
-    policy.network.register_forward_hook(lambda *told: heard.append(told))
+    policy, delivered = copied(), []
+    policy.network.register_forward_hook(lambda *received: delivered.append(received))
     for explore in (False, True):
         policy.action_values(batch_of(3).obs, explore=explore)
-    assert len(heard) == 2
+    assert len(delivered) == 2
 
 
 # ---- what is refused ----
@@ -198,9 +198,9 @@ class Uncopied(nn.Module):
         return numbers
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Uncopied":
-        twin = Uncopied()
-        twin.is_original = False
-        return twin
+        reference = Uncopied()
+        reference.is_original = False
+        return reference
 
 
 def test_a_network_whose_copy_cannot_answer_is_refused_when_it_is_bound() -> None:
@@ -226,7 +226,9 @@ class Hidden(nn.Module):
 
 
 @pytest.mark.parametrize("number", [torch.tensor(1.0), np.ones(1, np.float32)])
-def test_what_may_change_unseen_is_not_copied_and_told(number: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_that_may_change_unseen_are_not_copied_with_a_warning(
+    number: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     policy = tk.DQNPolicy(Hidden(number), device="cpu", exploration=tk.Greedy())
     policy._acting_copy = CpuCopy()
     policy.check_spaces(*Spaces())

@@ -1,6 +1,6 @@
-"""The copy on the CPU answers as its original would, whatever was done to that since, and belongs to nobody.
+"""The copy on the CPU answers as its original would, whatever was done to that since, and belongs to no one.
 
-The original is on the CPU too here, where a copy of it is as good a copy; its slow twin is a deep copy made for every
+The original is on the CPU too here; its slow reference is a deep copy made for every
 question, which torch answers.
 """
 
@@ -50,9 +50,9 @@ def answer(own: CpuCopy, policy: DQNPolicy, obs: Any, noise: Tensor | None = Non
 
 def slow(policy: DQNPolicy, obs: Any, noise: Tensor | None = None) -> Any:
     """Let a fresh deep copy answer, by torch."""
-    twin = torch_only(copy.deepcopy(policy))
-    twin.enter(training=False)
-    return twin.engine.call("q_values", twin._q_values, (obs, (), noise))["q_values"]
+    counterpart = torch_only(copy.deepcopy(policy))
+    counterpart.enter(training=False)
+    return counterpart.engine.call("q_values", counterpart._q_values, (obs, (), noise))["q_values"]
 
 
 def assert_answers(own: CpuCopy, policy: DQNPolicy, obs: Any) -> None:
@@ -179,9 +179,9 @@ IN_PLACE = [
     go_on,
     observe,
 ]
-MADE_ANEW = [assign, draw, replace_parameters, replace_modules, replace_the_network, replace_the_preprocessing]
-CHANGES = [*IN_PLACE, *MADE_ANEW, change_precision, change_an_attribute]
-LASTING = [change for change in CHANGES if change not in MADE_ANEW[2:]]  # after which an optimizer knows its network
+MADE_AGAIN = [assign, draw, replace_parameters, replace_modules, replace_the_network, replace_the_preprocessing]
+CHANGES = [*IN_PLACE, *MADE_AGAIN, change_precision, change_an_attribute]
+LASTING = [change for change in CHANGES if change not in MADE_AGAIN[2:]]  # after which an optimizer knows its network
 
 
 @pytest.mark.fast_cases(5)
@@ -207,14 +207,14 @@ def test_every_change_is_seen(change: Callable[..., None]) -> None:
     stale = answer(own, policy, obs)
     change(policy, space)
     assert_answers(own, policy, obs)
-    told = answer(own, policy, obs)
+    received = answer(own, policy, obs)
     if change in (follow, change_precision):  # other memory, the same numbers
-        np.testing.assert_array_equal(told, stale)
+        np.testing.assert_array_equal(received, stale)
     else:
-        assert not np.allclose(told, stale, atol=1e-6)
+        assert not np.allclose(received, stale, atol=1e-6)
 
 
-def test_a_network_of_another_shape_in_the_same_tensors_is_copied_anew() -> None:
+def test_a_network_of_another_shape_in_the_same_tensors_is_copied_again() -> None:
     policy, own, obs = made(), CpuCopy(), batch_of(3).obs
     answer(own, policy, obs)
     for parameter, other in zip(policy.network.parameters(), made(hidden=(5,)).network.parameters(), strict=True):
@@ -227,13 +227,13 @@ def test_a_network_of_another_shape_in_the_same_tensors_is_copied_anew() -> None
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Count the copies that are made anew, and those of numbers."""
+    """Count the copies that are made again, and those of numbers."""
     counts = {"made": 0, "followed": 0}
 
     class Counting(cpu_copy._Copy):
-        def __init__(self, *told: Any) -> None:
+        def __init__(self, *received: Any) -> None:
             counts["made"] += 1
-            super().__init__(*told)
+            super().__init__(*received)
 
         def follow(self, tensors: list[Tensor]) -> None:
             counts["followed"] += 1
@@ -264,8 +264,8 @@ def test_numbers_are_copied_once_after_any_number_of_updates_and_of_other_writes
         assert copies == {"made": 1, "followed": turn}
 
 
-@pytest.mark.parametrize("change", [*MADE_ANEW, change_an_attribute])
-def test_what_is_replaced_is_copied_anew(change: Callable[..., None], copies: dict[str, int]) -> None:
+@pytest.mark.parametrize("change", [*MADE_AGAIN, change_an_attribute])
+def test_replaced_parts_are_copied_again(change: Callable[..., None], copies: dict[str, int]) -> None:
     policy, own, obs = made(normalize_obs=True), CpuCopy(), batch_of(3).obs
     answer(own, policy, obs)
     change(policy, Spaces().observation_space)
@@ -295,7 +295,7 @@ def test_another_policy_is_answered_for_by_its_own_numbers() -> None:
 def test_where_hooks_wait_it_takes_nothing() -> None:
     policy, own = made(), CpuCopy()
     answer(own, policy, batch_of(3).obs)
-    hook = next(policy.network.children()).register_forward_hook(lambda *told: None)
+    hook = next(policy.network.children()).register_forward_hook(lambda *received: None)
     assert not own.supports(parts_of(policy))
     hook.remove()
     assert own.supports(parts_of(policy))
@@ -311,19 +311,19 @@ class Shifted:
         return numbers.squeeze(-1) + self.more
 
 
-def test_a_value_part_that_is_no_module_is_asked_as_it_is() -> None:
+def test_a_value_part_that_is_no_module_is_called_directly() -> None:
     policy, own, obs = made(), CpuCopy(), batch_of(3).obs
     value: Any = Shifted()
     parts = (*parts_of(policy)[:2], value)
-    told = []
+    received = []
     for value.more in (1.0, 2.0):
         assert own.supports(parts)
-        told.append(own.action_values(obs, None, n_updates=0))
-    np.testing.assert_allclose(told[1] - told[0], 1.0, atol=1e-6)
+        received.append(own.action_values(obs, None, n_updates=0))
+    np.testing.assert_allclose(received[1] - received[0], 1.0, atol=1e-6)
 
 
 class Dropping(nn.Module):
-    """A network of somebody's own that does one thing in training and another in evaluation, and counts its calls."""
+    """A network of another's own that does one thing in training and another in evaluation, and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -118,7 +118,7 @@ class Pair:
         self.stream.begin(range(self.stream.n_envs))
 
     def reload(self) -> None:
-        """Go on with a buffer made of what was saved, or with the same that takes over its own state."""
+        """Continue with a buffer made of what was saved, or with the same that takes over its own state."""
         state = copy.deepcopy(self.there.state_dict())
         assert dict(leaves(state)) == dict(leaves(self.plain.state_dict()))
         if self.n_compared % 2:

@@ -97,7 +97,7 @@ def test_ctrl_c_at_any_update_changes_nothing(order: dict[str, Any]) -> None:
             try:
                 next(trainer)
             except KeyboardInterrupt:
-                keyboard.is_heard = True
+                keyboard.is_received = True
                 n_stops += 1
             except StopIteration:
                 assert n_stops == len(moments)
@@ -124,15 +124,18 @@ class SaveAt(tk.Callback):
         }
 
 
-@pytest.mark.parametrize("goes_on_there", [True, False])
+@pytest.mark.parametrize("continues_there", [True, False])
 @pytest.mark.parametrize("order", [{}, {"refresh_priorities": "late"}, ROUND], ids=["update", "late", "round"])
-def test_a_run_saved_within_a_round_goes_on_to_the_same_bits_with_images_anywhere(
-    tmp_path: Path, order: dict[str, Any], goes_on_there: bool
+def test_a_run_saved_within_a_round_continues_to_the_same_bits(
+    tmp_path: Path, order: dict[str, Any], continues_there: bool
 ) -> None:
-    whole = {"step_per_collect": 24, "max_epoch": 1} | order  # all updates are owed at once, so that no collect follows
+    whole = {
+        "step_per_collect": 24,
+        "max_epoch": 1,
+    } | order  # all updates are pending at once, so that no collect follows
     straight, resumed = SaveAt(6, tmp_path), SaveAt(6, None)
     made(True, callbacks=[straight], **whole).run()
-    other = made(goes_on_there, callbacks=[resumed], resume_from=tmp_path, **whole)
+    other = made(continues_there, callbacks=[resumed], resume_from=tmp_path, **whole)
     assert other.gradient_step == 6
     other.run()
     assert other.gradient_step == 12

@@ -184,7 +184,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
             run_of(columns=values(51.0, 50.0)),
             run_of(columns=values(60.0, 50.0)),
             run_of(4, columns=values(-66.0, -33.0)),
-            run_of(columns=values(90.0, 50.0, std=50.0)),  # 9 episodes are too few to tell
+            run_of(columns=values(90.0, 50.0, std=50.0)),  # 9 episodes are too few to say
             run_of(columns=values(list(range(1, 11)), 30.0) | {"test/start_values/mean": [*range(0, 20, 2)]}),  # rises
             run_of(columns=values(0.05, 0.0)),  # no return was ever seen
             run_of(columns=values([90.0, 10.0] * 5, 50.0)),
@@ -357,7 +357,7 @@ def test_a_wide_support_and_a_value_without_one_are_fine(value: Any, caplog: pyt
 def test_warnings_are_saved_and_a_pause_makes_them_new_again(tmp_path: Path) -> None:
     run, found = RunWarnings(), []
     for epoch in range(1, 11):
-        odd = {"odd": "wrong: mend it"} if epoch in (1, 2, 4, 10) else {}
+        odd = {"odd": "wrong: fix it"} if epoch in (1, 2, 4, 10) else {}
         found += [(one.first_epoch, one.last_epoch) for one in run.add(epoch, odd).values()]
     assert found == [(1, 1), (1, 2), (1, 4), (10, 10)]
     made = {"env": Nothing, "step_per_epoch": 100, "update_per_step": 0.1}
@@ -433,7 +433,7 @@ def test_a_loss_that_is_used_already_is_no_remedy(loss: Literal["huber", "mse"],
 
 def test_presets_add_the_rules_unless_callbacks_have_others(caplog: pytest.LogCaptureFixture) -> None:
     def always(trainer: tk.Trainer) -> str:
-        return "wrong: mend it"
+        return "wrong: fix it"
 
     short = {"seed": 1, "max_epoch": 1, "step_per_epoch": 200, "step_per_collect": 50, "verbose": False}
     found = []

@@ -42,7 +42,7 @@ def make(kind: Any, observation_space: Any, action_space: Any, **words: Any) -> 
 
 
 def play(path: Path, obs: Any) -> dict[str, Any]:
-    """Ask a file in onnxruntime alone, by the names of a tree's leaves."""
+    """Run a file in onnxruntime alone, by the names of a tree's leaves."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     outputs = [output.name for output in session.get_outputs()]
     inputs = {name or "obs": leaf for name, leaf in tree.named_leaves(obs)}
@@ -81,10 +81,10 @@ def test_a_file_takes_the_same_actions_on_a_thousand_observations(
     name: str, run: Callable[..., Any], exported: tuple[tk.DQNPolicy, Any, Path]
 ) -> None:
     policy, obs, folder = exported
-    told, action = run(folder / name, obs), policy.predict(obs)
-    np.testing.assert_array_equal(told["action"], action)
-    np.testing.assert_allclose(told["q_values"], policy.action_values(obs), rtol=1e-4, atol=1e-4)
-    unmasked = told["q_values"].argmax(axis=1)
+    received, action = run(folder / name, obs), policy.predict(obs)
+    np.testing.assert_array_equal(received["action"], action)
+    np.testing.assert_allclose(received["q_values"], policy.action_values(obs), rtol=1e-4, atol=1e-4)
+    unmasked = received["q_values"].argmax(axis=1)
     assert (obs["action_mask"][np.arange(1_000), action] == 1).all()
     assert (unmasked != action).any(), "the mask must have mattered somewhere"
     (one,) = run(folder / name, tree.map_tree(lambda leaf: leaf[:1], obs))["action"]
@@ -117,7 +117,7 @@ def test_a_loaded_policy_knows_its_environments_still(tmp_path: Path) -> None:
     assert "env" not in describe_export(make(tk.DQNPolicy, VECTOR, spaces.Discrete(2)), ["obs"], ["action"])
 
 
-def test_a_file_has_the_opset_that_was_asked_for_or_it_is_said_that_it_cannot(tmp_path: Path) -> None:
+def test_a_file_has_the_requested_opset_or_is_rejected(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     policy = make(tk.DQNPolicy, VECTOR, spaces.Discrete(2))
     (written,) = tk.export(policy, tmp_path / "policy.onnx", opset=19)
@@ -143,9 +143,13 @@ def test_a_file_takes_any_number_of_rows(tmp_path: Path) -> None:
     policy = make(tk.PPOPolicy, VECTOR, spaces.Discrete(3))
     tk.export(policy, tmp_path / "policy.onnx")
     for n_rows in (1, 2, 777):
-        told = play(tmp_path / "policy.onnx", np.ones((n_rows, 4), np.float32))
-        assert [told[name].shape for name in ("action", "probability", "value")] == [(n_rows,), (n_rows, 3), (n_rows,)]
-        np.testing.assert_allclose(told["probability"].sum(axis=1), 1.0, rtol=1e-5)
+        received = play(tmp_path / "policy.onnx", np.ones((n_rows, 4), np.float32))
+        assert [received[name].shape for name in ("action", "probability", "value")] == [
+            (n_rows,),
+            (n_rows, 3),
+            (n_rows,),
+        ]
+        np.testing.assert_allclose(received["probability"].sum(axis=1), 1.0, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -180,12 +184,12 @@ def check_files(policy: Any, folder: Path) -> None:
     tk.export(policy, folder / "policy", formats=("onnx", "torch"))
     obs = thousand(policy.observation_space)
     action = policy.predict(obs)
-    for told in (play(folder / "policy.onnx", obs)["action"], play_torch(folder / "policy.pt2", obs)["action"]):
-        assert told.dtype == action.dtype
+    for received in (play(folder / "policy.onnx", obs)["action"], play_torch(folder / "policy.pt2", obs)["action"]):
+        assert received.dtype == action.dtype
         if action.dtype.kind == "f":
-            np.testing.assert_allclose(told, action, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(received, action, rtol=1e-4, atol=1e-4)
         else:
-            np.testing.assert_array_equal(told, action)
+            np.testing.assert_array_equal(received, action)
 
 
 class Liar(tk.DQNPolicy):
@@ -214,7 +218,7 @@ class TestRefusals:
         with pytest.raises(tk.ConfigError, match=r"RandomPolicy cannot be exported: give it a method greedy"):
             tk.export(tk.RandomPolicy(spaces.Discrete(2)), tmp_path / "policy.onnx")
 
-    def test_a_policy_that_was_told_no_space_is_refused(self, tmp_path: Path) -> None:
+    def test_a_policy_without_a_space_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(
             tk.ConfigError,
             match=r"^export needs the observation_space of DQNPolicy, and it has none: give one at construction$",

@@ -230,14 +230,14 @@ def test_running_games_continue_where_they_were_saved(n_step: int) -> None:
 
 
 def check_that_running_games_continue(n_step: int, **options: Any) -> None:
-    def made_anew(seed: int | None) -> tuple[Collector, Ledger]:
+    def made_again(seed: int | None) -> tuple[Collector, Ledger]:
         envs = make_envs([partial(SeededGame, game) for game in range(3)], seed=seed, **options)
         return Collector(TreePlayer(), envs, ledger := Ledger()), ledger
 
-    straight, all_rows = made_anew(7)
+    straight, all_rows = made_again(7)
     straight.collect(n_step=n_step)
     state, n_before = copy.deepcopy(straight.state_dict()), len(all_rows)
-    resumed, new_rows = made_anew(None)
+    resumed, new_rows = made_again(None)
     resumed.load_state_dict(state)
     stats = [collector.collect(n_step=90) for collector in (straight, resumed)]
     mine, theirs = new_rows.rows(), all_rows.rows()
@@ -528,11 +528,11 @@ def check_that_late_rewards_count_in_returns_alone(processors: Any, caplog: pyte
     collector = Collector(Still(), envs, ledger, reward_metric=lambda returns: np.nansum(returns, axis=1))
     totals: dict[int, list[float]] = {0: [], 1: [], 2: []}
 
-    def tell(event: str, episode: Any, *_: Any) -> None:
+    def report(event: str, episode: Any, *_: Any) -> None:
         if event == "on_episode_end":
             totals[episode.env_id].append(episode.total_reward)
 
-    collector.events = EpisodeEvents(3, one_by_one(tell), ["on_episode_end"])
+    collector.events = EpisodeEvents(3, one_by_one(report), ["on_episode_end"])
     stats = collector.collect(n_episode=n_games)
 
     def paid(episode: int, agent: int) -> float:

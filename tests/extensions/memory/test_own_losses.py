@@ -19,7 +19,7 @@ MAZE = 4  # steps from the signal to the junction
 
 
 class OwnDQN(tk.DQNPolicy):
-    """DQN's loss, written by somebody who does not know of memories."""
+    """DQN's loss, written by someone who does not know of memories."""
 
     def loss(self, rows: Any) -> tk.engine.Loss:
         q = self.network(rows.obs).outputs.squeeze(2).gather(1, rows.action[:, None]).squeeze(1)

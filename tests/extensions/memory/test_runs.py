@@ -66,7 +66,7 @@ def made(backend: Any = "async", **options: Any) -> tk.OffpolicyTrainer[Any]:
     return tk.OffpolicyTrainer(policy, collector, **own | {"seed": 1} | options)
 
 
-def test_masks_priorities_ranges_of_n_overlap_and_processes_together_have_the_bits_of_an_uninterrupted_run(
+def test_a_resumed_run_with_all_options_has_the_bits_of_an_uninterrupted_one(
     tmp_path: Path,
 ) -> None:
     with made() as whole:

@@ -195,12 +195,12 @@ def _evaluated(
     dtype: torch.dtype, policy: Any, given: Any, evaluate: Evaluation, kinks: "_Kinks | None" = None
 ) -> Numbers:
     """Evaluate with a copy of a policy, whose parameters, buffers and inputs have a dtype, and note kinks."""
-    twin, tensors = copy.deepcopy(policy), _tensors(given)
+    reference, tensors = copy.deepcopy(policy), _tensors(given)
     if dtype == torch.float32:
-        return evaluate(twin, tensors)
-    twin, tensors = twin.double(), tree.map_tree(_double, tensors)
+        return evaluate(reference, tensors)
+    reference, tensors = reference.double(), tree.map_tree(_double, tensors)
     with _default_dtype(torch.float64), _Wide(), contextlib.nullcontext() if kinks is None else kinks:
-        return evaluate(twin, tensors)
+        return evaluate(reference, tensors)
 
 
 class _Wide(TorchFunctionMode):

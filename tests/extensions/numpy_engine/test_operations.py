@@ -378,7 +378,7 @@ def variants(x: Tensor) -> dict[str, Tensor]:
 CRASHING = "weight norm", "batch_norm"  # of torch, on integers
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch, about what is asked of it here
+@pytest.mark.filterwarnings("ignore")  # of torch, about what is requested here
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(CRASHING)])
 def test_what_torch_accepts_is_computed_as_by_torch_or_left_to_it(name: str) -> None:
     function, inputs = CASES[name]

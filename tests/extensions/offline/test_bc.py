@@ -31,7 +31,7 @@ def made(space: Any = FOUR_NUMBERS, action_space: Any = ACTIONS[0], **parts: Any
 
 
 def echo(action_space: Any, **parts: Any) -> BCPolicy:
-    """Make a policy whose numbers are the observation itself, times a weight of 1 that can be learnt."""
+    """Make a policy whose numbers are the observation itself, times a weight of 1 that can be learned."""
     return BCPolicy(Scaled(), action_space=action_space, device="cpu", seed=0, **parts)
 
 
@@ -44,8 +44,8 @@ class Scaled(nn.Module):
         return x * self.scale
 
 
-def learnt(policy: BCPolicy, obs: Any, action: Any, weight: Any = (1.0, 1.0)) -> dict[str, float]:
-    """Return what one update of two rows tells."""
+def has_learned(policy: BCPolicy, obs: Any, action: Any, weight: Any = (1.0, 1.0)) -> dict[str, float]:
+    """Return what one update of two rows says."""
     given = np.array(obs, np.float32)
     rows = {"obs": given, "next_obs": given, "weight": np.array(weight, np.float32)}
     policy.update(batch_of(2, action=np.array(action), **rows), step=0)
@@ -55,31 +55,33 @@ def learnt(policy: BCPolicy, obs: Any, action: Any, weight: Any = (1.0, 1.0)) ->
 class TestByHand:
     def test_discrete_is_the_cross_entropy_weighted(self) -> None:
         logits = [[0.0, math.log(3.0)], [0.0, math.log(3.0)]]  # probabilities 1/4 and 3/4
-        told = learnt(echo(spaces.Discrete(2)), logits, [0, 1], weight=[1.0, 0.5])
-        assert told["loss"] == pytest.approx((math.log(4.0) + 0.5 * math.log(4.0 / 3.0)) / 2)
-        assert told["accuracy"] == 0.5
-        assert told["entropy"] == pytest.approx(0.25 * math.log(4.0) + 0.75 * math.log(4.0 / 3.0))
-        assert told["weight_mean"] == 0.75
+        received = has_learned(echo(spaces.Discrete(2)), logits, [0, 1], weight=[1.0, 0.5])
+        assert received["loss"] == pytest.approx((math.log(4.0) + 0.5 * math.log(4.0 / 3.0)) / 2)
+        assert received["accuracy"] == 0.5
+        assert received["entropy"] == pytest.approx(0.25 * math.log(4.0) + 0.75 * math.log(4.0 / 3.0))
+        assert received["weight_mean"] == 0.75
 
     def test_multi_discrete_adds_its_places_and_is_accurate_where_all_are(self) -> None:
         logits = [[0.0, math.log(3.0), 0.0, 0.0]] * 2
-        told = learnt(echo(spaces.MultiDiscrete([2, 2])), logits, [[1, 0], [0, 0]])
-        assert told["loss"] == pytest.approx(math.log(2.0) + (math.log(4.0 / 3.0) + math.log(4.0)) / 2)
-        assert told["accuracy"] == 0.5
+        received = has_learned(echo(spaces.MultiDiscrete([2, 2])), logits, [[1, 0], [0, 0]])
+        assert received["loss"] == pytest.approx(math.log(2.0) + (math.log(4.0 / 3.0) + math.log(4.0)) / 2)
+        assert received["accuracy"] == 0.5
 
     def test_multi_binary_adds_its_coins(self) -> None:
-        told = learnt(echo(spaces.MultiBinary(2)), [[math.log(3.0), 0.0]] * 2, [[1, 0], [0, 1]])
-        assert told["loss"] == pytest.approx(math.log(2.0) + (math.log(4.0 / 3.0) + math.log(4.0)) / 2)
+        received = has_learned(echo(spaces.MultiBinary(2)), [[math.log(3.0), 0.0]] * 2, [[1, 0], [0, 1]])
+        assert received["loss"] == pytest.approx(math.log(2.0) + (math.log(4.0 / 3.0) + math.log(4.0)) / 2)
 
     def test_box_is_the_density_in_policy_units_of_a_normal_of_deviation_1_at_first(self) -> None:
-        told = learnt(echo(spaces.Box(-9, 9, (1,))), [[0.0], [1.0]], np.array([[0.0], [-9.0]], np.float32))
-        assert told["loss"] == pytest.approx(0.5 * math.log(2 * math.pi) + 2.0 / 2)  # squares 0 and 4, halved
-        assert "accuracy" not in told
+        received = has_learned(echo(spaces.Box(-9, 9, (1,))), [[0.0], [1.0]], np.array([[0.0], [-9.0]], np.float32))
+        assert received["loss"] == pytest.approx(0.5 * math.log(2 * math.pi) + 2.0 / 2)  # squares 0 and 4, halved
+        assert "accuracy" not in received
 
     def test_mse_is_the_squared_distance_in_policy_units_and_leaves_the_deviation_alone(self) -> None:
         policy = echo(spaces.Box(-9, 9, (2,)), loss="mse", optimizer=Adam(0.1))
-        told = learnt(policy, [[1.0, 0.0], [0.5, 0.0]], np.array([[9.0, 9.0], [-9.0, 0.0]], np.float32))
-        assert told["loss"] == pytest.approx((1.0 + 1.5**2) / 2)  # the actions are (1, 1) and (-1, 0) in policy units
+        received = has_learned(policy, [[1.0, 0.0], [0.5, 0.0]], np.array([[9.0, 9.0], [-9.0, 0.0]], np.float32))
+        assert received["loss"] == pytest.approx(
+            (1.0 + 1.5**2) / 2
+        )  # the actions are (1, 1) and (-1, 0) in policy units
         assert policy.distribution.log_std.tolist() == [0.0, 0.0]  # type: ignore[attr-defined]  # a Gaussian
         assert policy.network.module.scale.item() != 1.0  # type: ignore[union-attr]  # ours
 
@@ -89,9 +91,9 @@ class TestByHand:
         batch.obs["action_mask"][:] = 0
         batch.obs["action_mask"][np.arange(8), batch.action] = 1  # what was done is all that was legal
         policy.update(batch, step=0)
-        told = policy.read_metrics()
-        assert told["loss"] == 0.0
-        assert told["entropy"] == 0.0
+        received = policy.read_metrics()
+        assert received["loss"] == 0.0
+        assert received["entropy"] == 0.0
 
 
 @pytest.mark.fast_cases(2)
@@ -166,15 +168,15 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 class TestCloning:
-    def test_tells_the_softmax_where_exploring_and_the_likeliest_else(self) -> None:
+    def test_returns_the_softmax_when_exploring_and_the_most_probable_otherwise(self) -> None:
         policy = BCPolicy.for_envs(make_envs("CartPole-v1", 1), hidden=(4,), device="cpu", seed=0)
         rows = np.tile(np.random.default_rng(0).normal(size=(1, 4)), (20_000, 1)).astype(np.float32)
-        told = policy.action_probability(rows[:1], explore=True)[0]
+        received = policy.action_probability(rows[:1], explore=True)[0]
         share = policy.act(rows, explore=True).action.mean()
 
-        assert told.sum() == pytest.approx(1.0)
-        assert share == pytest.approx(told[1], abs=5 * np.sqrt(0.25 / 20_000))
-        assert policy.action_probability(rows[:1])[0].tolist() == np.eye(2)[told.argmax()].tolist()
+        assert received.sum() == pytest.approx(1.0)
+        assert share == pytest.approx(received[1], abs=5 * np.sqrt(0.25 / 20_000))
+        assert policy.action_probability(rows[:1])[0].tolist() == np.eye(2)[received.argmax()].tolist()
 
     def test_continuous_actions_are_refused(self) -> None:
         policy = BCPolicy.for_envs(make_envs("Pendulum-v1", 1), hidden=(4,), device="cpu")

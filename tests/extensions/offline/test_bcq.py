@@ -1,4 +1,4 @@
-"""Discrete BCQ: which actions are plausible, by hand; what follows them, is acted on and learnt; what is refused."""
+"""Discrete BCQ: which actions are plausible, by hand; what follows them, is acted on and learned; what is refused."""
 
 import math
 from typing import Any
@@ -56,13 +56,13 @@ class TestPlausible:
             ((0.25, 0.25, 0.25, 0.25), 0.99, [True] * 4),
         ],
     )
-    def test_an_action_counts_above_its_share_of_the_likeliest(
+    def test_an_action_is_legal_above_its_share_of_the_most_probable(
         self, probabilities: tuple[float, ...], threshold: float, expected: list[bool]
     ) -> None:
         among = Plausible(nn.Identity(), threshold)(log(*probabilities), None)
         assert among.tolist() == [expected]
 
-    def test_the_likeliest_legal_action_is_the_measure(self) -> None:
+    def test_the_most_probable_legal_action_is_the_reference(self) -> None:
         legal = torch.tensor([[False, True, True, True]])
         among = Plausible(nn.Identity(), 0.3)(log(0.9, 0.05, 0.01, 0.04), legal)
         assert among.tolist() == [[False, True, False, True]]  # shares of 0.05: 1, 0.2, 0.8
@@ -72,8 +72,8 @@ class TestPlausible:
         assert among.any()
 
 
-def test_the_backup_takes_the_best_plausible_action_by_the_online_network_at_the_targets_value() -> None:
-    """Action 0 is best by far, and nobody ever took it: 2 is the online choice among 1 and 2."""
+def test_the_backup_is_the_targets_value_of_the_best_plausible_action() -> None:
+    """Action 0 is best by far, and no one ever took it: 2 is the online choice among 1 and 2."""
 
     def says(*values: float) -> Any:
         return lambda obs, legal: Prediction(torch.tensor(values).view(1, 3, 1))
@@ -130,11 +130,11 @@ class TestLearning:
         action, weight = np.array([0, 1]), np.array([1.0, 0.5], np.float32)
         policy.update(batch_of(2, action=action, weight=weight), step=0)
         size = 0.5 * math.log(3.0) ** 2 / 2
-        told = policy.read_metrics()
+        received = policy.read_metrics()
         first, second = math.log(4.0) + size, math.log(4.0 / 3.0) + size
-        assert told["imitation_loss"] == pytest.approx((first + 0.5 * second) / 2)
-        assert told["plausible_share"] == 1.0  # a third of the likeliest is above 0.3
-        assert {"network_loss", "network_grad_norm", "imitation_grad_norm", "q_mean", "network_lr"} <= set(told)
+        assert received["imitation_loss"] == pytest.approx((first + 0.5 * second) / 2)
+        assert received["plausible_share"] == 1.0  # a third of the most probable is above 0.3
+        assert {"network_loss", "network_grad_norm", "imitation_grad_norm", "q_mean", "network_lr"} <= set(received)
 
     def test_the_values_learn_as_the_q_learners_where_all_is_plausible(self) -> None:
         """With threshold 0 the update is Double DQN's."""
@@ -166,15 +166,15 @@ class TestLearning:
             policy.update(batch, step=step)
         assert all(np.isfinite(list(policy.read_metrics().values())))
 
-    def test_an_action_nobody_takes_comes_to_be_no_choice(self) -> None:
-        """Action 2 is never taken, and a network that was told nothing about it may think it best."""
+    def test_an_action_absent_from_the_data_is_excluded(self) -> None:
+        """Action 2 is never taken, and a network that was given nothing about it may think it best."""
         policy = made(lr=1e-2)
         for seed in range(150):
             action = np.random.default_rng(seed).integers(2, size=32)
             policy.update(batch_of(32, seed=seed, action=action), step=seed)
         assert set(policy.act(observations(FOUR_NUMBERS, 300, 999)).action) <= {0, 1}
 
-    def test_a_saved_one_goes_on_to_the_bit(self) -> None:
+    def test_a_saved_one_continues_to_the_bit(self) -> None:
         first, again = made(), made(seed=5)
         for policy in (first, again):
             for seed in range(3):

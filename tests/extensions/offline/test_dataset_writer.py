@@ -41,7 +41,7 @@ def recorded(folder: Path) -> list[RecordedEpisode]:
     return list(load_dataset(folder).episodes())
 
 
-def told(episode: RecordedEpisode) -> tuple[int, int, int, bool, bool]:
+def received(episode: RecordedEpisode) -> tuple[int, int, int, bool, bool]:
     """Check that an episode is one of its environment from the start, step by step; return what it says it is."""
     tags = decode(episode.obs)
     tags = tags[:, -1] if tags.ndim == 3 else tags
@@ -65,7 +65,7 @@ def test_every_episode_of_every_environment_is_written_whole(way: str, form: Any
     collector = Collector(Player(), tagged_envs(way, 3, form))
     with DatasetWriter(tmp_path, open_episodes="drop").record(collector):
         collector.collect(n_step=100)
-    seen = [told(one) for one in recorded(tmp_path)]
+    seen = [received(one) for one in recorded(tmp_path)]
 
     assert sorted(seen) == sorted(rule(*one[:2]) for one in seen)
     for env in range(3):
@@ -83,7 +83,7 @@ def test_frame_stacks_come_back_as_they_were_acted_on(form: Any, tmp_path: Path)
     by_tag = {tuple(tag): k for k, tag in enumerate(decode(rows.obs)[:, -1, :3].tolist())}
     seen = 0
     for episode in recorded(tmp_path):
-        env, number, n_steps, *_ = told(episode)
+        env, number, n_steps, *_ = received(episode)
         order = [by_tag[env, number, t] for t in range(n_steps)]
         for here, acted, after in zip(
             tree.leaves(episode.obs), tree.leaves(rows.obs), tree.leaves(rows.next_obs), strict=True
@@ -120,7 +120,7 @@ def test_a_reset_cuts_and_the_next_episode_is_whole(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path).record(collector):
         collector.collect(n_step=6)  # 3 each
         collector.collect(n_episode=2)
-    ends = [(told(one)[:3], one.terminated or one.truncated) for one in recorded(tmp_path)]
+    ends = [(received(one)[:3], one.terminated or one.truncated) for one in recorded(tmp_path)]
 
     assert ends == [((0, 0, 3), False), ((1, 0, 3), False), ((0, 1, 4), True), ((1, 1, 4), True)]
 
@@ -132,20 +132,20 @@ def test_an_episode_that_runs_when_recording_begins_is_left_out(tmp_path: Path) 
     with DatasetWriter(tmp_path, open_episodes="drop").record(collector):
         collector.collect(n_step=60)
     firsts: dict[int, int] = {}
-    for env, number, *_ in sorted(told(one) for one in recorded(tmp_path)):
+    for env, number, *_ in sorted(received(one) for one in recorded(tmp_path)):
         firsts.setdefault(env, number)
 
     assert firsts == begun
 
 
-def test_recording_may_stop_and_begin_anew(tmp_path: Path) -> None:
+def test_recording_may_stop_and_start_again(tmp_path: Path) -> None:
     collector, writer = Collector(Player(), tagged_envs("sync", 2)), DatasetWriter(tmp_path)
     for _ in range(3):
         with writer.record(collector):
             collector.collect(n_step=30)
         collector.collect(n_step=7)
     assert collector.recorders == []
-    seen = [told(one)[:2] for one in recorded(tmp_path)]
+    seen = [received(one)[:2] for one in recorded(tmp_path)]
 
     assert len(seen) == len(set(seen))  # none is written twice
     assert [path.name for path in writer.files] == [f"episodes-00000{number}.npz" for number in range(3)]
@@ -163,7 +163,7 @@ def test_files_stay_below_their_limit_unless_one_episode_is_larger(tmp_path: Pat
     assert lengths == [[40], [4, 4], [4, 4], [40], [4, 4], [4, 4]]
 
 
-def test_a_second_writer_goes_on_numbering_and_writes_nothing_over(tmp_path: Path) -> None:
+def test_a_second_writer_continues_the_numbering_and_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "episodes-000007.npz").write_bytes(b"mine")
     (tmp_path / "notes.txt").write_text("mine, too")
     collector = Collector(Player(), tagged_envs("sync", 1))
@@ -206,7 +206,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     seen = recorded(tmp_path)
 
     assert sum(map(len, seen)) == collector.env_step
-    assert [told(one)[1] for one in seen] == list(range(len(seen)))
+    assert [received(one)[1] for one in seen] == list(range(len(seen)))
 
 
 def test_close_tries_again_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

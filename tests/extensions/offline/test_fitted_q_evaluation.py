@@ -48,7 +48,7 @@ class Chain(gym.Env[Any, int]):
 
 
 class Road(Chain):
-    """States 0 to 6 in a Box: go on with probability 0.9 by action 1, else stay; a state's number on arriving there."""
+    """States 0 to 6 in a Box: move on with probability 0.9 by action 1, else stay; rewards are the next states."""
 
     n_states, start = 7, 0
     observation_space = gym.spaces.Box(0, 1, (1,), np.float32)

@@ -63,11 +63,11 @@ def test_a_buffer_without_spaces_needs_an_environment(preset: Any) -> None:
     with pytest.raises(tk.ConfigError, match="does not know the spaces of its rows: give it spaces="):
         tiny(preset, None)
 
-    class Told(tk.ReplayBuffer):
+    class Reported(tk.ReplayBuffer):
         observation_space, action_space = Walk.observation_space, Walk.action_space
 
     trainer = preset(
-        Told.from_arrays(**columns()), seed=1, device="cpu", verbose=False, max_epoch=1, update_per_epoch=2
+        Reported.from_arrays(**columns()), seed=1, device="cpu", verbose=False, max_epoch=1, update_per_epoch=2
     )
     assert trainer.run().gradient_step == 2
 

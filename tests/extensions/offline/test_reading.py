@@ -39,7 +39,7 @@ class Reading(Run):
             self.assert_are(self.buffer[-1], rows[-1:])
         position = {slot: i for i, slot in enumerate(slots)}
 
-        def beside(step: int) -> list[int]:
+        def next_to(step: int) -> list[int]:
             found = []
             for i, row in enumerate(rows):
                 other = rows[i + step] if 0 <= i + step < len(rows) else row
@@ -47,8 +47,8 @@ class Reading(Run):
                 found.append(other.slot if is_same else row.slot)
             return found
 
-        assert self.buffer.prev(slots).tolist() == beside(-1)
-        assert self.buffer.next(slots).tolist() == beside(1)
+        assert self.buffer.prev(slots).tolist() == next_to(-1)
+        assert self.buffer.next(slots).tolist() == next_to(1)
         newest = [ring[-1] for ring in self.reference.rings if ring]
         still_open = [row.slot for row in newest if self.reference.steps[row.env] > 0]
         assert self.buffer.unfinished().tolist() == still_open

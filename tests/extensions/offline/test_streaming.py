@@ -108,7 +108,7 @@ def test_windows_are_those_of_a_loaded_dataset(suffix: str, tmp_path: Path) -> N
         assert (one.terminated, one.truncated) == (other.terminated, other.truncated)
 
 
-def test_where_all_rows_fit_the_batches_are_those_of_a_loaded_dataset_and_files_are_read_once(tmp_path: Path) -> None:
+def test_where_all_rows_fit_batches_are_those_of_a_loaded_dataset(tmp_path: Path) -> None:
     n_rows = record(tmp_path, [[5, 9], [20]])
     whole, dataset = load_dataset(tmp_path, seed=5), stream_dataset(tmp_path, seed=5)
     first = dataset.sample(16, horizon=tk.Horizon())
@@ -151,7 +151,7 @@ def test_memory_is_that_of_the_shuffle_buffer_however_large_the_dataset(tmp_path
         return dataset, sum(len(rows.reward) for rows in dataset.transitions(100))
 
     peaks = []
-    for _ in range(3):  # as what other tests left behind may allocate meanwhile, such as its threads and finalizers
+    for _ in range(3):  # as what other tests left behind may allocate in between, such as its threads and finalizers
         gc.collect()
         tracemalloc.start()
         try:

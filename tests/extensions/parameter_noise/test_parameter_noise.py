@@ -90,7 +90,7 @@ def test_the_standard_deviation_adapts_to_the_distance_of_epsilon_greedy() -> No
         assert noise.std == pytest.approx(0.5 * factor**2)
 
 
-def test_it_settles_at_the_distance() -> None:
+def test_it_converges_to_the_given_distance() -> None:
     policy, obs, ids = made(epsilon=0.3, std=5.0, store_q_values=True), observations(FOUR_NUMBERS, 64), np.arange(64)
     q = policy.action_values(obs)
     for _ in range(400):

@@ -393,7 +393,7 @@ def test_a_nested_mismatch_is_named_by_its_path() -> None:
 MIXED = gym.spaces.Dict(aim=gym.spaces.Box(-1, 1, (1,), np.float32), fire=gym.spaces.Discrete(2))
 
 
-def test_mixed_actions_are_clipped_in_their_boxes_and_choices_that_do_not_exist_are_rejected() -> None:
+def test_mixed_actions_are_clipped_and_unknown_choices_rejected() -> None:
     env = ScriptedEnv(action_space=MIXED)
     envs = make_envs(lambda: env, processors=[MapActions(lambda action: action + np.array([5, 0]), MIXED)])
     envs.reset()

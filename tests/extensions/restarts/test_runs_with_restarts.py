@@ -58,33 +58,33 @@ class Crashing(Walk):
         return super().step(action)
 
 
-def test_an_environment_that_breaks_is_told_of_with_its_episode_and_again_when_it_was_made_anew() -> None:
-    class Hear(tk.Callback):
+def test_events_report_a_failed_environment_and_its_replacement() -> None:
+    class Receive(tk.Callback):
         def __init__(self) -> None:
-            self.heard: list[tuple[str, int]] = []
+            self.delivered: list[tuple[str, int]] = []
 
         def on_env_created(self, trainer: tk.Trainer, envs: tk.Envs, env_id: int) -> None:
-            self.heard.append(("made", env_id))
+            self.delivered.append(("made", env_id))
 
         def on_episode_created(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.heard.append(("created", episode.env_id))
+            self.delivered.append(("created", episode.env_id))
 
         def on_episode_start(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.heard.append(("start", episode.env_id))
+            self.delivered.append(("start", episode.env_id))
 
         def on_episode_failed(self, trainer: tk.Trainer, episode: tk.collector.Episode, error: Exception) -> None:
-            self.heard.append((f"failed after {episode.length}: {error.__cause__}", episode.env_id))
+            self.delivered.append((f"failed after {episode.length}: {error.__cause__}", episode.env_id))
 
     Crashing.n_steps = 0
-    hear = Hear()
+    receive = Receive()
     trainer = make_trainer(
-        env=Crashing, env_options={"on_error": "restart"}, callbacks=[hear], max_epoch=1, step_per_epoch=5
+        env=Crashing, env_options={"on_error": "restart"}, callbacks=[receive], max_epoch=1, step_per_epoch=5
     )
     stats = next(trainer).stats
     assert (stats.train.n_env_restarts, stats.train.n_faulty_episodes) == (1, 1)
     begun = [("created", 0), ("created", 1), ("start", 0), ("start", 1)]
     broken = [("failed after 1: out of order", 0), ("created", 0), ("made", 0), ("start", 0)]
-    assert hear.heard == [("made", 0), ("made", 1), *begun, *broken]
+    assert receive.delivered == [("made", 0), ("made", 1), *begun, *broken]
 
 
 @pytest.mark.parametrize("n_failures", [1, 2])
@@ -98,35 +98,35 @@ def test_a_reset_that_fails_ends_its_episode_and_another_is_created(n_failures: 
                 raise OSError("not ready")
             return super().reset(seed=seed, options=options)
 
-    heard: list[tuple[str, int]] = []
+    delivered: list[tuple[str, int]] = []
     created: list[tk.collector.Episode] = []
     failed: list[tk.collector.Episode] = []
 
     def fail(trainer: tk.Trainer, episode: tk.collector.Episode, error: Exception) -> None:
         failed.append(episode)
-        heard.append((f"failed after {episode.length}: {error.__cause__}", episode.env_id))
+        delivered.append((f"failed after {episode.length}: {error.__cause__}", episode.env_id))
 
     def create(trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
         created.append(episode)
-        heard.append(("created", episode.env_id))
+        delivered.append(("created", episode.env_id))
 
     listen = tk.on(
         episode_created=create,
         episode_failed=fail,
-        env_created=lambda trainer, envs, env_id: heard.append(("made", env_id)),
-        episode_start=lambda trainer, episode: heard.append(("start", episode.env_id)),
-        episode_end=lambda trainer, episode: heard.append(("end", episode.env_id)),
+        env_created=lambda trainer, envs, env_id: delivered.append(("made", env_id)),
+        episode_start=lambda trainer, episode: delivered.append(("start", episode.env_id)),
+        episode_end=lambda trainer, episode: delivered.append(("end", episode.env_id)),
     )
     options = {"on_error": "restart", "restart_delay_s": 0.0}
     trainer = make_trainer(env=Unready, env_options=options, callbacks=[listen], max_epoch=1, step_per_epoch=40)
     stats = next(trainer).stats
     assert (stats.train.n_env_restarts, stats.train.n_faulty_episodes) == (n_failures, n_failures)
     assert len(failed) == n_failures
-    first = next(i for i, (name, _) in enumerate(heard) if name == "end")
-    broken = [("failed after 0: not ready", heard[first][1]), ("created", heard[first][1])]
-    made = [("made", heard[first][1])]
-    expected = [broken[1], *broken * n_failures, *made * n_failures, ("start", heard[first][1])]
-    assert heard[first + 1 : first + 1 + len(expected)] == expected
+    first = next(i for i, (name, _) in enumerate(delivered) if name == "end")
+    broken = [("failed after 0: not ready", delivered[first][1]), ("created", delivered[first][1])]
+    made = [("made", delivered[first][1])]
+    expected = [broken[1], *broken * n_failures, *made * n_failures, ("start", delivered[first][1])]
+    assert delivered[first + 1 : first + 1 + len(expected)] == expected
     again = created[created.index(failed[-1]) + 1]
     assert again is not failed[-1]
 

@@ -79,7 +79,7 @@ class Counter:
         return self._obs, torch.ones(1), self._false, truncated, final
 
 
-def test_a_truncated_episode_bootstraps_from_its_final_observation_and_an_open_one_from_the_next() -> None:
+def test_truncated_and_open_episodes_bootstrap_from_their_own_observations() -> None:
     simulator = Counter()
     collector = TensorCollector(ppo(simulator), simulator)
     collector.collect(n_step=5)

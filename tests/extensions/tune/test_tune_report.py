@@ -97,7 +97,7 @@ def test_it_is_made_in_a_trial_alone(tune: FakeTune, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_population_based_training_clones_exactly_and_continues_after_its_driver_is_killed(tmp_path: Path) -> None:
+def test_population_based_training_clones_exactly_and_survives_its_driver(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     environment = os.environ | {"RAY_worker_niceness": "0", "TUNE_DIR": str(tmp_path)}
     driver = subprocess.Popen([sys.executable, str(SCRIPT)], env=environment, start_new_session=True)

@@ -37,7 +37,7 @@ def test_the_events_of_a_run_come_in_the_documented_order(tmp_path: Path) -> Non
     assert [event for event in log.events if not event.startswith("on_episode_")] == expected
 
 
-def test_the_documented_order_is_that_of_the_first_time_each_event_is_heard(tmp_path: Path) -> None:
+def test_the_documented_order_is_that_of_each_events_first_call(tmp_path: Path) -> None:
     documented = [line.split()[0] for line in (base.__doc__ or "").splitlines() if line.startswith("    on_")]
     assert documented == EVENTS
     log = Log()
@@ -60,7 +60,7 @@ def test_events_bring_what_they_are_about(tmp_path: Path) -> None:
     assert all(news[event] == () for event in ("on_train_start", "on_collect_start", "on_update_end", "on_train_end"))
 
 
-def test_several_callbacks_hear_an_event_in_the_order_they_were_given() -> None:
+def test_several_callbacks_receive_an_event_in_the_order_given() -> None:
     order = []
 
     class Named(tk.Callback):
@@ -81,7 +81,7 @@ def test_several_callbacks_hear_an_event_in_the_order_they_were_given() -> None:
 def test_functions_are_called_with_what_they_are_promised() -> None:
     calls: list[Any] = []
 
-    def told(name: str) -> Any:
+    def received(name: str) -> Any:
         return lambda *arguments: calls.append((name, *arguments))
 
     trainer = make_trainer(
@@ -90,10 +90,10 @@ def test_functions_are_called_with_what_they_are_promised() -> None:
         step_per_epoch=4,
         step_per_collect=4,
         batch_size=1,
-        train_fn=told("train_fn"),
-        test_fn=told("test_fn"),
-        save_best_fn=told("save_best_fn"),
-        save_checkpoint_fn=told("save_checkpoint_fn"),
+        train_fn=received("train_fn"),
+        test_fn=received("test_fn"),
+        save_best_fn=received("save_best_fn"),
+        save_checkpoint_fn=received("save_checkpoint_fn"),
         compute_score_fn=lambda stats: 0.0,
     )
     trainer.run()
@@ -367,14 +367,14 @@ class OtherCounter(Counter):
     """The same, by another name."""
 
 
-def test_states_go_back_to_callbacks_of_the_same_class_in_order_whoever_else_is_there() -> None:
+def test_states_are_loaded_by_callbacks_of_the_same_class_in_order() -> None:
     states = Dispatcher([Counter(1), Log(), Counter(2), OtherCounter(3)]).state_dict()
     one, two, three, other = Counter(), Counter(), Counter(), OtherCounter()
     Dispatcher([other, Log(), one, two, three]).load_state_dict(states)
     assert (one.n, two.n, three.n, other.n) == (1, 2, 0, 3)
 
 
-def test_a_callback_goes_on_from_its_saved_state(tmp_path: Path) -> None:
+def test_a_callback_continues_from_its_saved_state(tmp_path: Path) -> None:
     make_trainer(max_epoch=2, callbacks=[Counter()], checkpoint=tmp_path).run()
     counter = Counter()
     make_trainer(max_epoch=3, callbacks=[counter], resume_from=tmp_path).run()
@@ -412,39 +412,39 @@ def test_loading_into_a_run_undoes_what_callbacks_came_to_know_since(tmp_path: P
     assert (task.task, seen.epochs, len(trainer.history)) == ({"level": 3}, [1, 2, 3], 3)
 
 
-def test_a_callback_is_not_told_of_what_it_does_not_want_to_hear() -> None:
+def test_a_callback_receives_only_the_events_it_overrides() -> None:
     class Now(tk.Callback):
         def __init__(self, of: str) -> None:
-            self.of, self.heard = of, set[str]()
+            self.of, self.delivered = of, set[str]()
 
         def receives(self, event: str) -> bool:
             return super().receives(event) and event.endswith(self.of)
 
         def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
-            self.heard.add("on_collect_end")
+            self.delivered.add("on_collect_end")
 
         def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.heard.add("on_episode_step")
+            self.delivered.add("on_episode_step")
 
         def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.heard.add("on_episode_end")
+            self.delivered.add("on_episode_end")
 
     ends, steps = Now("_end"), Now("_step")
     next(make_trainer(callbacks=[ends, steps]))
-    assert ends.heard == {"on_collect_end", "on_episode_end"}
-    assert steps.heard == {"on_episode_step"}
+    assert ends.delivered == {"on_collect_end", "on_episode_end"}
+    assert steps.delivered == {"on_episode_step"}
 
 
 def test_a_method_that_is_replaced_on_the_way_is_the_one_that_receives() -> None:
-    class Heard(tk.Callback):
-        n_heard = 0
+    class Received(tk.Callback):
+        n_received = 0
 
         def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
-            self.n_heard += 1
+            self.n_received += 1
 
-    own, others = Heard(), []
+    own, others = Received(), []
     trainer = make_trainer(callbacks=[own])
     own.on_collect_end = lambda trainer, stats: others.append(stats)  # type: ignore[method-assign]
     next(trainer)
     assert others
-    assert own.n_heard == 0
+    assert own.n_received == 0

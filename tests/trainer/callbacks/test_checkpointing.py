@@ -24,33 +24,33 @@ def saved(folder: Path) -> list[str]:
 
 
 def progress(folder: Path) -> tuple[int, int, int]:
-    told = read_manifest(folder)["progress"]
-    return told["epoch"], told["env_step"], told["gradient_step"]
+    received = read_manifest(folder)["progress"]
+    return received["epoch"], received["env_step"], received["gradient_step"]
 
 
 # ---- when ----
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])])
-def test_it_saves_every_so_many_epochs_and_at_the_end(every: int, expected: list[int], tmp_path: Path) -> None:
+def test_it_saves_every_n_epochs_and_at_the_end(every: int, expected: list[int], tmp_path: Path) -> None:
     checkpoint = tk.Checkpoint(tmp_path, every=every, keep_last=9)
     make_trainer(max_epoch=5, step_per_epoch=4, callbacks=[checkpoint]).run()
     assert [progress(path)[0] for _, path in numbered(tmp_path)] == expected
 
 
-def test_it_saves_every_so_many_environment_steps_in_the_middle_of_epochs(tmp_path: Path) -> None:
+def test_it_saves_every_n_environment_steps_in_the_middle_of_epochs(tmp_path: Path) -> None:
     checkpoint = tk.Checkpoint(tmp_path, every=10, unit="env_steps", keep_last=99)
     make_trainer(max_epoch=2, step_per_epoch=24, step_per_collect=4, checkpoint=checkpoint).run()
     assert [progress(path)[1] for _, path in numbered(tmp_path)] == [12, 20, 32, 40, 48]
 
 
-def test_it_saves_every_so_many_updates_when_all_that_are_owed_are_made(tmp_path: Path) -> None:
+def test_it_saves_every_n_updates_when_all_pending_ones_are_made(tmp_path: Path) -> None:
     checkpoint = tk.Checkpoint(tmp_path, every=4, unit="updates", keep_last=99)
     make_onpolicy_trainer(max_epoch=2, checkpoint=checkpoint).run()  # rollouts of 3 updates
     assert [progress(path)[2] for _, path in numbered(tmp_path)] == [6, 9, 12, 12]  # the last is of the end
 
 
-def test_it_saves_every_so_many_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_saves_every_n_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("trainkit.trainer.callbacks.checkpointing.time.monotonic", lambda: now)
 
@@ -65,7 +65,7 @@ def test_it_saves_every_so_many_seconds(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("unit", ["env_steps", "updates"])
-def test_a_run_that_goes_on_saves_when_the_run_that_was_never_stopped_does(unit: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_saves_when_an_uninterrupted_one_does(unit: Any, tmp_path: Path) -> None:
     def run(folder: Path, **options: Any) -> list[tuple[int, int, int]]:
         checkpoint = tk.Checkpoint(folder, every=7, unit=unit, keep_last=99)
         make_trainer(step_per_collect=4, checkpoint=checkpoint, **options).run()
@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_saves_when_the_run_that_was_never_stopped_does(unit:
     assert [place for place in pieces if place[1] != 24] == [place for place in straight if place[1] != 24]
 
 
-def test_saved_in_the_middle_of_an_epoch_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_saved_within_an_epoch_continues_to_the_same_bits(tmp_path: Path) -> None:
     straight = make_trainer(test=True, max_epoch=2, step_per_collect=4)
     straight.run()
     checkpoint = tk.Checkpoint(tmp_path, every=10, unit="env_steps", keep_last=99)
@@ -168,7 +168,7 @@ def test_a_best_that_was_reached_before_a_stop_is_not_covered_by_a_worse_one(tmp
 # ---- what is in them ----
 
 
-def test_without_a_buffer_a_run_collects_anew_before_it_learns(tmp_path: Path, caplog: Any) -> None:
+def test_without_a_saved_buffer_a_run_collects_before_it_learns(tmp_path: Path, caplog: Any) -> None:
     checkpoint = tk.Checkpoint(tmp_path, with_buffer=False)
     make_trainer(max_epoch=1, learning_starts=12, checkpoint=checkpoint).run()
     resumed = make_trainer(max_epoch=3, learning_starts=12, resume_from=tmp_path)
@@ -226,14 +226,14 @@ def test_components_that_are_none_are_refused(tmp_path: Path) -> None:
 # ---- the newest whole one ----
 
 
-def test_auto_begins_anew_where_there_is_none_and_says_so(tmp_path: Path, caplog: Any) -> None:
+def test_auto_starts_over_without_a_checkpoint_and_says_so(tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     trainer = make_trainer(checkpoint=tmp_path / "saved", resume_from="auto")
     assert trainer.epoch == 0
     assert "holds no checkpoint: the run starts from the beginning" in caplog.text
 
 
-def test_auto_goes_on_from_the_newest_and_says_so(tmp_path: Path, caplog: Any) -> None:
+def test_auto_resumes_from_the_newest_and_says_so(tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     make_trainer(max_epoch=2, checkpoint=tk.Checkpoint(tmp_path, keep_last=2)).run()
     assert make_trainer(checkpoint=tmp_path, resume_from="auto").epoch == 2
@@ -256,7 +256,7 @@ def test_auto_takes_the_one_before_a_damaged_one_and_says_so(harm: str, tmp_path
         make_trainer(resume_from=tmp_path)  # what was named is taken, or refused
 
 
-def test_auto_does_not_begin_anew_where_all_are_damaged(tmp_path: Path) -> None:
+def test_auto_does_not_start_over_where_all_are_damaged(tmp_path: Path) -> None:
     make_trainer(max_epoch=1, checkpoint=tmp_path).run()
     (tmp_path / "save-000001" / "policy-1.pt").unlink()
     with pytest.raises(
@@ -291,7 +291,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, is_full: Callable[[Path], bool]) 
     monkeypatch.setattr(files, "write_whole", write_whole)
 
 
-def test_a_full_disk_leaves_the_former_whole_and_the_run_goes_on(
+def test_a_full_disk_keeps_the_former_checkpoint_and_the_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     fill_disk(monkeypatch, lambda path: trainer.epoch in (2, 3) and path.name.startswith("buffer"))
@@ -319,7 +319,7 @@ def test_the_best_is_the_best_that_could_be_saved(tmp_path: Path, monkeypatch: p
 def check_that_a_best_may_fail(
     evaluation: tk.Evaluation, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """Fill the disk for what is best, and check that the run goes on."""
+    """Fill the disk for what is best, and check that the run continues."""
     fill_disk(monkeypatch, lambda path: path.parent.name == "best" and not trainer.is_finished)
     with make_trainer(test=True, evaluation=evaluation, max_epoch=3, checkpoint=folder) as trainer:
         trainer.run()
@@ -375,18 +375,18 @@ def test_what_it_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_others_hear_of_every_checkpoint(tmp_path: Path) -> None:
+def test_other_callbacks_receive_every_checkpoint(tmp_path: Path) -> None:
     log = Log()
     make_trainer(test=True, max_epoch=1, callbacks=[log], checkpoint=tmp_path).run()
-    told = [news for event, news in zip(log.events, log.news, strict=True) if event == "on_checkpoint_saved"]
-    assert told == [(tmp_path / "best",), (tmp_path / "save-000001",)]
+    received = [news for event, news in zip(log.events, log.news, strict=True) if event == "on_checkpoint_saved"]
+    assert received == [(tmp_path / "best",), (tmp_path / "save-000001",)]
     shutil.rmtree(tmp_path)
 
 
 # ---- policies saved for acting alone: the best, confirmed on fresh seeds, and periodic ones ----
 
 
-def told(trainer: tk.Trainer, scores: list[float]) -> None:
+def received(trainer: tk.Trainer, scores: list[float]) -> None:
     """Have the evaluations of a trainer find these mean returns, first and second looks alike."""
     evaluation = trainer.evaluation_schedule.evaluation
     assert evaluation is not None
@@ -408,7 +408,7 @@ def test_the_policy_that_is_kept_is_the_best_on_fresh_seeds(tmp_path: Path) -> N
     best = tk.callbacks.SaveBest(tmp_path / "best")
     trainer = make_trainer(test=True, max_epoch=4, callbacks=[best])
     # first looks 1, 5, 9, 7; second looks 3 (kept), 2 (luck), 4 (kept), none: 7 is no best
-    told(trainer, [1.0, 3.0, 5.0, 2.0, 9.0, 4.0, 7.0])
+    received(trainer, [1.0, 3.0, 5.0, 2.0, 9.0, 4.0, 7.0])
     policy: Any = trainer.policy
     weights = [{name: leaf.clone() for name, leaf in policy.state_dict().items()} for _ in trainer]
     assert best.score == 4.0
@@ -424,13 +424,13 @@ def test_save_best_is_deprecated_and_names_its_replacement(tmp_path: Path) -> No
 
 def test_the_best_score_outlives_a_run(tmp_path: Path) -> None:
     trainer = make_trainer(test=True, callbacks=[tk.callbacks.SaveBest(tmp_path / "best")])
-    told(trainer, [1.0, 8.0])
+    received(trainer, [1.0, 8.0])
     next(trainer)
     trainer.save(tmp_path / "run")
     again = tk.callbacks.SaveBest(tmp_path / "best")
     resumed = make_trainer(test=True, callbacks=[again], resume_from=tmp_path / "run")
     assert again.score == 8.0
-    told(resumed, [2.0, 7.0])  # a best, which its second look does not confirm
+    received(resumed, [2.0, 7.0])  # a best, which its second look does not confirm
     next(resumed)
     assert again.score == 8.0
 
@@ -459,35 +459,35 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
         make_trainer(callbacks=[tk.callbacks.SaveBest(tmp_path)])
 
 
-def test_a_second_look_is_told_to_nobody(tmp_path: Path) -> None:
+def test_a_second_evaluation_on_fresh_seeds_fires_no_event(tmp_path: Path) -> None:
     class Count(tk.Callback):
-        n_told = 0
+        n_reported = 0
 
         def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.n_told += episode.in_evaluation
+            self.n_reported += episode.in_evaluation
 
     count = Count()
     make_trainer(test=True, max_epoch=2, callbacks=[tk.callbacks.SaveBest(tmp_path / "best"), count]).run()
-    assert count.n_told == 2 * 3
+    assert count.n_reported == 2 * 3
 
 
 def test_a_checkpoint_saves_the_others_states_wherever_it_stands(tmp_path: Path) -> None:
     class Epochs(tk.Callback):
-        n_heard = 0
+        n_received = 0
 
         def on_epoch_end(self, trainer: tk.Trainer, result: Any) -> None:
-            self.n_heard += 1
+            self.n_received += 1
 
         def state_dict(self) -> dict[str, Any]:
-            return {"n_heard": self.n_heard}
+            return {"n_received": self.n_received}
 
         def load_state_dict(self, state: dict[str, Any]) -> None:
-            self.n_heard = state["n_heard"]
+            self.n_received = state["n_received"]
 
     next(make_trainer(callbacks=[tk.Checkpoint(tmp_path), Epochs()]))
     again = Epochs()
     make_trainer(callbacks=[tk.Checkpoint(tmp_path), again], resume_from="auto")
-    assert again.n_heard == 1
+    assert again.n_received == 1
 
 
 @pytest.mark.parametrize("tag", ["train/returns", "train/nosuch", "test/returns/middle", "time", "update", "loss", ""])

@@ -11,7 +11,7 @@ import trainkit as tk
 from tests.trainer.toys import Walk, everything, make_trainer
 
 
-class Slope(Walk):
+class Ramp(Walk):
     """A walk whose reset is told how far it is."""
 
     levels: ClassVar[list[Any]] = []
@@ -22,26 +22,26 @@ class Slope(Walk):
 
 
 def test_a_task_reaches_each_environment_at_its_next_reset(tmp_path: Path) -> None:
-    Slope.levels.clear()
-    curriculum = tk.callbacks.Curriculum(lambda trainer: {"level": trainer.epoch, "name": "slope"})
-    trainer = make_trainer(env=Slope, callbacks=[curriculum], max_epoch=3, step_per_epoch=40)
+    Ramp.levels.clear()
+    curriculum = tk.callbacks.Curriculum(lambda trainer: {"level": trainer.epoch, "name": "hill"})
+    trainer = make_trainer(env=Ramp, callbacks=[curriculum], max_epoch=3, step_per_epoch=40)
     first = next(trainer)
-    assert set(map(str, Slope.levels)) == {"{'level': 0, 'name': 'slope'}"}
+    assert set(map(str, Ramp.levels)) == {"{'level': 0, 'name': 'hill'}"}
     assert first.stats["custom/task/level"] == 0
-    n_resets = len(Slope.levels)
+    n_resets = len(Ramp.levels)
     second = next(trainer)
-    assert set(map(str, Slope.levels[n_resets:])) == {"{'level': 1, 'name': 'slope'}"}
+    assert set(map(str, Ramp.levels[n_resets:])) == {"{'level': 1, 'name': 'hill'}"}
     assert second.stats["custom/task/level"] == 1
     trainer.save(tmp_path)
 
-    Slope.levels.clear()
+    Ramp.levels.clear()
     again = tk.callbacks.Curriculum(lambda trainer: None)  # which has nothing to say
-    resumed = make_trainer(env=Slope, callbacks=[again], max_epoch=3, step_per_epoch=40, resume_from=tmp_path)
-    assert {str(options) for options in Slope.levels} == {"{'level': 1, 'name': 'slope'}"}  # played again
-    Slope.levels.clear()
+    resumed = make_trainer(env=Ramp, callbacks=[again], max_epoch=3, step_per_epoch=40, resume_from=tmp_path)
+    assert {str(options) for options in Ramp.levels} == {"{'level': 1, 'name': 'hill'}"}  # played again
+    Ramp.levels.clear()
     next(resumed)
-    assert again.task == {"level": 2, "name": "slope"}
-    assert {str(options) for options in Slope.levels} == {"{'level': 2, 'name': 'slope'}"}
+    assert again.task == {"level": 2, "name": "hill"}
+    assert {str(options) for options in Ramp.levels} == {"{'level': 2, 'name': 'hill'}"}
 
 
 class Hill(Walk):
@@ -101,14 +101,14 @@ def test_tasks_reach_the_environments_of_every_backend(backend: Any) -> None:
 
 
 def test_evaluations_keep_their_own_task() -> None:
-    Slope.levels.clear()
+    Ramp.levels.clear()
     make_trainer(
-        env=Slope, test=True, max_epoch=1, callbacks=[tk.callbacks.Curriculum(lambda trainer: {"level": 5})]
+        env=Ramp, test=True, max_epoch=1, callbacks=[tk.callbacks.Curriculum(lambda trainer: {"level": 5})]
     ).run()
-    assert None in Slope.levels
+    assert None in Ramp.levels
 
 
-def test_a_task_that_cannot_be_told_is_refused() -> None:
+def test_a_task_that_cannot_be_set_is_rejected() -> None:
     with pytest.raises(
         tk.ConfigError, match=r"Curriculum.fn must return options for reset, a list of them, or None, got 3"
     ):

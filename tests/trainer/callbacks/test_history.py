@@ -23,7 +23,7 @@ def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 
 
 @pytest.mark.parametrize("make", [make_trainer, make_onpolicy_trainer])
-def test_a_row_tells_what_its_epoch_yielded(make: Any) -> None:
+def test_a_row_has_what_its_epoch_yielded(make: Any) -> None:
     trainer = make(test=True)
     assert len(trainer.history) == 0
     for position, (epoch, stats, info) in enumerate(trainer):
@@ -122,19 +122,19 @@ def test_a_picture_has_a_line_per_tag(tmp_path: Path) -> None:
     ("package", "extra", "ask"), [("pandas", "pandas", "to_frame"), ("matplotlib", "plot", "plot")]
 )
 def test_a_package_that_is_missing_is_named(
-    package: str, extra: str, ask: str, monkeypatch: pytest.MonkeyPatch
+    package: str, extra: str, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer()
     next(trainer)
     without(monkeypatch, package)
     with pytest.raises(MissingExtraError, match=rf"needs {package} .*: pip install 'trainkit-rl\[{extra}\]'"):
-        getattr(trainer.history, ask)()
+        getattr(trainer.history, query)()
 
 
 # ---- a long run ----
 
 
-def told(n_epochs: int, *, saved_at: int | None = None) -> History:
+def received(n_epochs: int, *, saved_at: int | None = None) -> History:
     """Return a history of epochs whose numbers are functions of their number; saved and loaded after one of them."""
     history = History()
     for epoch in range(1, n_epochs + 1):
@@ -148,7 +148,7 @@ def told(n_epochs: int, *, saved_at: int | None = None) -> History:
 
 
 def test_all_of_the_newest_epochs_are_kept_and_older_ones_thinned_evenly() -> None:
-    history = told(12_345)
+    history = received(12_345)
     epochs = [row["epoch"] for row in history]
     assert 1_500 < len(history) <= 2_500
     assert epochs[-1_000:] == list(range(11_346, 12_346))
@@ -169,10 +169,10 @@ def test_all_of_the_newest_epochs_are_kept_and_older_ones_thinned_evenly() -> No
 
 
 def test_a_run_that_is_resumed_keeps_the_same_rows() -> None:
-    straight = told(6_000)
+    straight = received(6_000)
     for saved_at in (1, 2_499, 2_500, 2_501, 5_999):
-        assert told(6_000, saved_at=saved_at).to_rows() == straight.to_rows()
-        rows, expected = (one.state_dict()["rows"] for one in (told(6_000, saved_at=saved_at), straight))
+        assert received(6_000, saved_at=saved_at).to_rows() == straight.to_rows()
+        rows, expected = (one.state_dict()["rows"] for one in (received(6_000, saved_at=saved_at), straight))
         assert all(np.array_equal(rows[name], expected[name]) for name in expected)
 
 

@@ -20,7 +20,7 @@ from trainkit.core.errors import ConfigError
 
 
 class Teller(Walk):
-    """A walk that tells the parts of its reward, and at its end whether it came to the right."""
+    """A walk that says the parts of its reward, and at its end whether it came to the right."""
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, _ = super().step(action)
@@ -32,7 +32,7 @@ class Teller(Walk):
 
 def one_epoch(callback: tk.Callback, **options: Any) -> tuple[tk.trainer.EpochStats, list[list[dict[str, Any]]]]:
     """Train an epoch among tellers; return its numbers, and what the episodes that ended in training told."""
-    told: list[list[dict[str, Any]]] = []
+    received: list[list[dict[str, Any]]] = []
 
     class Keep(tk.Callback):
         def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
@@ -40,24 +40,24 @@ def one_epoch(callback: tk.Callback, **options: Any) -> tuple[tk.trainer.EpochSt
 
         def on_episode_end(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
             if not episode.in_evaluation:
-                told.append(episode.user_data["told"])
+                received.append(episode.user_data["told"])
 
     trainer = make_trainer(env=Teller, callbacks=[callback, Keep()], max_epoch=1, step_per_epoch=80, **options)
-    return next(trainer).stats, told
+    return next(trainer).stats, received
 
 
 def test_the_last_value_of_each_episode_is_shown_as_a_mean() -> None:
-    stats, told = one_epoch(tk.callbacks.LogInfo("clock"))
-    assert stats["custom/info/clock"] == pytest.approx(np.mean([steps[-1]["clock"] for steps in told]))
-    assert len(told) > 3
+    stats, received = one_epoch(tk.callbacks.LogInfo("clock"))
+    assert stats["custom/info/clock"] == pytest.approx(np.mean([steps[-1]["clock"] for steps in received]))
+    assert len(received) > 3
 
 
 @pytest.mark.parametrize("of", ["sum", "mean"])
 def test_parts_of_the_reward_are_added_up_over_an_episode(of: str) -> None:
-    stats, told = one_epoch(tk.callbacks.LogInfo("reward/move", "reward/cost", of=of))  # type: ignore[arg-type]  # a Literal
+    stats, received = one_epoch(tk.callbacks.LogInfo("reward/move", "reward/cost", of=of))  # type: ignore[arg-type]  # a Literal
     reduce = np.sum if of == "sum" else np.mean
     for part in ("move", "cost"):
-        expected = np.mean([reduce([info["reward"][part] for info in steps]) for steps in told])
+        expected = np.mean([reduce([info["reward"][part] for info in steps]) for steps in received])
         assert stats[f"custom/info/reward/{part}"] == pytest.approx(expected)
 
 
@@ -122,8 +122,8 @@ def test_a_row_that_is_no_dict_of_numbers_is_rejected(row: Any, message: str) ->
 
 
 def test_an_episode_without_the_key_counts_for_nothing() -> None:
-    stats, told = one_epoch(tk.callbacks.LogInfo("success"))
-    known = [steps[-1]["success"] for steps in told if "success" in steps[-1]]
+    stats, received = one_epoch(tk.callbacks.LogInfo("success"))
+    known = [steps[-1]["success"] for steps in received if "success" in steps[-1]]
     assert stats["custom/info/success"] == pytest.approx(np.mean(known))
     assert stats["custom/info/nonesuch"] is None
 
@@ -148,16 +148,16 @@ def test_what_cannot_be_shown_is_refused() -> None:
         tk.callbacks.LogInfo("x", of="total")  # type: ignore[arg-type]  # refused
 
 
-def test_a_subclass_that_hears_of_steps_is_told_of_them() -> None:
+def test_a_subclass_with_a_step_event_receives_steps() -> None:
     class Steps(tk.callbacks.LogInfo):
-        n_heard = 0
+        n_received = 0
 
         def on_episode_step(self, trainer: tk.Trainer, episode: tk.collector.Episode) -> None:
-            self.n_heard += 1
+            self.n_received += 1
 
     own = Steps("score")
     one_epoch(own)
-    assert own.n_heard > 0
+    assert own.n_received > 0
 
 
 # ---- histograms ----
@@ -251,35 +251,35 @@ def episodes(rows: list[tuple[int, int, float, bool]]) -> list[tuple[float, int]
     return ended
 
 
-def test_returns_lengths_and_actions_are_of_all_that_was_collected_and_are_told_once() -> None:
+def test_returns_lengths_and_actions_of_all_that_was_collected_are_logged_once() -> None:
     logger, truth = Spreads(), Truth()
     trainer = make_trainer(logger=logger, callbacks=[tk.callbacks.Histograms(every=10)], log_every=10, max_epoch=4)
     assert trainer.train_collector is not None
     trainer.train_collector.recorders.append(truth)
     trainer.run()
-    told = {
+    received = {
         tag: [x for _, one in logger.spreads for x in one.get(tag, [])]
         for tag in ("custom/actions", "custom/returns", "custom/lengths")
     }
-    n_rows = len(told["custom/actions"])
+    n_rows = len(received["custom/actions"])
     assert 86 <= n_rows <= 96  # looked at every 10 steps of 96; what came after the last look is not told
     steps = [at for at, row in enumerate(truth.rows) if row[1] >= 0]  # the others are cuts
     seen = truth.rows[: steps[n_rows - 1] + 1]
-    assert told["custom/actions"] == [action for _, action, _, _ in seen if action >= 0]
+    assert received["custom/actions"] == [action for _, action, _, _ in seen if action >= 0]
     expected = episodes(seen)
     assert len(expected) > 5
-    np.testing.assert_allclose(told["custom/returns"], [one for one, _ in expected])
-    assert told["custom/lengths"] == [length for _, length in expected]
+    np.testing.assert_allclose(received["custom/returns"], [one for one, _ in expected])
+    assert received["custom/lengths"] == [length for _, length in expected]
 
 
 def test_priorities_and_weights_are_the_buffers() -> None:
     logger = Spreads()
     trainer = make_trainer(logger=logger, callbacks=[tk.callbacks.Histograms(every=24)], max_epoch=1)
     trainer.run()
-    ((step, told),) = logger.spreads
+    ((step, received),) = logger.spreads
     assert step == 24
-    assert len(told["custom/priorities"]) == len(told["custom/weights"]) == 24
-    assert max(told["custom/weights"]) == 1.0
+    assert len(received["custom/priorities"]) == len(received["custom/weights"]) == 24
+    assert max(received["custom/weights"]) == 1.0
 
 
 def test_actions_of_several_places_are_shown_place_by_place() -> None:
@@ -291,14 +291,18 @@ def test_actions_of_several_places_are_shown_place_by_place() -> None:
     )  # fmt: skip
     with trainer:
         trainer.run()
-    assert [sorted(told) for _, told in logger.spreads] == [["custom/actions"]] * 2
-    assert all(len(told["custom/actions"]) == 10 for _, told in logger.spreads)
+    assert [sorted(received) for _, received in logger.spreads] == [["custom/actions"]] * 2
+    assert all(len(received["custom/actions"]) == 10 for _, received in logger.spreads)
 
 
 def test_on_policy_learners_have_them_too() -> None:
     logger = Spreads()
     make_onpolicy_trainer(logger=logger, callbacks=[tk.callbacks.Histograms(every=12)]).run()
-    assert {tag for _, told in logger.spreads for tag in told} == {"custom/actions", "custom/returns", "custom/lengths"}
+    assert {tag for _, received in logger.spreads for tag in received} == {
+        "custom/actions",
+        "custom/returns",
+        "custom/lengths",
+    }
 
 
 def test_a_run_learns_the_same_with_and_without() -> None:

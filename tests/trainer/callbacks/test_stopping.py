@@ -29,11 +29,11 @@ def test_a_run_stops_at_a_return_that_a_second_look_confirms() -> None:
     assert evaluation is not None
     run = evaluation.run
 
-    def told(*arguments: Any, **options: Any) -> tk.CollectStats:
+    def received(*arguments: Any, **options: Any) -> tk.CollectStats:
         stats = run(*arguments, **options)
         return dataclasses.replace(stats, returns=dataclasses.replace(stats.returns, mean=next(scores)))
 
-    evaluation.run = told  # type: ignore[method-assign]  # as if it had played so
+    evaluation.run = received  # type: ignore[method-assign]  # as if it had played so
     info = trainer.run()
     assert (info.epoch, info.stop_reason) == (3, "return_mean")
     assert next(scores, None) is None
@@ -135,7 +135,7 @@ def test_an_epoch_by_time_has_a_step_at_least_and_is_evaluated(monkeypatch: pyte
     assert all(result.stats["test/returns/mean"] is not None for result in results)
 
 
-def test_the_time_of_an_epoch_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_an_epoch_continues_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
 
     def tick(trainer: tk.Trainer, stats: tk.CollectStats) -> None:

@@ -81,7 +81,7 @@ def test_the_first_episode_of_chosen_epochs_of_training_is_a_video(tmp_path: Pat
     assert {path for path in own if own[path] != theirs.get(path)} <= {path for path in own if of_watchers(path)}
 
 
-def test_as_many_episodes_are_recorded_as_were_asked_for(tmp_path: Path) -> None:
+def test_the_requested_number_of_episodes_is_recorded(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     make_trainer(
         env=Drawn, test=True, max_epoch=1, callbacks=[tk.callbacks.RecordVideo(tmp_path, n_episode=3, fps=5)]
