@@ -689,8 +689,8 @@ class Collector:
         started = time.perf_counter()
         if self._options.max_episode_steps is not None and len(outcome.env_ids):
             outcome = self._truncate_at(self._options.max_episode_steps, outcome)
-        if self._envs.truncate_at_soft_horizon:
-            cut = self._episodes.reach_soft_horizon(outcome.env_ids) & ~outcome.over
+        if self._envs.truncate_at_soft_horizon and (limit := self._envs.soft_horizon) is not None:
+            cut = self._episodes.will_reach(limit, outcome.env_ids) & ~outcome.over
             outcome = outcome._replace(truncated=outcome.truncated | cut, ended=outcome.ended | cut)
         transition, slots = self._store(obs, output, outcome)
         self._tally.store_seconds += time.perf_counter() - started

@@ -167,11 +167,6 @@ class Episodes:
         reaches: NDArray[np.bool_] = self._lengths[env_ids] >= limit - 1
         return reaches
 
-    def reach_soft_horizon(self, env_ids: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return which counts [K] reach the soft horizon with a step that is about to be counted."""
-        assert self._soft_horizon is not None, "it is called where there is one"
-        return self.will_reach(self._soft_horizon, env_ids)
-
     def at_soft_horizon(self, env_ids: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of these environments [K] whose count reached the soft horizon."""
         return env_ids[:0] if self._soft_horizon is None else env_ids[self._lengths[env_ids] >= self._soft_horizon]
