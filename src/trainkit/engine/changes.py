@@ -57,20 +57,20 @@ class Changes:
         self._is_own = type(owner).__module__.startswith("trainkit.")  # else its methods are users' code
         self._unchanged_at: int | None = None  # see `user_code.moment`
         self._read: set[int] = set()  # parameters and buffers that were read, by their ids
-        self.look()
+        self.remember()
 
     def narrow(self, read: Iterable[Tensor]) -> None:
         """Watch only modules of users, those without tensors, and those whose tensors were read, now or before."""
         self._read.update(map(id, read))
-        self.look()
+        self.remember()
 
-    def look(self, *, forget: bool = False) -> None:
+    def remember(self, *, watch_all: bool = False) -> None:
         """Remember the current state of everything that is watched.
 
         Args:
-            forget: what was read, so that everything is watched.
+            watch_all: watch what was read before, too.
         """
-        if forget:
+        if watch_all:
             self._read.clear()
         everything = list(self._owner.modules())
         modules = [module for module in everything if type(module) not in _LISTS and self._matters(module)]

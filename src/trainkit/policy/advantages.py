@@ -167,7 +167,7 @@ _N_COLUMNS = RolloutRows._fields.index("inputs")
 
 
 def _taken(column: Any, index: Any) -> Any:
-    """Return the rows of a column at these indices; of an array by `take`, which is faster than indexing."""
+    """Return rows of a column by index; `take` of an array is faster than indexing."""
     return column[index] if isinstance(column, Tensor) else column.take(index, axis=0)
 
 

@@ -786,9 +786,11 @@ class Policy(nn.Module):
             return False
 
     def check_modules(self) -> None:
-        """Raise `ConfigError` if a module that learns, or a target, was replaced by another one, which does not.
+        """Check that each gradient step and target updates a module of the policy; trainers do so as an epoch starts.
 
-        So does a module that was assigned to an attribute that the policy has. Trainers call this as an epoch starts.
+        Raises:
+            ConfigError: a module was replaced by another one, which is not updated, or was assigned to an attribute
+                that the policy has.
         """
         self._check_names()
         parameters, modules = set(self.parameters()), set(self.modules())

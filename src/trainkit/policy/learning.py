@@ -138,7 +138,7 @@ class OneUpdate:
             results.add(name, taken.results)
         policy.enter(training=False)
         kept = {} if results.priority is None else {"priority": results.priority}
-        is_lost, sums = learning.sum_up(results.metrics, self._due)
+        is_lost, sums = learning.add_to_sums(results.metrics, self._due)
         return kept if is_lost is None else {**kept, "is_lost": is_lost}, (results.metrics, sums)
 
     @property
@@ -240,7 +240,7 @@ class Learning:
     ) -> UpdateResult:
         """Count an update whose gradient steps were taken by `minimize`."""
         taken = tuple(name for name in self.gradient_steps if name in self._taken)
-        is_lost, sums = self.sum_up(metrics, taken)
+        is_lost, sums = self.add_to_sums(metrics, taken)
         self._count(taken, sums, step)
         return UpdateResult(priority, is_lost)
 
@@ -253,7 +253,7 @@ class Learning:
     # ---- what is reported ----
 
     def record(self, name: str, taken: Taken, step: int) -> None:
-        """Record loss, norm and skip of a gradient step for `sum_up`; raise if they are not finite."""
+        """Record loss, norm and skip of a gradient step for `add_to_sums`; raise if they are not finite."""
         pending, is_known = self.metrics.pending, self._policy.device == CPU and isinstance(taken.skipped, float)
         if is_known and taken.skipped and self.divergence.on_nan == "raise":
             pending.clear()
@@ -266,7 +266,7 @@ class Learning:
         pending[f"{prefix}grad_norm"] = taken.norm
         pending["skipped"] = pending["skipped"] + taken.skipped if "skipped" in pending else taken.skipped
 
-    def sum_up(self, metrics: Mapping[str, Scalar], taken: tuple[str, ...]) -> tuple[Tensor | None, Sums]:
+    def add_to_sums(self, metrics: Mapping[str, Scalar], taken: tuple[str, ...]) -> tuple[Tensor | None, Sums]:
         """Add an update's metrics and those of the gradient steps it has taken to the sums for `read_metrics`.
 
         Returns:
@@ -283,10 +283,10 @@ class Learning:
             metrics = masked = self.divergence.mask_skipped(metrics)
             is_lost = masked["skipped"]
         is_recording = self._policy.engine.is_recording
-        reported = self.metrics.sum_up(metrics, taken, is_recording=is_recording)
+        reported = self.metrics.add_to_sums(metrics, taken, is_recording=is_recording)
         if self.watched is None:
             return is_lost, (reported, None)
-        return is_lost, (reported, self.watched.sum_up(metrics, taken, is_recording=is_recording))
+        return is_lost, (reported, self.watched.add_to_sums(metrics, taken, is_recording=is_recording))
 
     def _count(self, taken: tuple[str, ...], sums: Sums, step: int) -> None:
         """Count an update, move the target networks, and add the metrics that are known without the device."""

@@ -85,7 +85,7 @@ class MeanMetrics:
         self._sums: dict[str, list[Any]] = {}  # [sum, number of updates] of scalars on the CPU
         self._plain: dict[str, list[Any]] = {}  # of scalars that count in skipped updates too
 
-    def sum_up(
+    def add_to_sums(
         self, metrics: Mapping[str, Scalar], kind: tuple[str, ...] = (), *, is_recording: bool = False
     ) -> DeviceSums | None:
         """Add scalars of an update; return the sums on the device, which `count` counts it in, None for the CPU.
@@ -230,12 +230,12 @@ class PeriodicMeans:
         """Whether all updates of a period were counted."""
         return self.sums.n_updates >= self._period
 
-    def sum_up(
+    def add_to_sums(
         self, metrics: Mapping[str, Scalar], kind: tuple[str, ...], *, is_recording: bool = False
     ) -> DeviceSums | None:
-        """Add those of an update's metrics that are wanted; see `MeanMetrics.sum_up`."""
+        """Add those of an update's metrics that are wanted; see `MeanMetrics.add_to_sums`."""
         wanted = {name: metrics[name] for name in self._names if name in metrics}
-        return self.sums.sum_up(wanted, kind, is_recording=is_recording)
+        return self.sums.add_to_sums(wanted, kind, is_recording=is_recording)
 
     def read(self) -> dict[str, float]:
         """Wait for the device, return the means since the last read and reset them."""

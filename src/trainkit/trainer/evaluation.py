@@ -27,7 +27,7 @@ _COLLECT_OPTIONS = ("n_step", "n_episode", "explore", "random", "step", "seed", 
 
 
 class Played(NamedTuple):
-    """What an evaluation elsewhere gave: statistics, the numbers of a custom function, and the state after it."""
+    """The result of an evaluation in a worker: statistics, the numbers of `fn`, and the state after it."""
 
     stats: CollectStats
     numbers: dict[str, float]
@@ -35,30 +35,30 @@ class Played(NamedTuple):
 
 
 class EvaluationWorker(Protocol):
-    """What plays an evaluation elsewhere, while training continues: one request at a time."""
+    """A worker that plays an evaluation while training continues, one request at a time."""
 
     def start(self) -> None:
-        """Be ready for a request."""
+        """Start the worker, if it has not started."""
         ...
 
     def packed(self, policy: Any) -> bytes:
-        """Return a policy as it is sent; raise `ConfigError` if that is impossible."""
+        """Return a policy serialized for the worker; raise `ConfigError` if it cannot be."""
         ...
 
     def unpacked(self, policy: bytes) -> Any:
-        """Return the policy of `packed`, a copy on the CPU."""
+        """Return the copy of a serialized policy, on the CPU."""
         ...
 
     def request(self, policy: bytes, step: int, state: dict[str, Any], fresh: int | None) -> None:
         """Play with a packed policy, from the state of the evaluation; `fresh` is as in `Evaluation.run`."""
         ...
 
-    def receive(self, between_looks: Callable[[], None]) -> Played:
-        """Wait for the answer; `between_looks` is called several times a second, and may interrupt."""
+    def receive(self, between_polls: Callable[[], None]) -> Played:
+        """Wait for the answer; `between_polls` is called several times a second, and may interrupt."""
         ...
 
     def close(self) -> None:
-        """End what plays; the next request starts again."""
+        """End the worker; the next request starts another one."""
         ...
 
 

@@ -83,11 +83,11 @@ class WorkerOfEvaluation:
         self._requests.send("play", (policy, step, fresh, state))
         self._number = self._requests.number
 
-    def receive(self, between_looks: Callable[[], None]) -> Played:
+    def receive(self, between_polls: Callable[[], None]) -> Played:
         """Wait for the answer; an evaluation of duration "auto" ends with its current episodes.
 
         Args:
-            between_looks: is called several times a second; may interrupt.
+            between_polls: is called several times a second; may interrupt.
 
         Raises:
             EnvError: the process died.
@@ -100,7 +100,7 @@ class WorkerOfEvaluation:
         number, played = 0, None
         while number != self._number:
             while not self._process.poll(_LOOK_S):
-                between_looks()
+                between_polls()
             try:
                 number, played = self._requests.receive_next()
             except WorkerLostError as lost:

@@ -186,7 +186,7 @@ class CudaGraph:
             self._n_dropped += 1
             changed = self._changes.first()
             self._start()
-            self._changes.look()
+            self._changes.remember()
             if self._n_dropped > _MOST_IN_A_ROW:
                 reason = f"{changed or 'the memory that it uses'} changes between all calls of {self._name}"
                 raise GaveUpError(reason, function(to_device(inputs, self._policy.device), fixed))
@@ -219,7 +219,7 @@ class CudaGraph:
             results, line = self._capture.rehearse(work)
             warm_up.kept = tree.map_tree(lambda one: one.new_empty((_N_KEPT, *one.shape)), results[0])
         warm_up.n_calls += 1
-        self._changes.look()  # a first call makes what later ones read
+        self._changes.remember()  # a first call makes what later ones read
         user_code.has_run()
         if line is not None:
             reason = f"{self._name} waits for the device, or makes a tensor from Python numbers, at {line}"

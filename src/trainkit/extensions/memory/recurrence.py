@@ -449,10 +449,10 @@ class RolloutLayout:
         self.index = order[first + np.minimum(np.arange(length)[:, None], self.n_rows - 1)]
 
     def batch(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices of rows [L, S] and the number of rows [S] of some sequences, and of empty ones.
+        """Return the indices of the rows [L, S] of chosen sequences, and their numbers of rows [S].
 
-        L is a power of two, or `length`, that the longest of them fits in. In the place of the rows of an empty one is
-        a single row, as often as it takes.
+        L is a power of two, or `length`, at least the longest of them. S is padded to a multiple by empty sequences,
+        whose indices are those of one row.
         """
         padded = np.concatenate([chosen, np.repeat(chosen[:1], -len(chosen) % _MULTIPLE)])
         n_rows = self.n_rows[padded]

@@ -117,7 +117,7 @@ class NumpyFunction:
         """Record everything again."""
         self._derived.clear()
         self._large.clear()
-        self._changes.look(forget=True)
+        self._changes.remember(watch_all=True)
 
     def _record(
         self,
