@@ -74,7 +74,7 @@ class Answers:
     def __init__(self, calls: int) -> None:
         self._calls = calls
 
-    def query(self, word: str, wanted: Any, may_miss: Any = None) -> dict[str, Any]:
+    def ask(self, word: str, wanted: Any, may_miss: Any = None) -> dict[str, Any]:
         return {"calls": self._calls, "version": "1"}
 
 

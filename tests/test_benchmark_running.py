@@ -52,14 +52,14 @@ def test_a_side_that_stays_answers_block_by_block() -> None:
     with Live([sys.executable, "-c", ECHO], CORE) as own, Live([sys.executable, "-c", ECHO], CORE) as other:
         for word in ("one", "two"):
             for live in (own, other):
-                assert live.query(word, {"word": word}) == {"done": {"word": word}}
+                assert live.ask(word, {"word": word}) == {"done": {"word": word}}
         with pytest.raises(SystemExit, match="the work is"):
-            own.query("three", {"word": "four"})
+            own.ask("three", {"word": "four"})
 
 
 def test_a_side_that_fails_says_why() -> None:
     with Live([sys.executable, "-c", ECHO], CORE) as live:
         with pytest.raises(SystemExit, match="ValueError: of mine"):
-            live.query("trouble", {})
+            live.ask("trouble", {})
         with pytest.raises(SystemExit, match="ValueError: of mine"):
-            live.query("again", {})
+            live.ask("again", {})

@@ -365,7 +365,7 @@ NO = "no such tensor"
     [
         (
             lambda network: parametrize.register_parametrization(network.apart, "weight", Positive()),
-            "aside.parametrizations.weight.original",
+            "apart.parametrizations.weight.original",
             "(1, 3)",
             NO,
         ),
@@ -377,8 +377,8 @@ NO = "no such tensor"
             "(7,)",
             NO,
         ),
-        (lambda network: setattr(network, "aside", nn.Identity()), "aside.weight", NO, "(1, 3)"),
-        (lambda network: setattr(network, "aside", linear([[1.0]])), "aside.weight", "(1, 1)", "(1, 3)"),
+        (lambda network: setattr(network, "apart", nn.Identity()), "apart.weight", NO, "(1, 3)"),
+        (lambda network: setattr(network, "apart", linear([[1.0]])), "apart.weight", "(1, 1)", "(1, 3)"),
         (lambda network: setattr(network, "shift", torch.zeros(1)), "shift", "(1,)", "(2,)"),
     ],
 )

@@ -36,7 +36,7 @@ def test_the_observations_are_drawn_once_and_by_the_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"), [({"n": 0}, "n must be"), ({"n": 1, "episode_length": 0}, "episode_length")]
+    ("options", "received"), [({"n": 0}, "n must be"), ({"n": 1, "episode_length": 0}, "episode_length")]
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], received: str) -> None:
     with pytest.raises(tk.ConfigError, match=f"FakeVectorEnv.{received}"):

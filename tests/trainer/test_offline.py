@@ -257,7 +257,7 @@ def test_numbers_that_are_not_finite_are_refused_by_column_before_training(name:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "received"),
     [
         ({"obs": np.zeros((N_ROWS, 3), np.float32), "next_obs": np.zeros((N_ROWS, 3), np.float32)}, r"float32\[3\]"),
         ({"obs": np.zeros((N_ROWS, 2)), "next_obs": np.zeros((N_ROWS, 2))}, r"float64\[2\], the policy's .* float32"),
@@ -288,7 +288,7 @@ def test_an_action_that_was_illegal_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "received"),
     [
         ({"buffer": tk.ReplayBuffer(10)}, "OfflineTrainer.buffer is empty"),
         (

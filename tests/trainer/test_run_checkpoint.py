@@ -40,9 +40,9 @@ REST = """
 import pickle, sys, torch
 torch.set_num_threads(1)
 from tests.trainer.runs import make_run
-from tests.trainer.test_run_checkpoint import everything, told
+from tests.trainer.test_run_checkpoint import everything, received
 runs = {name: make_run(name, max_epoch=3, resume_from=f"{sys.argv[1]}/{name}") for name in sys.argv[2:]}
-ends = {name: ([told(result) for result in run], everything(run)) for name, run in runs.items()}
+ends = {name: ([received(result) for result in run], everything(run)) for name, run in runs.items()}
 pickle.dump(ends, sys.stdout.buffer)
 """
 

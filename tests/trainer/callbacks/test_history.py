@@ -119,7 +119,7 @@ def test_a_picture_has_a_line_per_tag(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "extra", "ask"), [("pandas", "pandas", "to_frame"), ("matplotlib", "plot", "plot")]
+    ("package", "extra", "query"), [("pandas", "pandas", "to_frame"), ("matplotlib", "plot", "plot")]
 )
 def test_a_package_that_is_missing_is_named(
     package: str, extra: str, query: str, monkeypatch: pytest.MonkeyPatch
