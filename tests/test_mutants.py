@@ -54,10 +54,10 @@ def one_coin(choose: Any) -> Any:
     return lambda exploration, *given, rng, **options: choose(exploration, *given, rng=OneDraw(rng), **options)
 
 
-def all_before_forgotten(sum_up: Any) -> Any:
+def all_before_forgotten(add_to_sums: Any) -> Any:
     def faulty(meter: MeanMetrics, *given: Any, **options: Any) -> Any:
         meter.read()
-        return sum_up(meter, *given, **options)
+        return add_to_sums(meter, *given, **options)
 
     return faulty
 
@@ -97,7 +97,7 @@ MUTANTS = {
         check=test_exploration.test_every_row_has_a_coin_of_its_own,
     ),
     "only the last update's statistics": Fault(
-        plant=replaced(MeanMetrics, "sum_up", all_before_forgotten),
+        plant=replaced(MeanMetrics, "add_to_sums", all_before_forgotten),
         check=test_update_result.test_means_are_over_everything_added_since_the_last_read,
     ),
     "noise off while collecting": Fault(

@@ -170,4 +170,4 @@ def made(space: Any = None, **options: Any) -> DQNPolicy:
 
 def add_to(meter: MeanMetrics, metrics: Mapping[str, Any], **plain: float) -> None:
     """Add the scalars of one update to mean metrics."""
-    meter.count(meter.sum_up(metrics), **plain)
+    meter.count(meter.add_to_sums(metrics), **plain)

@@ -191,17 +191,17 @@ class Losses(tk.Callback):
 
         def received(batch: Any, *, step: int) -> Any:
             metrics = policy._learning.metrics
-            sum_up = metrics.sum_up
+            add_to_sums = metrics.add_to_sums
 
             def note(scalars: Any, *kind: Any, **options: Any) -> Any:
                 self.losses.append(float(scalars["loss"]))
-                return sum_up(scalars, *kind, **options)
+                return add_to_sums(scalars, *kind, **options)
 
-            metrics.sum_up = note
+            metrics.add_to_sums = note
             try:
                 return update(batch, step=step)
             finally:
-                metrics.sum_up = sum_up
+                metrics.add_to_sums = add_to_sums
 
         policy.update = received  # type: ignore[method-assign]
 
