@@ -165,7 +165,7 @@ CASES: dict[int, list[str]] = {
     97: ["trainer/test_progress.py::test_a_run_whose_output_pipe_closes_continues_to_its_end"],
     98: ["faults/test_process.py::test_a_trainer_is_saved_and_neither_pickled_nor_copied"],
     99: ["faults/test_process.py::test_importing_is_quick_and_starts_nothing"],
-    100: ["faults/test_process.py::test_fifty_trainers_in_a_row_take_no_more_than_ten",
+    100: ["faults/test_process.py::test_fifty_trainers_in_a_row_take_no_more_than_twenty",
           "trainer/test_flat.py::test_the_fiftieth_epoch_is_as_fast_as_the_second"],
     101: ["faults/test_process.py::test_training_changes_no_number_of_threads_and_leaves_none_behind"],
     102: ["faults/test_processes.py::test_a_process_that_is_no_fork_is_as_good"],
