@@ -435,7 +435,7 @@ def test_infos_keep_the_type_each_environment_gave() -> None:
 # ---- environments that raise ----
 
 
-REMEDY = r'fix it, or make_envs\(on_error="restart"\) replaces it'
+REMEDY = r'fix it, or give make_envs on_error="restart"'
 
 
 def test_an_environment_that_raises_in_a_step_is_reported_with_everything_to_repeat_it() -> None:

@@ -849,8 +849,8 @@ class Collector:
                 self.events.failed(errors)
         if self.events is not None:
             self.events.rebuilt(self._envs, replaced)
-            begun = env_ids if self._envs.agents else np.intersect1d(env_ids, self._envs.ready)  # later by NEXT_STEP
-            self.events.started(begun, self._envs.obs)
+            ready = np.intersect1d(env_ids, self._envs.ready)  # the others start in the next step
+            self.events.started(whole_groups(ready, self._envs.group_size), self._envs.obs)
             self.events.deliver()
 
     # ---- saving and resuming ----

@@ -163,8 +163,8 @@ class EpisodeEvents:
         self._note("on_episode_created", new)
 
     def started(self, env_ids: NDArray[np.intp], obs: Obs) -> None:
-        """Record that episodes have started, with observations [N, ...]."""
-        ids = env_ids.tolist()
+        """Record that episodes have started, with observations [N, ...]; those that run already go on."""
+        ids = [env_id for env_id in env_ids.tolist() if env_id in self._waiting]
         self._waiting.difference_update(ids)
         now = time.perf_counter()
         for env_id in ids:

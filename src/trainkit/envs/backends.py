@@ -395,10 +395,10 @@ class HasEnvironments:
 
     def lose(self, error: EnvError) -> Ids:
         has_remedy = type(error) is not EnvError or RESET_SIGNATURE in str(error)
-        if has_remedy or self.runner is None or "restart" not in table("ON_ERROR"):
+        handled = " or ".join(f'on_error="{name}"' for name in table("ON_ERROR"))
+        if has_remedy or self.runner is None or not handled:
             raise error
-        remedy = 'fix it, or make_envs(on_error="restart") replaces it'
-        raise EnvError(f"{error}: {remedy}", env_id=error.env_id) from error.__cause__
+        raise EnvError(f"{error}: fix it, or give make_envs {handled}", env_id=error.env_id) from error.__cause__
 
     def take_replaced(self) -> list[int]:
         return []

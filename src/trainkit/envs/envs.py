@@ -43,7 +43,7 @@ class VectorStep(NamedTuple):
     infos: Infos  # of K rows
     lost: Lost  # episodes that cannot go on; to be followed by others
     late_rewards: Mapping[int, float]  # of rows that did not act in this step
-    begun: Ids | None  # where an episode began within the step (autoreset NEXT_STEP); None: nowhere, and of groups
+    begun: Ids | None  # that got a first observation within the step, by autoreset NEXT_STEP or as they joined a group
 
 
 class Envs:
@@ -271,7 +271,7 @@ class Envs:
         self.spent.obs += time.perf_counter() - started
         self._update_ready_within(raw)
         flags = terminated, raw.truncated, ended, raw.over
-        begun = None if raw.begun is None or self.agents else raw.begun.env_ids
+        begun = None if raw.begun is None else raw.begun.env_ids
         rest = raw.infos, self._backend.lost, raw.late_rewards, begun
         return VectorStep(raw.env_ids, next_obs, raw.reward, *flags, *rest)
 

@@ -55,7 +55,7 @@ def make_envs(
         backend: "sync" steps in this process, "async" in a process each, "vector" uses the id's own vector environment;
             or what runs them otherwise, such as `envs.Actors(4)`.
         stack: frames per observation, on a new first axis; the buffer stores single frames.
-        pad: what stands before an episode's first frame in a stack: that frame, or zeros as in RLlib.
+        pad: what stands before an episode's first frame in a stack: that frame, or zeros.
         mask_key: info with the legal actions; not needed if the observation has a leaf "action_mask".
         lives_key: info with the number of lives; losing one terminates the learner's episode, not the environment's.
         wrappers: applied to each environment, the first innermost.
