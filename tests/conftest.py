@@ -19,6 +19,7 @@ from trainkit.engine.device import resolve_device
 
 torch.set_num_threads(1)  # the same bits on any number of cores
 os.fsync = lambda _: None  # waits for the disk, which matters after a power cut alone
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 
 hypothesis.settings.register_profile("trainkit", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("trainkit")  # --hypothesis-profile=default explores afresh
