@@ -19,20 +19,26 @@ from trainkit.core.extensions import present
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-BLOCK = re.compile(r"^```(diff|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DIFF = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"'\s>]+)")
 
 
-@pytest.mark.parametrize(
-    ("page", "n_scripts"), [("port_tianshou", 1), ("port_rllib", 1), ("port_sb3", 1), ("port_multi_agent", 2)]
-)
-def test_a_ported_script_is_the_green_side_of_its_diff(page: str, n_scripts: int) -> None:
-    blocks = BLOCK.findall((DOCS / "howto" / f"{page}.md").read_text())
-    diffs, scripts = ([text for kind, text in blocks if kind == own] for own in ("diff", "python"))
-    assert len(diffs) == n_scripts
-    for diff, script in zip(diffs, scripts, strict=False):
-        green = [line[1:] for line in diff.splitlines() if not line.startswith("-")]
-        assert green == script.splitlines()
+PORTED = {
+    "port_tianshou": ["from_tianshou"],
+    "port_rllib": ["from_rllib"],
+    "port_sb3": ["from_sb3"],
+    "port_multi_agent": ["from_rllib_game", "from_tianshou_game"],
+}
+
+
+@pytest.mark.parametrize("page", PORTED)
+def test_a_ported_script_is_the_green_side_of_its_diff(page: str) -> None:
+    text = (DOCS / "howto" / f"{page}.md").read_text()
+    for diff, name in zip(DIFF.findall(text), PORTED[page], strict=True):
+        green = [line[1:] for line in diff.splitlines() if line[1:] and not line.startswith("-")]
+        _, *script = filter(None, (ROOT / "examples" / f"{name}.py").read_text().splitlines())  # after the docstring
+        assert green == script
+        assert f"../../examples/{name}.py" in text
         red = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+"))
         compile(red, page, "exec")  # a whole script, too
 

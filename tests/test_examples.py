@@ -121,6 +121,21 @@ def test_offline_cql_records_learns_twice_and_compares(capsys: pytest.CaptureFix
     assert all(mean > 0 for mean in returns.values())
 
 
+SLOW_SCRIPTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("from_tianshou", "from_rllib", "from_sb3")]
+
+
+@pytest.mark.parametrize("name", [*SLOW_SCRIPTS, "from_rllib_game", "from_tianshou_game"])
+def test_a_script_ported_from_another_library_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    load(name)
+
+
+def test_a_policy_for_the_inventory_is_compared_with_the_rule() -> None:
+    found = load("inventory").main(max_epoch=1, n_episode=4)
+    low, high = found.interval
+    assert low < high
+
+
 def test_ppo_trains_in_a_simulator(capsys: pytest.CaptureFixture[str]) -> None:
     returns = load("ppo_simulator").main(n=64, max_epoch=2).returns
     assert returns.count == 100

@@ -155,23 +155,9 @@ def test_every_name_of_ours_in_the_table_is_an_option(library: str) -> None:
 @LIBRARIES
 def test_no_name_in_the_table_is_answered_by_itself(library: str) -> None:
     page, section = TABLES[library]
-    for (theirs,), ours in rows_of(section, page):
+    for theirs, ours in rows_of(section, page):
         assert ours
-        assert theirs not in options_in(ours) or len(options_in(ours)) > 1
-
-
-def test_options_in_the_tables_side_by_side_are_translated_alike() -> None:
-    """Every `option=` or bare option on the left of a row with as many on the right is in the table by name."""
-    page, found = "howto/sb3_names.md", 0
-    translated = {name: options_in(ours) for (name,), ours in rows_of("Options by name", page)}
-    for theirs, ours in rows_of("Stable-Baselines3", page):
-        names_of_ours = options_in(ours)
-        if len(theirs) == len(names_of_ours):
-            for their, our in zip((name.partition("=")[0] for name in theirs), names_of_ours, strict=True):
-                if their in translated:
-                    assert their == our or our in translated[their]
-                    found += 1
-    assert found >= 10
+        assert not set(theirs) & set(options_in(ours)) or len(options_in(ours)) > 1
 
 
 def test_an_unknown_event_and_an_unknown_attribute_name_the_page() -> None:
