@@ -124,10 +124,14 @@ def test_offline_cql_records_learns_twice_and_compares(capsys: pytest.CaptureFix
 SLOW_SCRIPTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("from_tianshou", "from_rllib", "from_sb3")]
 
 
-@pytest.mark.parametrize("name", [*SLOW_SCRIPTS, "from_rllib_game", "from_tianshou_game"])
+@pytest.mark.parametrize("name", [*SLOW_SCRIPTS, "from_sb3_dqn", "from_rllib_game", "from_tianshou_game"])
 def test_a_script_ported_from_another_library_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     load(name)
+
+
+def test_a_table_is_a_dataset() -> None:
+    assert load("own_dataset").main(max_epoch=1, update_per_epoch=5).gradient_step == 5
 
 
 def test_a_policy_for_the_inventory_is_compared_with_the_rule() -> None:
