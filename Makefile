@@ -73,52 +73,51 @@ digests: $(READY)  ## print a sha256 of small runs of every algorithm and way to
 	@$(BIN)/python -m tests.digests $(if $(AGAINST),--against $(AGAINST)) $(if $(RESUME),--resume) $(RUNS)
 
 bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
-	@$(BIN)/python -m benchmarks.quick
+	@$(BIN)/python -m benchmarks.speed.quick
 
 bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure a plain loop, peers and us on the same work, in turn (40 minutes)
-	@$(BIN)/python -m benchmarks.peers
+	@$(BIN)/python -m benchmarks.speed.peers
 
 bench-replay: $(READY) $(REPLAY_PEERS:%=.peers/%/.ready) .peers/torchrl@0.14.1/.built  ## measure replay beside peers
-	@$(BIN)/python -m benchmarks.replay_speed
+	@$(BIN)/python -m benchmarks.replay.replay
 
 bench-footprint: $(READY) .peers/tianshou@1.2.0/.ready  ## measure imports, the start, memory, a step without work
-	@$(BIN)/python -m benchmarks.footprint
+	@$(BIN)/python -m benchmarks.speed.footprint
 
 bench-same: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## learn beside peers at the same settings (4 hours)
 	@for python in $(BIN)/python $(LEARNING_PEERS:%=.peers/%/bin/python); do \
 		$$python $(PIP) -c constraints.txt 'box2d>=2.3.10' pygame-ce && $$python $(PIP) --no-deps minatar || exit; done
-	@$(BIN)/python -m benchmarks.same_settings --tasks LunarLander MinAtar-Breakout MinAtar-Asterix --seeds 1 2 3 4 5
-	@$(BIN)/python -m benchmarks.same_settings
+	@$(BIN)/python -m benchmarks.learning.same_settings --page same_settings
 
 faults-peers: $(READY) $(LEARNING_PEERS:%=.peers/%/.ready)  ## put the same faults before peers and us (20 minutes)
-	@$(BIN)/python -m benchmarks.faults
-	@$(BIN)/python -m benchmarks.workers
+	@$(BIN)/python -m benchmarks.faults.settings
+	@$(BIN)/python -m benchmarks.faults.workers
 
 bench-race: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn CartPole beside Stable-Baselines3 until solved (30 minutes)
-	@$(BIN)/python -m benchmarks.time_to_475
+	@$(BIN)/python -m benchmarks.learning.same_settings --page time_to_475
 
 bench-mujoco: $(READY) .peers/sb3-contrib@2.9.2/.ready  ## learn MuJoCo tasks beside Stable-Baselines3 (7 hours)
 	@for python in $(BIN)/python .peers/sb3-contrib@2.9.2/bin/python; do \
 		$$python $(PIP) -c constraints.txt 'gymnasium[mujoco]' || exit; done
-	@$(BIN)/python -m benchmarks.mujoco
+	@$(BIN)/python -m benchmarks.learning.same_settings --page mujoco
 
 bench-spread: $(READY) .peers/benchmarl@1.5.2/.ready  ## learn simple_spread by MAPPO and IPPO beside BenchMARL (1 hour)
 	@for python in $(BIN)/python .peers/benchmarl@1.5.2/bin/python; do $$python $(PIP) 'mpe2==1.1.1' || exit; done
-	@$(BIN)/python -m benchmarks.spread
+	@$(BIN)/python -m benchmarks.learning.same_settings --page spread
 
-bench-engine: $(READY)  ## measure the numpy engine beside torch and the hand-written numpy it replaced (15 minutes)
-	@$(BIN)/python -m benchmarks.engine_speed
+bench-engine: $(READY)  ## measure the numpy engine alongside torch (15 minutes)
+	@$(BIN)/python -m benchmarks.speed.engine
 
 learning-guard: $(READY)  ## train six presets briefly, and fail where one learns worse than recorded (1 hour)
 	@$(BIN)/python $(PIP) --no-deps minatar
-	@$(BIN)/python -m benchmarks.learning_guard
+	@$(BIN)/python -m benchmarks.learning.guard
 
 runs-next: $(READY)  ## make the runs that benchmarks/results/RUNS.md plans, one after the other, until stopped
 	@$(BIN)/python $(PIP) -c constraints.txt 'gymnasium[mujoco]' 'box2d>=2.3.10' pygame-ce && $(BIN)/python $(PIP) --no-deps minatar
 	@$(BIN)/python -m benchmarks.runs_next
 
 bench-offline: $(READY)  ## learn from data that play badly, without an environment (15 minutes)
-	@$(BIN)/python -m benchmarks.offline --out benchmarks/results/offline_cartpole.md --plot docs/images
+	@$(BIN)/python -m benchmarks.learning.offline --page
 
 results-check: $(READY)  ## rerun sampled rows of the published learning results at their seeds (10 minutes)
 	@$(BIN)/python $(PIP) -c constraints.txt 'box2d>=2.3.10' pygame-ce && $(BIN)/python $(PIP) --no-deps minatar
@@ -140,7 +139,7 @@ results-check: $(READY)  ## rerun sampled rows of the published learning results
 
 .peers/torchrl@%/.built: .peers/torchrl@%/.ready
 	@echo "building torchrl $* for our torch (2 minutes)"
-	@.peers/torchrl@$*/bin/python -m benchmarks.replay_torchrl_build
+	@.peers/torchrl@$*/bin/python -m benchmarks.replay.torchrl_build
 	@touch $@
 
 docs: $(READY)  ## build the docs as a site into site/, offline, every link checked

@@ -12,14 +12,12 @@ First, the numbers of README and docs are compared with the results pages that t
 is on none of them is an error, too.
 """
 
-import argparse
-import json
 import math
 import random
 import re
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +26,11 @@ import gymnasium
 import torch
 
 import trainkit as tk
-from benchmarks import general_tables, hl_gauss, learning_work, mujoco, same_settings, time_to_475
-from benchmarks.cache import Cache
-from benchmarks.provenance import ROOT, UNKNOWN, code_commit, commits_since
+from benchmarks import pages
+from benchmarks.learning import cartpole, general_tables, hl_gauss, same_settings
+from benchmarks.pages import RESULTS, ROOT, UNKNOWN, Cache, code_commit, commits_since
 from trainkit.zoo.results import rounded, run_seed
 
-RESULTS = Path("benchmarks/results")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"\n\s*\n|\n(?=\s*[-|] ?)")  # between paragraphs, list items and rows of tables
 ADDRESS = re.compile(r"\]\([^)\s]*\)")  # of a link
@@ -74,86 +71,69 @@ class Verdict:
     is_error: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """How the runs of a file `benchmarks/results/PAGE.jsonl` are named and trained again; functions take its keys."""
+
+    page: str
+    remake: str
+    name: Callable[..., str | None]  # None for a run that is not trainkit's
+    settings: Callable[..., Mapping[str, str]]  # today's
+    learn: Callable[..., Mapping[str, Any]]
+
+
+def kept(core: int) -> Iterator[Kept]:
+    """Yield every file of runs of trainkit that has their evaluations."""
+    yield Kept(
+        page="learning_cartpole",
+        remake="python -m benchmarks.learning.cartpole",
+        name=lambda preset, seed: f"{preset} on CartPole-v1, seed {seed}",
+        settings=lambda preset, seed: cartpole.settings(preset),
+        learn=cartpole.learn,
+    )
+    yield Kept(
+        page="general_tables",
+        remake="python -m benchmarks.learning.general_tables",
+        name=lambda task, preset, seed: None if preset == general_tables.RANDOM else f"{preset} on {task}, seed {seed}",
+        settings=lambda task, preset, seed: general_tables.settings(task, preset),
+        learn=general_tables.learn,
+    )
+    yield Kept(
+        page="hl_gauss",
+        remake="python -m benchmarks.learning.hl_gauss",
+        name=lambda task, value, seed: f"{value} on {task}, seed {seed}",
+        settings=lambda task, value, seed: hl_gauss.settings(task, value),
+        learn=hl_gauss.learn,
+    )
+    for page in ("same_settings", "mujoco", "recurrent_ppo", "time_to_475"):
+        yield Kept(
+            page=page,
+            remake=f"python -m benchmarks.learning.same_settings --page {page}",
+            name=lambda pairing, task, side, seed: (
+                f"{pairing} on {task}, seed {seed}" if side == same_settings.OURS else None
+            ),
+            settings=lambda pairing, task, side, seed: same_settings.settings_of(pairing, task),
+            learn=lambda *key: same_settings.learn(*key, core),
+        )
+
+
 def rows(core: int) -> Iterator[Row]:
     """Yield every published run of trainkit that is kept with its evaluations."""
-    for task_name, task in learning_work.TASKS.items():
-        page = "learning_cartpole" if task_name == "cartpole" else "learning_tasks"
-        remake = "python -m benchmarks.learning" if task_name == "cartpole" else "python -m benchmarks.learning_tasks"
-        for run in learning_work.kept(RESULTS / f"learning_{task_name}.jsonl"):
-            yield Row(
-                name=f"{page}: {run.preset} on {task.env}, seed {run.seed}",
-                commit=run.commit,
-                returns=run.returns,
-                seconds=run.seconds,
-                has_todays_settings=learning_work.has_todays_settings(task, run),
-                rerun=lambda task=task, run=run: (
-                    learning_work.learn(task, run.preset, run.seed, len(run.returns)).returns
-                ),
-                remake=remake,
-            )
+    for own in kept(core):
+        cache = Cache(RESULTS / f"{own.page}.jsonl")
+        for key, result, commit in cache.rows():
+            name = own.name(*key)
+            if name is not None:
+                yield Row(
+                    name=f"{own.page}: {name}",
+                    commit=commit,
+                    returns=result["returns"],
+                    seconds=result["seconds"] or 0.0,
+                    has_todays_settings=not cache.is_outdated(own.settings(*key), *key),
+                    rerun=lambda own=own, key=key: own.learn(*key)["returns"],
+                    remake=own.remake,
+                )
     yield from _rows_of_the_zoo()
-    for key, result, commit in _kept("general_tables"):
-        name, preset, seed = key[:3]
-        if preset != general_tables.RANDOM:
-            yield _row(
-                f"general_tables: {preset} on {name}, seed {seed}",
-                result,
-                commit,
-                key == [*general_tables.key_of(name, preset, seed)],
-                lambda *own: general_tables.learn(*own)["returns"],
-                "python -m benchmarks.general_tables",
-                (name, preset, seed),
-            )
-    for key, result, commit in _kept("same_settings"):
-        pairing, side, task_name, seed = key[:4]
-        if side == same_settings.OURS and key == same_settings.key_of(pairing, side, task_name, seed):
-            yield _row(
-                f"same_settings: {pairing} on {task_name}, seed {seed}",
-                result,
-                commit,
-                True,  # a run with other settings is not on the page
-                lambda *own: same_settings.learn(*own, core)["returns"],
-                "make bench-same",
-                (pairing, side, task_name, seed),
-            )
-    for (side, seed, settings), result, commit in _kept("time_to_475"):
-        if side != time_to_475.PEER:
-            preset = side.removeprefix(f"{time_to_475.OURS}, preset ")
-            is_preset = preset != side
-            command = [*time_to_475.OUR_COMMAND, *(["--preset", preset] if is_preset else [])]
-            todays = tk.presets.settings(preset) if is_preset else time_to_475.work.SETTINGS
-            yield _row(
-                f"time_to_475: {side}, seed {seed}",
-                result,
-                commit,
-                settings == str(todays),
-                lambda *own: time_to_475.learn(*own, core)["returns"],
-                "make bench-race",
-                (side, command, seed),
-            )
-    for key, result, commit in _kept("hl_gauss"):
-        name, value, seed = key[:3]
-        yield _row(
-            f"hl_gauss: {value} on {name}, seed {seed}",
-            result,
-            commit,
-            key == json.loads(json.dumps(hl_gauss.key_of(name, value, seed))),
-            lambda *own: hl_gauss.learn(*own)["returns"],
-            "python -m benchmarks.hl_gauss",
-            (name, value, seed),
-        )
-    for key, result, commit in _kept("mujoco"):
-        algorithm, side, seed, task = key[:4]
-        if side == mujoco.OURS:
-            yield _row(
-                f"mujoco: {algorithm} on {task}, seed {seed}",
-                result,
-                commit,
-                key == mujoco.key_of(algorithm, task, side, seed),
-                lambda *own: mujoco.learn(*own, core)["returns"],
-                "make bench-mujoco",
-                (algorithm, task, side, seed),
-            )
 
 
 def _rows_of_the_zoo() -> Iterator[Row]:
@@ -177,30 +157,6 @@ def _zoo_return(entry: Any, seed: int) -> tuple[float]:
     """Train an entry on a seed, and return what its greedy episodes return, rounded as in its file."""
     with tempfile.TemporaryDirectory() as folder:
         return (rounded(run_seed(entry, seed, Path(folder)).mean),)
-
-
-def _kept(name: str) -> Iterator[tuple[list[Any], dict[str, Any], str]]:
-    yield from Cache(RESULTS / f"{name}.jsonl").rows()
-
-
-def _row(
-    name: str,
-    result: dict[str, Any],
-    commit: str,
-    has_todays_settings: bool,
-    rerun: Callable[..., Sequence[float]],
-    remake: str,
-    arguments: tuple[Any, ...] = (),
-) -> Row:
-    return Row(
-        name=name,
-        commit=commit,
-        returns=result["returns"],
-        seconds=result["seconds"] or 0.0,
-        has_todays_settings=has_todays_settings,
-        rerun=lambda: rerun(*arguments),
-        remake=remake,
-    )
 
 
 def unpublished(document: Path) -> list[str]:
@@ -281,7 +237,7 @@ def verdict(row: Row, today: str, scores: Sequence[float] = ()) -> Verdict:
 
 def main() -> None:
     """Rerun a sample of rows and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = pages.arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of CPU time that the sampled rows took")
     parser.add_argument("--only", default="", help="a text in the names of the rows to sample from")
     parser.add_argument("--sample", default=None, help="chooses the sample; default: the commit")

@@ -9,7 +9,6 @@ RUNS.md; commit it. A row whose command fails stays as it is, and the next row f
 which saves first. While a benchmark measures time, the run is paused.
 """
 
-import argparse
 import json
 import os
 import re
@@ -24,8 +23,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.provenance import ROOT
-from benchmarks.quiet import POLL_SECONDS, is_measuring
+from benchmarks import pages
+from benchmarks.measuring import POLL_SECONDS, is_measuring
+from benchmarks.pages import ROOT
 
 PLAN = Path("benchmarks/results/RUNS.md")
 ZOO_PAGE = Path("benchmarks/results/ZOO.md")
@@ -225,7 +225,7 @@ def due(rows: Sequence[Row], only: str = "", failed: Sequence[str] = ()) -> Iter
 
 def main() -> None:
     """Make one run after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = pages.arguments(__doc__)
     parser.add_argument("--work", type=Path, default=ROOT.parent / "trainkit-runs")
     parser.add_argument("--core", type=int, default=CORE)
     parser.add_argument("--only", default="", help="a text in the results to make")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.cache import Cache
+from benchmarks.pages import Cache
 
 
 def test_a_finished_run_is_there_again_for_the_next_process(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from benchmarks import general_tables
-from benchmarks.general_tables import MAIN, PAIRS, RANDOM, TASKS, key_of, report, verdict
+from benchmarks import pages
+from benchmarks.learning import general_tables
+from benchmarks.learning.general_tables import MAIN, PAIRS, RANDOM, TASKS, report, settings, verdict
 
 
 def run(seed: int, final: float, **warnings: list[int]) -> dict[str, Any]:
@@ -21,6 +22,11 @@ def run(seed: int, final: float, **warnings: list[int]) -> dict[str, Any]:
         "commit": "1234567",
         "warnings": warnings,
     }
+
+
+def page_of(runs: Any) -> str:
+    """The page of some runs."""
+    return "\n".join(report(runs))
 
 
 def test_the_mean_over_seeds_must_reach_the_bar() -> None:
@@ -45,7 +51,7 @@ def test_presets_without_a_bar_must_be_better_than_random() -> None:
 
 
 def test_the_page_has_the_warnings_of_the_last_epoch_and_what_was_not_run() -> None:
-    page = report(
+    page = page_of(
         {
             ("acrobot", RANDOM): [run(201, -499.0)],
             ("acrobot", "ppo"): [run(201, -80.0, collapsed_entropy=[1, 2]), run(202, -84.0, no_progress=[1, 1])],
@@ -64,17 +70,16 @@ def test_the_page_has_the_warnings_of_the_last_epoch_and_what_was_not_run() -> N
 
 def test_the_page_has_all_warnings_of_a_seed_that_is_no_better_than_random() -> None:
     runs = [run(201, -200.0, constant_returns=[1, 1]), run(202, -99.0, constant_returns=[1, 1])]
-    page = report({("mountaincar", RANDOM): [run(201, -200.0)], ("mountaincar", "dqn"): runs})
+    page = page_of({("mountaincar", RANDOM): [run(201, -200.0)], ("mountaincar", "dqn"): runs})
     assert "| random | constant_returns (201, epochs 1 to 1 of 2) | 2 |" in page
 
 
 def test_a_run_depends_on_the_table_and_its_steps() -> None:
-    name, preset, seed, n_epochs, settings = key_of("breakout", "ppo", 201)
-    table = tk.presets.ppo.table("grid")
-    assert (name, preset, seed, n_epochs) == ("breakout", "ppo", 201, 200_000 // table["step_per_epoch"])
-    assert settings["hidden"] == str(table["hidden"])
-    assert key_of("cartpole", "dqn", 201)[-1] != key_of("breakout", "dqn", 201)[-1]  # another table
-    assert key_of("cartpole", "dqn", 201)[-1] == key_of("acrobot", "dqn", 201)[-1]  # general: the same
+    own, table = settings("breakout", "ppo"), tk.presets.ppo.table("grid")
+    assert own["epochs"] == str(200_000 // table["step_per_epoch"])
+    assert own["hidden"] == str(table["hidden"])
+    assert settings("cartpole", "dqn") != settings("breakout", "dqn")  # another table
+    assert settings("cartpole", "dqn") == settings("acrobot", "dqn")  # general: the same
 
 
 def test_every_bar_is_of_a_pair_that_is_run() -> None:
@@ -95,7 +100,7 @@ def test_finished_runs_are_kept_and_those_of_other_settings_run_again(
         return {name: value for name, value in run(seed, 480.0).items() if name not in ("seed", "commit")}
 
     monkeypatch.setattr(general_tables, "learn", learn)
-    monkeypatch.setattr(general_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
     monkeypatch.setattr(general_tables, "CACHE", tmp_path / "general_tables.jsonl")
     monkeypatch.setattr(sys, "argv", ["general_tables", "--tasks", "cartpole", "--presets", "ppo", "a2c", "sac"])
     general_tables.main()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import loops, loops_work
-from benchmarks.loops_side import LOOPS
-from benchmarks.running import Live
+from benchmarks.measuring import Live
+from benchmarks.speed import loops, loops_work
+from benchmarks.speed.loops_side import LOOPS
 
 CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0  # one that we may be pinned to
 SIDE = """
@@ -62,7 +62,7 @@ def test_the_workloads_kept_for_the_commit_without_any_are_ours() -> None:
 
 @pytest.mark.parametrize("name", ["DQN", "MAPPO", "collecting, 64"])
 def test_blocks_continue_one_another(name: str) -> None:
-    command = [sys.executable, "-m", "benchmarks.loops_side"]
+    command = [sys.executable, "-m", "benchmarks.speed.loops_side"]
     with Live(command, CORE) as live:
         first, second = (live.query(name) for _ in range(2))
     assert second["done"]["steps"] > first["done"]["steps"]

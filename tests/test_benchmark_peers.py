@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import peers, side, side_plain
-from benchmarks.peers import OURS, Row
-from benchmarks.provenance import ROOT
-from benchmarks.side_trainkit import Ours
-from benchmarks.work import COLLECT, EPISODE, PLAIN, PLAIN_FAST, WORKS, Work, make_env
+from benchmarks.pages import ROOT
+from benchmarks.sides import plain as side_plain
+from benchmarks.sides import side
+from benchmarks.sides.trainkit import Ours
+from benchmarks.sides.work import COLLECT, EPISODE, PLAIN, PLAIN_FAST, WORKS, Work, make_env
+from benchmarks.speed import peers
+from benchmarks.speed.peers import OURS, Row
 
 pytestmark = pytest.mark.global_rng  # the plain side draws as a plain script does
 

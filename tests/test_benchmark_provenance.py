@@ -11,8 +11,9 @@ import gymnasium
 import pytest
 
 import trainkit as tk
-from benchmarks import provenance, results_check
-from benchmarks.cache import Cache
+from benchmarks import pages as provenance
+from benchmarks import results_check
+from benchmarks.pages import Cache
 from benchmarks.results_check import Row, sampled, verdict
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -25,11 +26,12 @@ def test_every_results_page_names_the_commit_it_was_measured_at() -> None:
 
 
 def test_every_results_page_names_its_command() -> None:
-    command = re.compile(r"`(python -m benchmarks\.\w+|make [a-z-]+)")
+    command = re.compile(r"`(python -m benchmarks[.\w]+|make [a-z-]+)")
     named = {page.name: command.search(page.read_text()) for page in PAGES}
     assert [name for name, found in named.items() if found is None] == []
-    modules = {found[1].rpartition(".")[2] for found in named.values() if found and found[1].startswith("python")}
-    assert [name for name in sorted(modules) if not (RESULTS.parent / f"{name}.py").exists()] == []
+    modules = {found[1].removeprefix("python -m ") for found in named.values() if found and found[1][0] == "p"}
+    paths = (RESULTS.parents[1] / f"{name.replace('.', '/')}.py" for name in sorted(modules))
+    assert [str(path) for path in paths if not path.exists() and not path.with_suffix("").is_dir()] == []
 
 
 def test_every_results_page_is_linked_from_the_page_of_results() -> None:
@@ -63,9 +65,9 @@ def test_every_kept_run_carries_its_commit() -> None:
 
 
 def test_a_kept_run_has_the_commit_of_the_code_that_ran_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.cache.code_commit", lambda: "1234567")
+    monkeypatch.setattr("benchmarks.pages.code_commit", lambda: "1234567")
     Cache(tmp_path / "runs.jsonl").put({"returns": [1.0]}, "dqn", 1)
-    monkeypatch.setattr("benchmarks.cache.code_commit", lambda: "89abcde")
+    monkeypatch.setattr("benchmarks.pages.code_commit", lambda: "89abcde")
     again = Cache(tmp_path / "runs.jsonl")
     assert again.commit("dqn", 1) == "1234567"
     assert list(again.rows()) == [(["dqn", 1], {"returns": [1.0]}, "1234567")]
@@ -206,11 +208,11 @@ def test_the_rows_of_all_pages_are_found() -> None:
     pages = {own.name.split(":")[0] for own in results_check.rows(core=0)}
     assert pages == {
         "learning_cartpole",
-        "learning_tasks",
         "general_tables",
         "ZOO",
         "same_settings",
         "time_to_475",
+        "recurrent_ppo",
         "mujoco",
         "hl_gauss",
     }

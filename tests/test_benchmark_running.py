@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.running import Live, check, run
+from benchmarks.measuring import Live, check, run
 
 CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0  # one that we may be pinned to
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import quiet, runs_next
+from benchmarks import measuring, runs_next
 from benchmarks.runs_next import Row, Run, due, planned
 
 HEADING = "# The plan\n\n| result | measures | command | commits | core hours | state |\n|---|---|---|---|---|---|\n"
@@ -136,14 +136,14 @@ def test_a_run_is_paused_while_time_is_measured(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lock = tmp_path / "lock"
-    monkeypatch.setattr(runs_next, "is_measuring", lambda: quiet.is_measuring(lock))
-    monkeypatch.setattr(quiet, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(runs_next, "is_measuring", lambda: measuring.is_measuring(lock))
+    monkeypatch.setattr(measuring, "POLL_SECONDS", 0.1)
     repository.write(version=2, n=1_000)
     run = repository.run()
     thread = threading.Thread(target=run.make)
     thread.start()
     wait_for(repository, 3)
-    with quiet.quiet_machine(lock):
+    with measuring.quiet_machine(lock):
         before = repository.count()
         time.sleep(0.4)
         assert repository.count() == before
@@ -154,14 +154,14 @@ def test_a_run_is_paused_while_time_is_measured(
 
 
 def test_only_one_measurement_is_made_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(measuring, "POLL_SECONDS", 0.0)
     lock, order = tmp_path / "lock", []
 
     def measure() -> None:
-        with quiet.quiet_machine(lock):
+        with measuring.quiet_machine(lock):
             order.append("second")
 
-    with quiet.quiet_machine(lock):
+    with measuring.quiet_machine(lock):
         thread = threading.Thread(target=measure)
         thread.start()
         time.sleep(0.2)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.running import Live
+from benchmarks.measuring import Live
 from trainkit.presets import PRESETS
 
 pytestmark = [

@@ -49,7 +49,9 @@ def test_the_commits_of_a_row_are_those_of_its_page() -> None:
 
 def test_every_row_has_a_command_hours_and_a_state() -> None:
     for row in ROWS:
-        assert re.fullmatch(r"make [\w-]+|python -m benchmarks\.\w+|trainkit .+", row.command), row.result
+        assert re.fullmatch(r"make [\w-]+|python -m benchmarks[.\w]+(?: --\w+ \w+)?|trainkit .+", row.command), (
+            row.result
+        )
         assert row.measures in (LEARNING, "time", "behavior", "device", "report"), row.result
         assert re.fullmatch(r"-|`[0-9a-f]{7}`.*", row.commits), row.result
         assert re.fullmatch(r"-|\d+\.\d", row.hours), row.result

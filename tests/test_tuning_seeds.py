@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from benchmarks import learning, learning_work
-from benchmarks.tuning_seeds import check_fresh, tuning_seeds
+from benchmarks.learning import cartpole as learning
+from benchmarks.learning.training import check_fresh, tuning_seeds
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-EVALUATES = "general_tables hl_gauss learning_work offline".split()  # learning_work: also learning(_tasks)
+EVALUATES = "cartpole general_tables guard hl_gauss offline".split()
 
 
 def test_the_zoo_and_the_list_are_joined() -> None:
@@ -33,14 +33,14 @@ def test_the_benchmark_of_learning_trains_none(tmp_path: Path, monkeypatch: pyte
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("it was trained")
 
-    monkeypatch.setattr(learning_work, "trained", never)
-    out = str(tmp_path / "page.md")
-    monkeypatch.setattr(sys, "argv", ["learning", "--presets", "dqn", "--seeds", "11", "--out", out])
+    monkeypatch.setattr(learning, "learn", never)
+    monkeypatch.setattr(learning, "CACHE", tmp_path / "runs.jsonl")
+    monkeypatch.setattr(sys, "argv", ["learning", "--presets", "dqn", "--seeds", "11"])
     with pytest.raises(SystemExit, match="settings of dqn for CartPole-v1 were chosen on seeds 11"):
         learning.main()
 
 
 @pytest.mark.parametrize("name", EVALUATES)
 def test_every_benchmark_of_learning_checks_its_seeds(name: str) -> None:
-    text = (BENCHMARKS / f"{name}.py").read_text()
+    text = (BENCHMARKS / "learning" / f"{name}.py").read_text()
     assert re.search(r"^ +check_fresh\(", text, re.MULTILINE)

@@ -24,8 +24,7 @@ import torch
 
 from benchmarks.gpu import acting, frames, limits, page, pong, profiling, simulators, suite, updates
 from benchmarks.gpu.record import MissingError, Piece, Record, Setup
-from benchmarks.provenance import code_commit
-from benchmarks.running import machine
+from benchmarks.pages import code_commit, machine
 from tests.pretend import PretendDevice
 from trainkit.engine.device import resolve_device
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.gpu.record import Piece, Record, Row, Setup
-from benchmarks.provenance import measured_at
+from benchmarks.pages import measured_at
 
 PAGE = "gpu.md"
 HEADING = """

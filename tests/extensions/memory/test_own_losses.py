@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 import trainkit as tk
-from benchmarks.memory_tasks import TMaze
+from benchmarks.learning.memory_tasks import TMaze
 from tests.helpers.engine import engines
 from tests.helpers.learning import parameters_of
 from trainkit.buffer import sample_sequences

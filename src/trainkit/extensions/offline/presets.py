@@ -99,7 +99,7 @@ class OfflineQSettings(ActionValueSettings, OfflineSettings, total=False):
     reward: Annotated[Any, None]
 
 
-# Chosen on CartPole-v1, seeds 11 to 16 of benchmarks/offline.py, and tested on others; docs/algorithms/cql.md says why.
+# Chosen on CartPole-v1, seeds 11 to 16 of benchmarks/learning/offline.py, tested on others; see docs/algorithms/cql.md.
 # gamma is low, few data support no long plan (Jiang et al., 2015; Hu et al., 2022): rewards that come late need 0.99.
 _USUAL_OF_Q = {**_USUAL, **OfflineQSettings(n_step=3, gamma=0.9, target_every=100, max_grad_norm=10.0)}
 
