@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.helpers.accelerator import SKIPPED, build_pretend_device, load_pretend_device
+from tests.helpers.tape import record_by_tapes
 from tests.pretend import PretendDevice
 from trainkit.engine.device import resolve_device
 
@@ -70,7 +71,7 @@ def _one_of_each(cases: list[pytest.Function]) -> list[pytest.Function]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if any({"pretend", "accelerator"} & set(getattr(item, "fixturenames", ())) for item in session.items):
+    if any({"pretend", "accelerator", "taped"} & set(getattr(item, "fixturenames", ())) for item in session.items):
         build_pretend_device()  # outside of any test, whose timeout a machine at work may exceed
     gc.collect()
     gc.freeze()  # `gc.collect()` in a test looks only at what tests made, not at torch's and pytest's million objects
@@ -89,6 +90,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pretend() -> PretendDevice:
     """Load the pretend device, or skip where this machine cannot compile it."""
     return load_pretend_device()
+
+
+@pytest.fixture
+def taped(monkeypatch: pytest.MonkeyPatch) -> PretendDevice:
+    """Let the pretend device record CUDA graphs and repeat them."""
+    return record_by_tapes(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from tests.accelerator.runs import make
-from tests.extensions.cuda.test_cuda_graph import taped
 from tests.helpers.learning import assert_same, batch_of, made
 from tests.pretend import PretendDevice
 from trainkit import CategoricalValue, presets
 from trainkit.policy import support
-
-__all__ = ["taped"]  # a fixture
 
 LONG = {"update_per_step": 2.0, "updates_per_round": 4}
 ORDERS: list[Any] = [

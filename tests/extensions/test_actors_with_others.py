@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.extensions.actors import conftest
-from tests.extensions.actors.test_actors import Counting, Here, check_rows, is_alive
-from tests.extensions.actors.test_fragments import rejected, runner_of
-
-here = conftest.here  # the fixture
+from tests.extensions.actors.local_actors import Counting, Here, check_rows, is_alive, runner_of
 
 
 def test_an_environment_that_raises_is_replaced_alone(here: list[Here]) -> None:
@@ -165,5 +161,6 @@ def test_twenty_actors_that_are_killed_while_they_play_lose_and_double_no_row() 
 
 @pytest.mark.usefixtures("here")
 def test_fragments_reject_processors() -> None:
-    processors = {"processors": [tk.envs.TimeFeature(10)], "fragment": 2}
-    assert ".envs have processors, which transform what the policy here sees" in rejected(envs=processors)
+    envs = tk.make_envs(Counting, 4, backend=tk.envs.Actors(2, fragment=2), processors=[tk.envs.TimeFeature(10)])
+    with pytest.raises(tk.ConfigError, match=r"\.envs have processors, which transform what the policy here sees"):
+        tk.Collector(tk.DQNPolicy.for_envs(envs, hidden=(8,)), envs, tk.ReplayBuffer(100))

@@ -8,9 +8,8 @@ import pytest
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.extensions.compile.test_compiling import traced
 from tests.extensions.cuda import test_cuda_graph, test_device_frames, test_policies_of_lower_precision
-from tests.extensions.cuda.test_cuda_graph import PUSH, by_spaces, taped
+from tests.extensions.cuda.test_cuda_graph import PUSH, by_spaces
 from tests.extensions.numpy_engine import test_acting, test_agreement, test_parts
 from tests.extensions.numpy_engine.agreement import Agreement
 from tests.extensions.numpy_engine.test_agreement import ACTIONS, Draw, q_learner
@@ -21,8 +20,6 @@ from tests.helpers.updates import learn_alike as learn_updates_alike
 from tests.policy import test_auxiliary, test_network_options
 from trainkit import BCPolicy, CategoricalValue, DiscreteBCQPolicy
 from trainkit.core.spaces import flat_actions
-
-__all__ = ["taped", "traced"]  # fixtures
 
 # ---- numpy ----
 

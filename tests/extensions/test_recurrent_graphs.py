@@ -10,18 +10,12 @@ import pytest
 
 import trainkit as tk
 from tests.accelerator.runs import make
-from tests.helpers.tape import TapeCapture, record_by_tapes
+from tests.helpers.tape import TapeCapture
 from tests.pretend import PretendDevice
 from trainkit.extensions.cuda import cuda_graph
 from trainkit.policy.learning import Learning
 
 N_UPDATES = cuda_graph._N_WARM_UPS + 2
-
-
-@pytest.fixture
-def taped(monkeypatch: pytest.MonkeyPatch) -> PretendDevice:
-    """Let the pretend device record and repeat."""
-    return record_by_tapes(monkeypatch)
 
 
 @pytest.mark.fast_cases(2)

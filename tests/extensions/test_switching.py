@@ -1,6 +1,5 @@
 """Engines and precisions set between two updates of a policy are those of the next one, or an error."""
 
-import functools
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from tests.helpers.engine import needs_compile
 from tests.helpers.learning import batch_of, made, parameters_of
 from trainkit import ConfigError
-from trainkit.extensions.compile import compile_engine, compiling
+from trainkit.extensions.compile import compiling
 
 
 def learned(*engines: Any) -> dict[str, torch.Tensor]:
@@ -29,9 +28,8 @@ def learned(*engines: Any) -> dict[str, torch.Tensor]:
         pytest.param(("numpy", "compile", "torch"), marks=needs_compile),
     ],
 )
+@pytest.mark.usefixtures("traced")
 def test_engines_take_turns(engines: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(compile_engine, "missing", lambda device: None)
     graphs: list[Any] = []
     call = compiling.LossGraph.__call__
 

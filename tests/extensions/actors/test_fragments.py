@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.extensions.actors.test_actors import Counting, Here, check_rows
+from tests.extensions.actors.local_actors import Counting, Here, check_rows, runner_of
 from tests.helpers.doubles import Still
 from tests.helpers.padded import Flicker, assert_same_rows, by_gymnasium, collected
 from tests.trainer.toys import everything
-from trainkit.extensions.actors.actor_runner import ActorRunner
 
 
 def make_run(
@@ -33,12 +32,6 @@ def make_run(
     collector = tk.Collector(policy, made, tk.ReplayBuffer(1_000))
     given = {"max_epoch": 2, "step_per_epoch": 160, "batch_size": 8, "update_per_step": 0.5, "learning_starts": 32}
     return tk.OffpolicyTrainer(policy, collector, seed=5, verbose=False, **{**given, **options})
-
-
-def runner_of(collector: Any) -> ActorRunner:
-    runner = collector.envs.runner
-    assert isinstance(runner, ActorRunner)
-    return runner
 
 
 def bits(trainer: tk.OffpolicyTrainer[Any]) -> dict[str, Any]:

@@ -5,9 +5,7 @@ the other options, or compile it.
 """
 
 import copy
-import functools
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,15 +51,6 @@ def slow(parameters: Any) -> Any:
         if is_set
         else pytest.param(parameters, id=str(parameters), marks=pytest.mark.slow)
     )
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let graphs be traced and run, but not compiled; no compiler is needed."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(compile_engine, "missing", lambda device: None)
-    yield
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]  # torch's own
 
 
 # ---- the same numbers ----

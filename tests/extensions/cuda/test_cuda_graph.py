@@ -35,7 +35,7 @@ from tests.helpers.learning import (
     observations,
     parameters_of,
 )
-from tests.helpers.tape import TapeCapture, record_by_tapes
+from tests.helpers.tape import TapeCapture
 from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
 from tests.policy import test_sac
 from tests.pretend import DeviceCounts, PretendDevice
@@ -69,12 +69,6 @@ IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 PUSH = test_sac.PUSH
 N_WARM_UPS = cuda_graph._N_WARM_UPS
 NAN = np.full(16, np.nan, np.float32)
-
-
-@pytest.fixture
-def taped(monkeypatch: pytest.MonkeyPatch) -> PretendDevice:
-    """Let the pretend device record and repeat."""
-    return record_by_tapes(monkeypatch)
 
 
 def there(**options: Any) -> DQNPolicy:

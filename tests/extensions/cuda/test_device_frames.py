@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.extensions.cuda.test_cuda_graph import DEVICE, taped
+from tests.extensions.cuda.test_cuda_graph import DEVICE
 from tests.helpers.engine import engines, torch_only
 from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, made, parameters_of
 from tests.helpers.padded import Flicker, assert_same_rows, by_gymnasium, collected
@@ -31,8 +31,6 @@ from trainkit.core.data import Lookup
 from trainkit.engine import DeviceFrames
 from trainkit.engine.lookups import frames_of
 from trainkit.errors import DeviceError
-
-__all__ = ["taped"]  # a fixture
 
 FRAME = spaces.Box(0, 255, (36, 38), np.uint8)
 STACKED = spaces.Box(0, 255, (2, 36, 38), np.uint8)
