@@ -18,6 +18,7 @@ from tests.helpers.tape import record_by_tapes
 from tests.pretend import PretendDevice
 from trainkit.engine.device import resolve_device
 
+pytest.register_assert_rewrite("tests.extensions")  # of the modules that its tests share, too
 torch.set_num_threads(1)  # the same bits on any number of cores
 os.fsync = lambda _: None  # waits for the disk, which matters after a power cut alone
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C

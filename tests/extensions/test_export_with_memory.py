@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.extensions.export.test_export import BOX, MASKED, VECTOR, make, thousand
+from tests.extensions.export.exported_files import BOX, MASKED, VECTOR, make, thousand
 from trainkit.core import tree
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.extensions.export.test_export import BOX, MASKED, VECTOR, check_files, make
+from tests.extensions.export.exported_files import BOX, MASKED, VECTOR, check_files, make
 
 
 @pytest.mark.slow

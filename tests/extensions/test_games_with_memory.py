@@ -8,7 +8,7 @@ import pytest
 
 import trainkit as tk
 from examples.two_agents import TwoPoles
-from tests.extensions.games.test_multi_agent import (
+from tests.extensions.games.two_policies import (
     RIVALS,
     check_that_an_interrupted_run_continues,
     check_that_two_policies_equal_two_single_runs,

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.extensions.games.test_agents import (
+from tests.extensions.games.tagged_games import (
     MOMENTS,
     check_that_late_rewards_count_in_returns_alone,
     check_that_running_games_continue,
     made,
+    random_player,
+    true_rows,
 )
-from tests.extensions.games.test_games import random_player, true_rows
-from tests.extensions.games.test_multi_agent import BOTH, N_GAMES, dqn, games, off_policy, replay, two_policies
+from tests.extensions.games.two_policies import BOTH, N_GAMES, dqn, games, off_policy, replay, two_policies
 from tests.helpers.doubles import Ledger, Player
 from tests.helpers.games import AGENTS, plan_of
 from tests.helpers.pairs import Corridors

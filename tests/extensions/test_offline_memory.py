@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.extensions.memory.test_recurrence import (
+from tests.extensions.memory.plain_loops import (
     SEQUENCES,
     Known,
     Pushing,
@@ -16,7 +16,7 @@ from tests.extensions.memory.test_recurrence import (
     learned_rows,
     recalled,
 )
-from tests.extensions.offline.test_offline_learning import tiny
+from tests.extensions.offline.tiny_runs import tiny
 from trainkit import presets
 from trainkit.buffer import sample_sequences
 

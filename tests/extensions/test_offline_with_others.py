@@ -9,8 +9,9 @@ import pytest
 import trainkit as tk
 from tests.core import test_structured_actions
 from tests.extensions.cuda.test_frame_mirror import Shelves
-from tests.extensions.games.test_games import TicTacToe, random_player
+from tests.extensions.games.tagged_games import random_player
 from tests.helpers.doubles import Ledger
+from tests.helpers.turns import TicTacToe
 from trainkit import Collector, ConfigError, Horizon, MixedBuffer, ReplayBuffer, load_dataset, make_envs
 
 

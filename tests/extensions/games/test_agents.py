@@ -1,6 +1,5 @@
 """Games of several agents: every row true, when agents leave, join or return; games are counted."""
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -8,6 +7,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from tests.extensions.games.tagged_games import (
+    MOMENTS,
+    Paying,
+    SeededGame,
+    assert_is_about,
+    check_that_late_rewards_count_in_returns_alone,
+    check_that_running_games_continue,
+    made,
+)
 from tests.helpers.doubles import Ledger, Player, Still, one_by_one
 from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward, rows_of, stored
 from trainkit.buffer import ReplayBuffer
@@ -17,20 +25,9 @@ from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError, NoLegalActionError
 from trainkit.core.seeding import episode_seed
 from trainkit.core.stats import CollectStats, EpochStats, Summary, TimeStats, scalars
-from trainkit.envs import Envs, make_envs
+from trainkit.envs import make_envs
 from trainkit.envs.backends import whole_groups
 from trainkit.policy import RandomPolicy
-
-
-def made(n: int = 3, *, haunts: bool = False, **options: Any) -> tuple[Envs, list[TaggedGame]]:
-    """Make games, and show them."""
-    envs = make_envs([partial(TaggedGame, game, haunts=haunts) for game in range(n)], **options)
-    return envs, games_of(envs)
-
-
-def games_of(envs: Envs) -> list[Any]:
-    backend: Any = envs._backend
-    return [driver.game for driver in backend.environments.runner.envs]
 
 
 def returns_of(game: int, episode: int) -> list[float]:
@@ -92,12 +89,6 @@ def assert_reports(stats: CollectStats, played: list[tuple[int, int]]) -> None:
     for agent, name in enumerate(AGENTS):
         own = [row[agent] for row in returns if not np.isnan(row[agent])]
         assert_is_about(stats.agents[name].returns if name in stats.agents else Summary.of([]), own)
-
-
-def assert_is_about(summary: Summary, numbers: list[Any]) -> None:
-    true = Summary.of(numbers)
-    for one in ("mean", "std", "min", "max", "count"):
-        assert getattr(summary, one) == pytest.approx(getattr(true, one), rel=1e-9)
 
 
 def test_collects_of_steps_report_every_game_once() -> None:
@@ -212,46 +203,9 @@ def test_a_resumed_collector_continues_with_the_next_games() -> None:
     ]
 
 
-class SeededGame(TaggedGame):
-    """One whose plan follows from the seed of its reset, as games have it."""
-
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        assert seed is not None
-        self.episode = seed % 10_007 - 1
-        return super().reset(seed, options)
-
-
-MOMENTS = pytest.mark.parametrize("n_step", [1, 5, 40, 110, 150])
-
-
 @MOMENTS
 def test_running_games_continue_where_they_were_saved(n_step: int) -> None:
     check_that_running_games_continue(n_step)
-
-
-def check_that_running_games_continue(n_step: int, **options: Any) -> None:
-    def made_again(seed: int | None) -> tuple[Collector, Ledger]:
-        envs = make_envs([partial(SeededGame, game) for game in range(3)], seed=seed, **options)
-        return Collector(TreePlayer(), envs, ledger := Ledger()), ledger
-
-    straight, all_rows = made_again(7)
-    straight.collect(n_step=n_step)
-    state, n_before = copy.deepcopy(straight.state_dict()), len(all_rows)
-    resumed, new_rows = made_again(None)
-    resumed.load_state_dict(state)
-    stats = [collector.collect(n_step=90) for collector in (straight, resumed)]
-    mine, theirs = new_rows.rows(), all_rows.rows()
-    for name in ("reward", "terminated", "truncated", "env_ids", "action"):
-        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name)[n_before:])
-    for own, other in zip(tree.leaves(mine.obs), tree.leaves(theirs.obs), strict=True):
-        np.testing.assert_array_equal(own, other[n_before:])
-    assert stats[0].returns == stats[1].returns
-    assert stats[0].agents == stats[1].agents
-
-
-class TreePlayer(Player):
-    def act(self, obs: Any, **options: Any) -> Any:
-        return super().act(obs["obs"] if isinstance(obs, dict) else obs, **options)._replace(state=None)
 
 
 # ---- statistics ----
@@ -509,46 +463,8 @@ def test_an_agent_without_a_legal_action_is_named_with_the_remedy(random: bool) 
     assert caught.value.env_id == 1
 
 
-class Paying(TaggedGame):
-    """Pay 1,000 times the step to every agent that does not act; no agent returns here."""
-
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        obs, gains, *others = super().step(actions)
-        late = {name: 1000.0 * self.step_now for name in AGENTS if name not in actions}
-        return (obs, {**gains, **late}, *others)  # type: ignore[return-value]  # five
-
-
 def test_late_rewards_count_in_returns_and_in_no_row(caplog: pytest.LogCaptureFixture) -> None:
     check_that_late_rewards_count_in_returns_alone([], caplog)
-
-
-def check_that_late_rewards_count_in_returns_alone(processors: Any, caplog: pytest.LogCaptureFixture) -> None:
-    n_games, ledger = len(PLANS), Ledger()
-    envs = make_envs([partial(Paying, 0)], processors=processors)
-    collector = Collector(Still(), envs, ledger, reward_metric=lambda returns: np.nansum(returns, axis=1))
-    totals: dict[int, list[float]] = {0: [], 1: [], 2: []}
-
-    def report(event: str, episode: Any, *_: Any) -> None:
-        if event == "on_episode_end":
-            totals[episode.env_id].append(episode.total_reward)
-
-    collector.events = EpisodeEvents(3, one_by_one(report), ["on_episode_end"])
-    stats = collector.collect(n_episode=n_games)
-
-    def paid(episode: int, agent: int) -> float:
-        stints = plan_of(0, episode).get(AGENTS[agent], [])
-        acted = {step for start, end, _ in stints for step in range(start, end)}
-        own = sum(reward(0, agent, episode, step) for step in acted)
-        return own + sum(1000.0 * (step + 1) for step in range(length(0, episode)) if step not in acted)
-
-    for agent, name in enumerate(AGENTS):
-        assert_is_about(stats.agents[name].returns, [paid(episode, agent) for episode in range(n_games)])
-    assert_is_about(stats.returns, [sum(paid(episode, agent) for agent in range(3)) for episode in range(n_games)])
-    assert ledger.rows().reward.max() < 1000.0
-    for agent, name in enumerate(AGENTS):
-        assert totals[agent] == [paid(episode, agent) for episode in range(n_games) if name in plan_of(0, episode)]
-    (message,) = [message for message in caplog.messages if "got reward" in message]
-    assert message.startswith("agent 'left' of game 0 got reward 4000 in a step in which it did not act")
 
 
 def test_games_with_late_rewards_continue_where_they_were_saved() -> None:

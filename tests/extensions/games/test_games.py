@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.extensions.games.tagged_games import Row, games_of, random_player, true_rows
 from tests.helpers.doubles import Ledger, Still, one_by_one
 from tests.helpers.games import AGENTS, PLANS, TaggedGame, length, plan_of, reward
 from tests.helpers.turns import Elimination, Interview, Meetings, TicTacToe
@@ -20,48 +21,13 @@ from trainkit.collector import Collector, EpisodeEvents
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon
 from trainkit.core.errors import BadEnvDataError, ConfigError, EnvError
-from trainkit.envs import Envs, group_agents, make_envs
+from trainkit.envs import group_agents, make_envs
 from trainkit.extensions.games.games import DictGame
-from trainkit.policy import RandomPolicy
 
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
-def games_of(envs: Envs) -> list[Any]:
-    backend: Any = envs._backend
-    return [driver.game for driver in backend.runner.envs]
-
-
-def random_player(envs: Envs, seed: int = 0) -> RandomPolicy:
-    return RandomPolicy(envs.action_space, seed=seed)
-
-
 # ---- tic-tac-toe: the truth from the list of moves ----
-
-Row = tuple[list[int], list[int], int, float, list[int], bool, bool]
-
-
-def true_rows(moves: list[tuple[int, list[int], int]], winner: int | None) -> dict[int, list[Row]]:
-    """Derive the rows of both players from the moves of a game that is over."""
-    rows: dict[int, list[Row]] = {0: [], 1: []}
-    last = list(moves[-1][1])
-    last[moves[-1][2]] = (1, -1)[moves[-1][0]]
-    for player in (0, 1):
-        sign = (1, -1)[player]
-        own = [index for index, move in enumerate(moves) if move[0] == player]
-        for index, following in zip(own, [*own[1:], None], strict=True):
-            until = len(moves) if following is None else following
-            gain = 0.0
-            for mover, _, square in moves[index:until]:
-                gain += 0.5 if mover == player else square / 16
-            if following is None and winner is not None:
-                gain += 100.0 if winner == player else -100.0
-            after = last if following is None else moves[following][1]
-            board = [sign * square for square in moves[index][1]]
-            mask = [int(square == 0) for square in board]
-            then = [sign * square for square in after]
-            rows[player].append((board, mask, moves[index][2], gain, then, following is None, False))
-    return rows
 
 
 def stored_rows(ledger: Ledger) -> dict[int, list[Row]]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.extensions.offline.tiny_runs import tiny
 from tests.helpers.engine import precisions
-from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.learning import Spaces
 from tests.helpers.network_options import NETWORK_OPTIONS, given, options_in
 from tests.policy.test_support import bounds
@@ -20,13 +20,7 @@ from trainkit import presets
 
 LEARNERS = {"bc": tk.BCPolicy, "cql": tk.DQNPolicy, "bcq": tk.DiscreteBCQPolicy}
 SPACES = SimpleNamespace(observation_space=Walk.observation_space, action_space=Walk.action_space)
-TINY: dict[str, Any] = {"max_epoch": 2, "update_per_epoch": 5, "batch_size": 8, "n_test_envs": 2, "episode_per_test": 2}
 every = pytest.mark.parametrize("preset", [presets.PRESETS[name] for name in LEARNERS], ids=repr)
-
-
-def tiny(preset: Any, env: Any = Walk, **more: Any) -> Any:
-    buffer = tk.ReplayBuffer.from_arrays(**columns())
-    return preset(buffer, env, **as_evaluated({"seed": 1, "device": "cpu", "verbose": False} | TINY | more))
 
 
 @every

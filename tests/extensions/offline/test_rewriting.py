@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.extensions.offline.test_streaming import lengths, record
+from tests.extensions.offline.numbered_files import lengths, record
 from trainkit.core.errors import ConfigError
 from trainkit.datasets import load_dataset, stream_dataset
 
