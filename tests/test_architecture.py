@@ -121,6 +121,10 @@ def test_packages_import_only_from_layers_below() -> None:
     assert upward == []
 
 
+def test_hints_for_misspelled_names_need_no_other_module() -> None:
+    assert [name for name, _ in imports("trainkit.core.names") if is_ours(name)] == []
+
+
 def test_imports_have_no_cycle() -> None:
     run = {module: set(imports(module)) - type_only(module) for module in MODULES}
     graph = {module: {name for name, _ in lines if is_ours(name)} for module, lines in run.items()}

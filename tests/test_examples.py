@@ -1,29 +1,20 @@
 """The examples run, and those that promise to be short are."""
 
 import ast
-import importlib.util
+import runpy
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import trainkit as tk
+from tests.helpers.pages import ROOT
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-def load(name: str) -> ModuleType:
-    """Load an example, without running its `main`."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+EXAMPLES = ROOT / "examples"
 
 
 def test_examples_use_public_names_only() -> None:
@@ -50,14 +41,14 @@ class TestOwnAlgorithm:
         assert node.end_lineno - node.lineno + 1 < 60
 
     def test_advantage_learning_rewards_by_the_gap(self) -> None:
-        own = load("own_algorithm")
+        own = import_module("examples.own_algorithm")
         envs = tk.make_envs("CartPole-v1", 2)
         policy = tk.DQNPolicy.for_envs(envs, hidden=(8,), backup=own.AdvantageLearning(), seed=1, device="cpu")
         trainer = tiny(policy, envs)
         assert trainer.run().gradient_step > 0
 
     def test_the_actor_critic_trains_saves_and_resumes(self, tmp_path: Path) -> None:
-        own = load("own_algorithm")
+        own = import_module("examples.own_algorithm")
 
         def trainer(**more: Any) -> tk.OffpolicyTrainer:
             envs = tk.make_envs("CartPole-v1", 2)
@@ -74,7 +65,7 @@ class TestOwnAlgorithm:
         assert [epoch for epoch, _, _ in again] == [2]
 
     def test_one_seed_decides_all_of_the_actor_critic(self) -> None:
-        own = load("own_algorithm")
+        own = import_module("examples.own_algorithm")
         runs = []
         for seed in (1, 1, 2):
             envs = tk.make_envs("CartPole-v1", 2)
@@ -85,7 +76,7 @@ class TestOwnAlgorithm:
 
     @pytest.mark.slow
     def test_both_learn(self, capsys: pytest.CaptureFixture[str]) -> None:
-        load("own_algorithm").main()
+        import_module("examples.own_algorithm").main()
         output = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
         assert [line.split(":")[0] for line in output] == ["advantage learning", "soft actor-critic"]
         assert min(float(line.split(":")[1]) for line in output) >= 400  # random play: 20
@@ -104,15 +95,18 @@ def test_rainbow_runs_on_pong_and_breakout(lives: list[str], tmp_path: Path) -> 
     game = ["--game", "ALE/Breakout-v5" if lives else "ALE/Pong-v5", *lives]
     small = ["--steps", "2400", "--epochs", "2", "--capacity", "3000", "--learning-starts", "1600"]
     where = ["--device", "cpu", "--logdir", str(tmp_path / "run"), "--test-episodes", "2"]
-    info = load("rainbow_atari").main([*game, *small, *where])
+    info = import_module("examples.rainbow_atari").main([*game, *small, *where])
     assert (info.epoch, info.env_step) == (2, 2400)
     assert info.gradient_step == 202  # a quarter of an update per step, from the 8 steps on that reach the start
     assert info.last_test.n_episode == 2
 
 
-def test_offline_cql_records_learns_twice_and_compares(capsys: pytest.CaptureFixture[str]) -> None:
-    example = load("offline_cql")
-    example.half_way = lambda seed: tk.RandomPolicy(tk.make_envs("CartPole-v1").action_space, seed=seed)
+def test_offline_cql_records_learns_twice_and_compares(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = import_module("examples.offline_cql")
+    space = tk.make_envs("CartPole-v1").action_space
+    monkeypatch.setattr(example, "half_way", lambda seed: tk.RandomPolicy(space, seed=seed))
     returns = example.main(n_rows=1_000, max_epoch=1, update_per_epoch=20)
     output = capsys.readouterr().out
     assert "700 rows of random play" in output
@@ -127,28 +121,28 @@ SLOW_SCRIPTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("from_ti
 @pytest.mark.parametrize("name", [*SLOW_SCRIPTS, "from_sb3_dqn", "from_rllib_game", "from_tianshou_game"])
 def test_a_script_ported_from_another_library_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    load(name)
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 
 def test_a_table_is_a_dataset() -> None:
-    assert load("own_dataset").main(max_epoch=1, update_per_epoch=5).gradient_step == 5
+    assert import_module("examples.own_dataset").main(max_epoch=1, update_per_epoch=5).gradient_step == 5
 
 
 def test_a_policy_for_the_inventory_is_compared_with_the_rule() -> None:
-    found = load("inventory").main(max_epoch=1, n_episode=4)
+    found = import_module("examples.inventory").main(max_epoch=1, n_episode=4)
     low, high = found.interval
     assert low < high
 
 
 def test_ppo_trains_in_a_simulator(capsys: pytest.CaptureFixture[str]) -> None:
-    returns = load("ppo_simulator").main(n=64, max_epoch=2).returns
+    returns = import_module("examples.ppo_simulator").main(n=64, max_epoch=2).returns
     assert returns.count == 100
     assert "epoch 2 | 2,048 steps" in capsys.readouterr().out
 
 
 class TestTwoAgents:
     def test_both_ways_train_and_report_each_agent(self) -> None:
-        example = load("two_agents")
+        example = import_module("examples.two_agents")
         for make, n_steps in ((example.by_dqn, 1_040), (example.by_ppo, 512)):
             with make(max_epoch=1, step_per_epoch=n_steps, verbose=False) as trainer:
                 _, stats, info = next(trainer)
@@ -159,7 +153,7 @@ class TestTwoAgents:
 
     @pytest.mark.parametrize("way", ["by_dqn", "by_ppo"])
     def test_a_run_of_games_that_was_saved_is_the_run_that_never_stopped(self, way: str, tmp_path: Path) -> None:
-        example = load("two_agents")
+        example = import_module("examples.two_agents")
         short: dict[str, Any] = {"max_epoch": 2, "step_per_epoch": 260, "verbose": False}
         with getattr(example, way)(**short) as straight:
             next(straight)
@@ -173,7 +167,7 @@ class TestTwoAgents:
     @pytest.mark.slow
     @pytest.mark.parametrize("way", ["by_dqn", "by_ppo"])
     def test_both_ways_reach_95_percent_of_the_most_there_is(self, way: str) -> None:
-        example = load("two_agents")
+        example = import_module("examples.two_agents")
         with getattr(example, way)(seed=4, verbose=False) as trainer:
             trainer.run()
             played = tk.evaluate(trainer.policy, example.TwoPoles, n_episode=50, seed=7)
@@ -182,7 +176,7 @@ class TestTwoAgents:
 
 class TestLeague:
     def test_copies_of_all_roles_join_and_a_resumed_league_is_the_one_that_never_stopped(self, tmp_path: Path) -> None:
-        make: Any = load("league").make_trainer
+        make: Any = import_module("examples.league").make_trainer
         short: dict[str, Any] = {"every": 100, "max_epoch": 2, "step_per_epoch": 512, "verbose": False}
         with make(**short) as straight:
             next(straight)
@@ -198,7 +192,7 @@ class TestLeague:
         assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
     def test_who_plays_whom_follows_the_roles(self) -> None:
-        league = load("league").League(every=10)
+        league = import_module("examples.league").League(every=10)
         league.past = ["main-1", "main_exploiter-1"]
         pairs: dict[str, set[str]] = {}
         for seed in range(300):

@@ -1,7 +1,7 @@
 """Names in the tables of docs/migration.md, of extensions too, are ours."""
 
 import trainkit as tk
-from tests.core.test_names import rows_of
+from tests.helpers.pages import rows_of
 from trainkit.trainer.callbacks.base import EVENTS
 
 

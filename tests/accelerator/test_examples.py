@@ -4,6 +4,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,13 +14,14 @@ import torch
 
 import trainkit as tk
 from tests.accelerator.runs import assert_equal_runs, assert_finite_runs, tolerance_of
-from tests.test_examples import EXAMPLES, load
+from tests.helpers.pages import ROOT
 from trainkit.extensions.numpy_engine.numpy_engine import NumpyEngine
 from trainkit.extensions.simulators import classic_control
 from trainkit.policy import base
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.timeout(600)]
 
+EXAMPLES = ROOT / "examples"
 TRAINERS = (tk.OffpolicyTrainer, tk.OnpolicyTrainer, tk.OfflineTrainer)
 AT_MOST = {  # of each option
     "max_epoch": 2,
@@ -38,7 +40,7 @@ def script(name: str, *arguments: Any, **options: Any) -> Callable[[Path], Any]:
 
     def run(folder: Path) -> None:
         words = [[str(folder / "run") if word == "LOGDIR" else word for word in words] for words in arguments]
-        load(name).main(*words, **options)
+        import_module(f"examples.{name}").main(*words, **options)
 
     return run
 

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from trainkit.buffer import PrioritizedReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Obs, Transition
 
@@ -101,3 +103,11 @@ def where(obs: Any) -> list[tuple[int, int, int]]:
     """Read (env, episode, step) back from observations [B, 3] or stacks of them [B, stack, 3]: of the newest frame."""
     newest = obs if obs.ndim == 2 else obs[:, -1]
     return [(int(env), int(episode), int(step)) for env, episode, step in newest]
+
+
+def ranked(priorities: Sequence[float], **options: Any) -> tuple[PrioritizedReplayBuffer, NDArray[np.int64]]:
+    """Fill a buffer with one environment's rows of these priorities; return it and their slots."""
+    buffer, stream = PrioritizedReplayBuffer(max(16, len(priorities)), seed=1, **options), Stream(1)
+    slots = np.concatenate([buffer.add(stream.next()) for _ in priorities])
+    buffer.update_priorities(slots, np.array(priorities))
+    return buffer, slots

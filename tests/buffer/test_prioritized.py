@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tests.buffer.stream import Stream
-from tests.buffer.test_samplers import ranked
+from tests.buffer.stream import Stream, ranked
 from trainkit import Horizon, PrioritizedReplayBuffer
 
 

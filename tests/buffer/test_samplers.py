@@ -1,7 +1,6 @@
 """Rows are drawn as often as their priorities say, and weights undo it."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from tests.buffer.stream import Stream
+from tests.buffer.stream import Stream, ranked
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core.data import Horizon, TransitionBatch
 from trainkit.core.errors import CheckpointError, ConfigError, PriorityError
@@ -17,14 +16,6 @@ from trainkit.core.schedules import Piecewise
 
 ONE = Horizon(1)
 CHI_SQUARE_9 = 27.9  # 9 degrees of freedom, 1 in 1,000
-
-
-def ranked(priorities: Sequence[float], **options: Any) -> tuple[PrioritizedReplayBuffer, NDArray[np.int64]]:
-    """Fill a buffer with one environment's rows of these priorities; return it and their slots."""
-    buffer, stream = PrioritizedReplayBuffer(max(16, len(priorities)), seed=1, **options), Stream(1)
-    slots = np.concatenate([buffer.add(stream.next()) for _ in priorities])
-    buffer.update_priorities(slots, np.array(priorities))
-    return buffer, slots
 
 
 def draw(buffer: ReplayBuffer, batch_size: int, **options: Any) -> TransitionBatch:

@@ -17,24 +17,11 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.loggers.test_runs import make_run
+from tests.cli.train import TINY, train
+from tests.helpers.run_folders import make_run
 from trainkit.cli import main
 from trainkit.cli.commands import build_parser
 from trainkit.loggers.runs import RunFolder
-
-TINY = {
-    "max_epoch": "2", "step_per_epoch": "60", "learning_starts": "32", "batch_size": "16", "hidden": "(8,)",
-    "n_envs": "2", "step_per_collect": "2", "n_test_envs": "2", "episode_per_test": "2", "device": "cpu",
-    "log_every": "20",
-}  # fmt: skip
-
-
-def words(**settings: str) -> list[str]:
-    return [word for name, text in {**TINY, **settings}.items() for word in ("--set", f"{name}={text}")]
-
-
-def train(*more: str, preset: str = "dqn", **settings: str) -> int:
-    return main(["train", preset, "CartPole-v1", "--quiet", *words(**settings), *more])
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from tests.cli.test_commands import train
-from tests.loggers.test_runs import make_run
+from tests.cli.train import train
+from tests.helpers.run_folders import make_run
 from trainkit.cli import main
 from trainkit.loggers.runs import write_config
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.helpers.manifests import signed
 from trainkit.cli import main
-from trainkit.core import checkpoint
 from trainkit.loggers.runs import write_config
 
 
@@ -221,7 +221,7 @@ def forge_manifest(run: Path, rng: np.random.Generator) -> None:
     }  # fmt: skip
     manifest["logs"] = [str(run)]
     manifest = forged(manifest, rng)
-    file.write_bytes(checkpoint._signed(manifest))  # as who can write the file can
+    file.write_bytes(signed(manifest))  # as who can write the file can
 
 
 FORGE = {"config": forge_config, "numbers": forge_numbers, "manifest": forge_manifest}

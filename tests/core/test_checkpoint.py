@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.manifests import rewrite
 from tests.trainer.toys import everything, make_trainer
 from trainkit.core import checkpoint, files
 from trainkit.core.checkpoint import load_checkpoint, save_checkpoint
@@ -132,24 +133,6 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
 
 # ---- damage ----
-
-
-def rewrite(folder: Path, **changes: Any) -> None:
-    """Change what a manifest says, as someone would who knows how it is signed."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest.pop("sha256")
-    for name, change in changes.items():
-        manifest[name] = change(manifest[name]) if callable(change) else change
-    (folder / "manifest.json").write_bytes(checkpoint._signed(manifest))
-
-
-def resign(folder: Path) -> None:
-    """Let a manifest vouch for the files as they are."""
-    components = json.loads((folder / "manifest.json").read_text())["components"]
-    for entry in components.values():
-        content = (folder / entry["file"]).read_bytes()
-        entry |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    rewrite(folder, components=components)
 
 
 @pytest.mark.parametrize("name", ["weights-1.pt", "rows-1.npz", "manifest.json"])

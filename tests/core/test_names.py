@@ -9,7 +9,7 @@ import torch
 
 import trainkit as tk
 from tests.helpers.learning import Spaces
-from tests.test_architecture import imports, is_ours
+from tests.helpers.pages import rows_of
 from trainkit import presets
 from trainkit.core import names
 from trainkit.core.signatures import options_by_owner
@@ -21,13 +21,6 @@ TABLES = {  # of options by name: {library: (page, section)}
     "CleanRL": ("howto/port_cleanrl.md", "Options by name"),
 }
 LIBRARIES = pytest.mark.parametrize("library", TABLES)
-
-
-def rows_of(title: str, page: str = "migration.md") -> list[tuple[list[str], str]]:
-    """Return (their names, ours) of each row of a section of a page."""
-    section = re.split(rf"\n#+ {title}\n", (DOCS / page).read_text())[-1].split("\n#")[0]
-    rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
-    return [(re.findall(r"`([^`]+)`", row[1]), row[2].strip()) for row in rows]
 
 
 def options_in(text: str) -> list[str]:
@@ -238,7 +231,3 @@ def test_a_name_near_nothing_is_answered_with_the_page(name: str, hint: str) -> 
     with pytest.raises(AttributeError) as caught:
         getattr(tk, name)
     assert str(caught.value) == f"module 'trainkit' has no attribute {name!r}{hint}"
-
-
-def test_the_module_needs_nothing_of_ours() -> None:
-    assert [name for name, _ in imports("trainkit.core.names") if is_ours(name)] == []

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.toys import collect_stats
 from trainkit.core.stats import (
     NO_COLLECT,
     CollectStats,
@@ -28,26 +29,6 @@ from trainkit.core.stats import (
 
 NONE = Summary.of([])
 values = st.lists(st.floats(-1e6, 1e6), max_size=6)
-
-
-def collect_stats(**changed: Any) -> CollectStats:
-    stats = CollectStats(
-        n_step=30,
-        n_episode=2,
-        returns=Summary.of([10.0, 20.0]),
-        lengths=Summary.of([5, 25]),
-        durations=Summary.of([0.5, 1.5]),
-        recent_returns=Summary.of([10.0, 20.0, 60.0]),
-        seconds=2.0,
-        n_vector_step=10,
-        n_faulty_episodes=0,
-        n_env_restarts=1,
-        env_ms=3.0,
-        act_ms=2.0,
-        store_ms=1.0,
-        other_ms=0.5,
-    )
-    return replace(stats, **changed)
 
 
 TIME = TimeStats(seconds=4.0, collect=0.5, update=0.25, evaluate=0.125, other=0.125, steps_per_second=7.5)

@@ -15,9 +15,8 @@ from torch.optim import lr_scheduler
 from torch.testing import assert_close
 
 import trainkit as tk
-from tests.engine.test_gradient_step import square_loss
 from tests.helpers.learning import Spaces, assert_same, batch_of, parameters_of, small_net
-from tests.helpers.torch_step import TorchStep
+from tests.helpers.torch_step import TorchStep, square_loss
 from trainkit import Adam, Clip, ConfigError, TorchOptimizer
 from trainkit.engine.device import CPU
 from trainkit.engine.engine import Engine

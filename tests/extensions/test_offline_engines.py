@@ -17,7 +17,7 @@ from tests.extensions.numpy_engine.test_learning import NESTED, TWO_NUMBERS, lea
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, observations
 from tests.helpers.updates import batches
 from tests.helpers.updates import learn_alike as learn_updates_alike
-from tests.policy import test_auxiliary, test_network_options
+from tests.policy import learners, test_auxiliary
 from trainkit import BCPolicy, CategoricalValue, DiscreteBCQPolicy
 from trainkit.core.spaces import flat_actions
 
@@ -183,8 +183,8 @@ def test_a_policy_is_saved_with_its_precision(kind: Any, precision: Any, tmp_pat
 # ---- auxiliary losses ----
 
 NETWORKS: dict[str, Any] = {
-    "bcq": (DiscreteBCQPolicy, test_network_options.THREE_ACTIONS, {}),
-    "bc": (BCPolicy, test_network_options.FORCE, {}),
+    "bcq": (DiscreteBCQPolicy, learners.THREE_ACTIONS, {}),
+    "bc": (BCPolicy, learners.FORCE, {}),
 }
 
 
@@ -192,7 +192,7 @@ NETWORKS: dict[str, Any] = {
 def networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the policies to those whose networks have options."""
     for name, learner in NETWORKS.items():
-        monkeypatch.setitem(test_network_options.LEARNERS, name, learner)
+        monkeypatch.setitem(learners.LEARNERS, name, learner)
 
 
 @pytest.mark.global_rng  # an encoder of the user's

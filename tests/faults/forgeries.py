@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.helpers.manifests import resign, signed
 from tests.helpers.minari_folders import env_spec
-from trainkit.core import checkpoint
 
 
 class Trap:
@@ -315,25 +315,13 @@ def forge_member_json(path: Path, member: str, rng: np.random.Generator, *, as_t
 # ---- folders with a manifest ----
 
 
-def sign(folder: Path) -> None:
-    """Have a manifest say what the files are now, as far as they can be read."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_bytes())
-    manifest.pop("sha256", None)
-    for entry in manifest["components"].values():
-        file = folder / entry["file"]
-        if file.is_file() and file.stat().st_size < 2**30:
-            entry |= {"bytes": file.stat().st_size, "sha256": checkpoint._digest(file)}
-    path.write_bytes(checkpoint._signed(manifest))
-
-
 def forge_manifest(folder: Path, rng: np.random.Generator, mark: Path) -> None:
     path = folder / "manifest.json"
     manifest = json.loads(path.read_bytes())
     manifest.pop("sha256")
     for _ in range(int(rng.integers(1, 3))):
         manifest = forge_json(manifest, rng)
-    path.write_bytes(checkpoint._signed(manifest) if isinstance(manifest, dict) else json.dumps(manifest).encode())
+    path.write_bytes(signed(manifest) if isinstance(manifest, dict) else json.dumps(manifest).encode())
 
 
 def forge_checkpoint(folder: Path, seed: int, mark: Path) -> None:
@@ -349,7 +337,7 @@ def forge_checkpoint(folder: Path, seed: int, mark: Path) -> None:
     else:
         kinds: list[Any] = [*BYTES, *ZIP, *(ARRAYS * 3 if path.suffix == ".npz" else [torch_pickle] * 6)]
         kinds[rng.integers(len(kinds))](path, rng, mark)
-    sign(folder)
+    resign(folder)
 
 
 def torch_pickle(path: Path, rng: np.random.Generator, mark: Path) -> None:

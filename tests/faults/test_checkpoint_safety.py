@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.core.test_checkpoint import STATE, resign, rewrite
+from tests.helpers.manifests import resign, rewrite
 from tests.trainer.toys import make_trainer
 from trainkit.core.checkpoint import damage, load_checkpoint, save_checkpoint
 
@@ -175,7 +175,7 @@ def test_a_checkpoint_made_to_do_harm_is_refused_and_does_none(
     tmp_path: Path, harm: Callable[[Path, Path], None]
 ) -> None:
     folder, sprung = tmp_path / "deep" / "saved", tmp_path / "sprung"
-    save_checkpoint(folder, STATE, {})
+    save_checkpoint(folder, {"weights": {"tensor": torch.arange(3.0)}, "rows": {"array": np.arange(4)}}, {})
     harm(folder, sprung)
     if harm not in (file_outside, file_of_the_system, manifest_without_end):
         resign(folder)  # so that no digest says it

@@ -55,3 +55,10 @@ def examples(page: Path) -> list[Example]:
             found.append(Example(page=page, line=line, note=note))
         found[-1].blocks.append("\n" * line + textwrap.dedent(match["code"]))
     return found
+
+
+def rows_of(title: str, page: str = "migration.md") -> list[tuple[list[str], str]]:
+    """Return (their names, ours) of each row of a section of a page."""
+    section = re.split(rf"\n#+ {title}\n", (ROOT / "docs" / page).read_text())[-1].split("\n#")[0]
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
+    return [(re.findall(r"`([^`]+)`", row[1]), row[2].strip()) for row in rows]

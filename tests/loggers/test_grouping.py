@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.loggers.test_runs import make_run
+from tests.helpers.run_folders import make_run
 from trainkit.loggers.grouping import grouped
 
 

@@ -2,24 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import trainkit as tk
-from trainkit.loggers.runs import RunFolder, find_runs, write_config
-
-
-def make_run(folder: Path, *rows: dict[str, Any], **config: Any) -> RunFolder:
-    """Write a run's folder, by the logger that runs use."""
-    logger = tk.JsonlLogger(folder)
-    logger.describe({"policy": "DQNPolicy", "env": "Walk", "seed": 4})
-    for row in rows:
-        logger.write(row["step"], {tag: x for tag, x in row.items() if tag != "step"})
-    logger.close()
-    if config:
-        write_config(folder, config)
-    return RunFolder.read(folder)
+from tests.helpers.run_folders import make_run
+from trainkit.loggers.runs import RunFolder, find_runs
 
 
 def test_rows_are_what_the_logger_wrote_without_what_was_not_finite(tmp_path: Path) -> None:

@@ -13,11 +13,7 @@ from torch import nn
 
 import trainkit as tk
 from tests.helpers.networks import drawn
-from tests.outside.test_options_have_effects import (
-    Fails,
-    dataset,
-    failing,
-)
+from tests.outside.outcomes import Fails, dataset, failing
 from trainkit import nets
 from trainkit.core.signatures import options_of
 

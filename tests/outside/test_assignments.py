@@ -4,7 +4,6 @@ Attributes are found by introspection, so that a new one is tested without being
 """
 
 import copy
-import hashlib
 import inspect
 import random
 import re
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 import trainkit as tk
+from tests.outside.outcomes import digest
 from trainkit.collector.events import EpisodeEvents
 from trainkit.core.data import Horizon
 from trainkit.core.schedules import Schedule
@@ -176,30 +176,6 @@ class Raising:
         raising()
 
     cut = drop = add
-
-
-def digest(*values: Any) -> str:
-    """Return a digest of arrays, tensors and plain values, nested in mappings and sequences."""
-    found = hashlib.sha256()
-
-    def add(value: Any) -> None:
-        if isinstance(value, dict):
-            for key, own in value.items():
-                found.update(str(key).encode())
-                add(own)
-        elif isinstance(value, (list, tuple)):
-            for own in value:
-                add(own)
-        elif isinstance(value, torch.Tensor):
-            add(value.detach().cpu().numpy())
-        elif isinstance(value, np.ndarray):
-            found.update(np.ascontiguousarray(value).tobytes())
-        else:
-            found.update(repr(value).encode())
-
-    for value in values:
-        add(value)
-    return found.hexdigest()
 
 
 def state_of(trainer: Any) -> str:

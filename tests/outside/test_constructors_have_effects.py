@@ -64,12 +64,7 @@ from tests.outside.constructors import (
     trained,
     values,
 )
-from tests.outside.test_options_have_effects import (
-    HOW_A_RUN_IS_EXECUTED,
-    SPECIAL,
-    others,
-    outcome,
-)
+from tests.outside.outcomes import HOW_A_RUN_IS_EXECUTED, SPECIAL, others, outcome
 from trainkit import nets
 from trainkit.core.config import Part
 from trainkit.core.signatures import matches, options_of

@@ -10,7 +10,7 @@ from torch import nn
 
 import trainkit as tk
 from tests.helpers.networks import drawn
-from tests.outside.test_assignments import digest
+from tests.outside.outcomes import digest
 
 
 class Recurrent(nn.Module):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 import trainkit as tk
-from tests.outside.test_rival_names import PAGES, rows_of
+from tests.outside.rival_pages import PAGES, rows_of
 
 PORTED = Path(__file__).parent / "ported"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from trainkit.core.checkpoint import _signed
+from tests.helpers.manifests import rewrite
 
 SCRIPT = """
 import resource, signal, sys
@@ -48,12 +48,7 @@ def test_a_damaged_entry_of_several_policies_is_a_checkpoint_error(damaged: Any,
     envs = tk.make_envs("CartPole-v1", 2)
     policy = tk.DQNPolicy.for_envs(envs, hidden=(4,), seed=1)
     policy.save(tmp_path)
-    file = tmp_path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest.pop("sha256")
-    component = manifest["components"].pop("policy")
-    manifest["components"]["policy/main"] = component
-    manifest["policies"] = damaged
-    file.write_bytes(_signed(manifest))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    rewrite(tmp_path, components={"policy/main": manifest["components"]["policy"]}, policies=damaged)
     with pytest.raises(tk.errors.CheckpointError, match=r"policy.s config|how its policy was made"):
         tk.load_policy(tmp_path, name="main")

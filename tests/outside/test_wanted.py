@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, Spaces
-from tests.outside.test_rival_names import PAGES, rows_of
+from tests.outside.rival_pages import PAGES, rows_of
 from trainkit.cli import main
 
 # ---- hints: no guess is better than a wrong one ----

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import trainkit as tk
-from tests.loggers.test_runs import make_run
+from tests.helpers.run_folders import make_run
 from tests.trainer.toys import make_trainer
 from trainkit.core.drawing import count
 from trainkit.plot.curves import together

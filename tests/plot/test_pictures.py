@@ -10,8 +10,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import trainkit as tk
-from tests.buffer.test_samplers import ranked
-from tests.loggers.test_runs import make_run
+from tests.buffer.stream import ranked
+from tests.helpers.run_folders import make_run
 from tests.trainer.toys import Walk, make_policy, make_trainer
 from trainkit.plot.learner import discounted, quantiles
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor, nn
 
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of
-from tests.policy.test_network_options import Squares, assert_acts_alike, every_learner, learned
+from tests.policy.learners import Squares, assert_acts_alike, every_learner, learned
 from trainkit import ConfigError, DQNPolicy, SACPolicy, load_policy, presets
 from trainkit.engine import Adam
 from trainkit.nets import MLP

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
+from examples.td3 import TD3Policy
 from tests.helpers.engine import AUTO, engines
 from tests.helpers.learning import Spaces, assert_same, batch_of, parameters_of, small_net
 from tests.helpers.tape import record_by_tapes
-from tests.test_examples import load
 from trainkit import Adam, Clip, ConfigError, Policy, Target, TorchOptimizer, TransitionBatch
 from trainkit.engine import Loss, TensorBatch
 from trainkit.errors import DivergedError
@@ -344,7 +344,7 @@ def test_six_frames_lie_between_an_update_and_its_loss() -> None:
 
 def test_td3_has_the_gradients_of_a_hand_written_loop() -> None:
     envs = Spaces(action_space=PUSH)
-    policy = load("td3").TD3Policy(envs, hidden=(16, 16), device="cpu", seed=0)
+    policy = TD3Policy(envs, hidden=(16, 16), device="cpu", seed=0)
     with torch.no_grad():  # so that values depend on actions, else a wrong smoothing would hardly show
         for network in (policy.critics, policy.target_critics):
             for weight in network.parameters():

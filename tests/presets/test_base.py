@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.trainer.test_offline import columns
-from tests.trainer.toys import Walk
+from tests.trainer.toys import Walk, columns
 from trainkit import presets
 from trainkit.core.signatures import mismatch
 from trainkit.trainer.options import Options

@@ -9,8 +9,7 @@ import pytest
 
 import trainkit as tk
 from tests.helpers.evaluation_options import as_evaluated
-from tests.trainer.test_offline import columns
-from tests.trainer.toys import Walk
+from tests.trainer.toys import Walk, columns
 from trainkit import presets
 from trainkit.cli import main
 from trainkit.core.stats import RunWarning

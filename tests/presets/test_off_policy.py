@@ -11,7 +11,7 @@ import trainkit as tk
 from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.memory_options import MEMORY_NEEDS, OF_A_MEMORY
 from tests.helpers.network_options import NETWORK_OPTIONS, Plain, current, given, options_in
-from tests.presets.test_q_learning import Lives, Screen, limit_of
+from tests.presets.walks import Lives, Screen, limit_of
 from tests.trainer.toys import everything
 from trainkit import presets
 

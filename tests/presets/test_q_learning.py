@@ -12,6 +12,7 @@ import trainkit as tk
 from tests.helpers.evaluation_options import as_evaluated
 from tests.helpers.memory_options import MEMORY_NEEDS, OF_A_MEMORY
 from tests.helpers.network_options import NETWORK_OPTIONS, current, given, options_in
+from tests.presets.walks import Board, Screen, limit_of
 from tests.trainer.toys import Walk, everything
 from trainkit import presets
 from trainkit.core.config import to_plain
@@ -269,42 +270,6 @@ def test_an_unknown_domain_is_refused() -> None:
 # ---- settings ----
 
 adam: Callable[[Any], Any] = lambda trainer: trainer.policy.gradient_steps["network"].optimizer  # noqa: E731 - a short word
-
-
-class Lives(Walk):
-    """A walk whose info counts lives, none of which is ever lost."""
-
-    def reset(self, **requested: Any) -> Any:
-        obs, info = super().reset(**requested)
-        return obs, {**info, "lives": 3}
-
-    def step(self, action: int) -> Any:
-        *outcome, info = super().step(action)
-        return *outcome, {**info, "lives": 3}
-
-
-class Screen(Lives):
-    """The same, seen as an image."""
-
-    observation_space = gym.spaces.Box(0, 255, (1, 36, 36), np.uint8)
-
-    def _obs(self) -> Any:
-        return np.full((1, 36, 36), 100, np.uint8)
-
-
-class Board(Walk):
-    """The same, seen as a small grid of booleans."""
-
-    observation_space = gym.spaces.Box(0, 1, (10, 10, 4), np.bool_)
-
-    def _obs(self) -> Any:
-        return np.full((10, 10, 4), True)
-
-
-def limit_of(collector: tk.Collector) -> int:
-    """Return after how many steps an episode is cut, the longest of some."""
-    stats = collector.collect(n_episode=20)
-    return int(stats.lengths.max)
 
 
 # Each setting, another value of it, and what has that value then.

@@ -13,20 +13,8 @@ import torch
 
 import trainkit as tk
 from tests.trainer.runs import make_run
-from tests.trainer.toys import Log, everything, make_trainer, untimed
+from tests.trainer.toys import Log, Raising, everything, make_trainer, untimed
 from trainkit.core.data import EpochResult
-
-
-class Raising(tk.Callback):
-    """Raise a given error at the n-th update."""
-
-    def __init__(self, error: BaseException, at: int = 5) -> None:
-        self.error, self.at, self.n = error, at, 0
-
-    def on_update_end(self, trainer: tk.Trainer) -> None:
-        self.n += 1
-        if self.n == self.at:
-            raise self.error
 
 
 def numbers_of(results: list[EpochResult]) -> list[dict[str, float]]:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.core.test_stats import collect_stats
-from tests.trainer.toys import make_onpolicy_trainer, make_trainer
+from tests.trainer.toys import Numbers, collect_stats, make_onpolicy_trainer, make_trainer
 from trainkit.core.data import EpochResult
 from trainkit.core.stats import NO_COLLECT, CollectStats, Summary
 from trainkit.trainer.metrics import Interval, SmoothedLosses, Stopwatch
@@ -156,26 +155,6 @@ def test_an_interval_keeps_every_episode_in_order_however_often_it_is_merged() -
 
 
 # ---- reports ----
-
-
-class Numbers:
-    """A logger that keeps everything."""
-
-    folder = None
-
-    def __init__(self) -> None:
-        self.written: list[tuple[int, dict[str, float]]] = []
-        self.settings: list[dict[str, Any]] = []
-        self.n_closed = 0
-
-    def write(self, step: int, numbers: dict[str, float]) -> None:
-        self.written.append((step, dict(numbers)))
-
-    def describe(self, settings: dict[str, Any]) -> None:
-        self.settings.append(settings)
-
-    def close(self) -> None:
-        self.n_closed += 1
 
 
 class Losses(tk.Callback):

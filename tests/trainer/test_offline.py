@@ -9,52 +9,20 @@ import pytest
 from numpy.typing import NDArray
 
 import trainkit as tk
-from tests.trainer.test_base import Raising
-from tests.trainer.test_interrupt import Keyboard
-from tests.trainer.toys import Log, Walk, is_apart, leaves, make_policy, untimed
+from tests.trainer.keyboard import Keyboard
+from tests.trainer.toys import (
+    N_ROWS,
+    Log,
+    Raising,
+    Walk,
+    columns,
+    is_apart,
+    leaves,
+    make_offline_trainer,
+    make_policy,
+    untimed,
+)
 from trainkit.core.data import ArraySpec, RowSpec
-
-N_ROWS = 50
-
-
-def columns(**changed: Any) -> dict[str, Any]:
-    """Make 50 random rows of the walk's spaces, in episodes of 10."""
-    rng = np.random.default_rng(0)
-    own: dict[str, Any] = {
-        "obs": rng.normal(size=(N_ROWS, 2)).astype(np.float32),
-        "next_obs": rng.normal(size=(N_ROWS, 2)).astype(np.float32),
-        "action": rng.integers(0, 2, N_ROWS),
-        "reward": rng.normal(size=N_ROWS),
-        "terminated": np.arange(N_ROWS) % 10 == 9,
-    }
-    return own | changed
-
-
-def make_offline_trainer(
-    *,
-    test: bool = False,
-    rows: dict[str, Any] | None = None,
-    buffer: Any = None,
-    policy: tk.Policy | None = None,
-    **options: Any,
-) -> tk.OfflineTrainer:
-    """Make a quiet trainer of 3 epochs of 6 updates."""
-    envs = tk.make_envs(Walk, 2)
-    learner: Any = make_policy(envs) if policy is None else policy
-    if buffer is None:
-        buffer = tk.PrioritizedReplayBuffer.from_arrays(**columns() if rows is None else rows, beta=[(0, 0.4), (18, 1)])
-    own: dict[str, Any] = {
-        "max_epoch": 3,
-        "update_per_epoch": 6,
-        "batch_size": 4,
-        "seed": 1,
-        "verbose": False,
-        "show_progress": False,
-    }
-    if test:
-        own["test_collector"] = tk.Collector(learner, envs)
-        own["episode_per_test"] = 3
-    return tk.OfflineTrainer(learner, buffer, **own | options)
 
 
 def everything(trainer: tk.OfflineTrainer) -> dict[str, Any]:

@@ -12,23 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import trainkit as tk
-from tests.trainer.test_interrupt import Keyboard
-from tests.trainer.toys import Log, Walk, everything, leaves, make_policy, make_trainer, untimed
+from tests.trainer.keyboard import Keyboard
+from tests.trainer.toys import Clock, Log, Walk, everything, leaves, make_policy, make_trainer, untimed
 from trainkit.trainer.batches import PendingUpdates
-
-
-class Clock(tk.Callback):
-    """Write down the environment step of every collect's end and every update."""
-
-    def __init__(self) -> None:
-        self.collects: list[int] = []
-        self.updates: list[int] = []
-
-    def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
-        self.collects.append(trainer.env_step)
-
-    def on_update_end(self, trainer: tk.Trainer) -> None:
-        self.updates.append(trainer.env_step)
 
 
 def epoch_steps(trainer: tk.OffpolicyTrainer) -> list[int]:

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.trainer.test_interrupt import Keyboard
-from tests.trainer.test_offpolicy import Clock
-from tests.trainer.toys import Log, Walk, everything, make_onpolicy_trainer, make_trainer, untimed
+from tests.trainer.keyboard import Keyboard
+from tests.trainer.toys import Clock, Log, Walk, everything, make_onpolicy_trainer, make_trainer, untimed
 
 
 def epoch_steps(trainer: tk.OnpolicyTrainer) -> list[int]:

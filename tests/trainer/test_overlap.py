@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.trainer.test_interrupt import Keyboard, press
+from tests.trainer.keyboard import Keyboard, press
 from tests.trainer.toys import everything, make_trainer, untimed
 from trainkit.core.errors import BusyError, ConfigError
 from trainkit.trainer.run_checkpoint import _warn_of_changes

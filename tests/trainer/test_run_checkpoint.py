@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.core.test_checkpoint import rewrite
+from tests.helpers.manifests import rewrite
 from tests.trainer.runs import RUNS, make_run
 from tests.trainer.toys import Walk, everything, make_policy, make_trainer, untimed
 

@@ -1,6 +1,7 @@
 """A walk so short, and learners so small, that a whole run takes some hundredths of a second."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 import trainkit as tk
 from trainkit.core.data import EpochResult
-from trainkit.core.stats import scalars
+from trainkit.core.stats import CollectStats, Summary, scalars
 from trainkit.trainer.callbacks.base import EVENTS
 
 GOAL, LIMIT = 3, 12
@@ -145,6 +146,52 @@ for _event in EVENTS:
     setattr(Log, _event, _hearer(_event))
 
 
+class Clock(tk.Callback):
+    """Write down the environment step of every collect's end and every update."""
+
+    def __init__(self) -> None:
+        self.collects: list[int] = []
+        self.updates: list[int] = []
+
+    def on_collect_end(self, trainer: tk.Trainer, stats: tk.CollectStats) -> None:
+        self.collects.append(trainer.env_step)
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self.updates.append(trainer.env_step)
+
+
+class Raising(tk.Callback):
+    """Raise a given error at the n-th update."""
+
+    def __init__(self, error: BaseException, at: int = 5) -> None:
+        self.error, self.at, self.n = error, at, 0
+
+    def on_update_end(self, trainer: tk.Trainer) -> None:
+        self.n += 1
+        if self.n == self.at:
+            raise self.error
+
+
+class Numbers:
+    """A logger that keeps everything."""
+
+    folder = None
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, dict[str, float]]] = []
+        self.settings: list[dict[str, Any]] = []
+        self.n_closed = 0
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
+        self.written.append((step, dict(numbers)))
+
+    def describe(self, settings: dict[str, Any]) -> None:
+        self.settings.append(settings)
+
+    def close(self) -> None:
+        self.n_closed += 1
+
+
 # ---- what a run left behind ----
 
 
@@ -194,3 +241,69 @@ def untimed(result: EpochResult) -> dict[str, float]:
     clocks = ("time/", "system/", "train/durations", "test/durations")
     numbers = scalars(result.stats).items()
     return {tag: x for tag, x in numbers if not (tag.startswith(clocks) or tag.endswith(("_ms", "seconds")))}
+
+
+# ---- made-up rows and numbers ----
+
+N_ROWS = 50
+
+
+def columns(**changed: Any) -> dict[str, Any]:
+    """Make 50 random rows of the walk's spaces, in episodes of 10."""
+    rng = np.random.default_rng(0)
+    own: dict[str, Any] = {
+        "obs": rng.normal(size=(N_ROWS, 2)).astype(np.float32),
+        "next_obs": rng.normal(size=(N_ROWS, 2)).astype(np.float32),
+        "action": rng.integers(0, 2, N_ROWS),
+        "reward": rng.normal(size=N_ROWS),
+        "terminated": np.arange(N_ROWS) % 10 == 9,
+    }
+    return own | changed
+
+
+def collect_stats(**changed: Any) -> CollectStats:
+    """Make the numbers of a collect."""
+    stats = CollectStats(
+        n_step=30,
+        n_episode=2,
+        returns=Summary.of([10.0, 20.0]),
+        lengths=Summary.of([5, 25]),
+        durations=Summary.of([0.5, 1.5]),
+        recent_returns=Summary.of([10.0, 20.0, 60.0]),
+        seconds=2.0,
+        n_vector_step=10,
+        n_faulty_episodes=0,
+        n_env_restarts=1,
+        env_ms=3.0,
+        act_ms=2.0,
+        store_ms=1.0,
+        other_ms=0.5,
+    )
+    return replace(stats, **changed)
+
+
+def make_offline_trainer(
+    *,
+    test: bool = False,
+    rows: dict[str, Any] | None = None,
+    buffer: Any = None,
+    policy: tk.Policy | None = None,
+    **options: Any,
+) -> tk.OfflineTrainer:
+    """Make a quiet trainer of 3 epochs of 6 updates from made-up rows."""
+    envs = tk.make_envs(Walk, 2)
+    learner: Any = make_policy(envs) if policy is None else policy
+    if buffer is None:
+        buffer = tk.PrioritizedReplayBuffer.from_arrays(**columns() if rows is None else rows, beta=[(0, 0.4), (18, 1)])
+    own: dict[str, Any] = {
+        "max_epoch": 3,
+        "update_per_epoch": 6,
+        "batch_size": 4,
+        "seed": 1,
+        "verbose": False,
+        "show_progress": False,
+    }
+    if test:
+        own["test_collector"] = tk.Collector(learner, envs)
+        own["episode_per_test"] = 3
+    return tk.OfflineTrainer(learner, buffer, **own | options)

@@ -14,10 +14,11 @@ import torch
 from torch.testing import assert_close
 
 from tests.engine import test_loss_inputs
-from tests.engine.test_gradient_step import Ours, Reference, assert_nets_close, small_net
+from tests.engine.test_gradient_step import small_net
 from tests.helpers import rollouts
 from tests.helpers.engine import needs_compile
 from tests.helpers.learning import FOUR_NUMBERS, PARTS, assert_same, batch_of, made, parameters_of
+from tests.helpers.torch_step import Ours, Reference, assert_nets_close
 from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
 from tests.policy import test_sac
 from tests.policy.test_gradient_steps import Regression, with_batch_norm, with_spectral_norm

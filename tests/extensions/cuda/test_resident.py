@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 import trainkit as tk
-from tests.trainer.test_interrupt import Keyboard
+from tests.trainer.keyboard import Keyboard
 from tests.trainer.toys import GOAL, LIMIT, Walk, everything, untimed
 from trainkit.core.data import Lookup
 

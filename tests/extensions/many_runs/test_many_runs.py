@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from tests.cli.test_commands import TINY
+from tests.cli.train import TINY
 from tests.trainer.toys import everything
 from trainkit.cli import main
 from trainkit.extensions.many_runs.many_runs import train_in_folder

@@ -15,9 +15,9 @@ from tests.engine.test_optimizers import ADAMW, COSINE, SGD, Signs, updated
 from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import MASKED, Spaces, batch_of, made, observations, parameters_of
 from tests.helpers.rollouts import played
+from tests.policy.learners import Squares, every_learner, learned
 from tests.policy.test_auxiliary import RewardModel
 from tests.policy.test_hl_gauss import TARGETS
-from tests.policy.test_network_options import Squares, every_learner, learned
 from tests.policy.test_support import AUTOMATIC, bounds, short
 from tests.trainer.toys import make_trainer
 from trainkit import HLGaussValue

@@ -19,9 +19,7 @@ from tests.outside.constructors import (
     q_learner,
     replayed,
 )
-from tests.outside.test_options_have_effects import (
-    dataset,
-)
+from tests.outside.outcomes import dataset
 
 NOT_CALLED = {"Estimate", "FittedQ", "StreamedDataset", "from_minari", "to_minari"}  # records, and what needs an extra
 

@@ -11,8 +11,7 @@ from gymnasium import spaces
 from torch import nn
 
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, is_legal, observations
-from tests.trainer import test_offline
-from tests.trainer.toys import Walk
+from tests.trainer.toys import N_ROWS, Walk, columns, make_offline_trainer
 from trainkit import Adam, BCPolicy, ConfigError, ReplayBuffer, SpaceMismatchError, make_envs
 from trainkit.errors import DivergedError
 from trainkit.nets import QNetwork
@@ -188,9 +187,9 @@ def test_without_a_batch_size_the_loss_is_the_mean_over_the_whole_dataset() -> N
     """Behavior cloning by full gradients: the logged loss is the dataset's mean negative log-likelihood."""
     envs = make_envs(Walk, 1)
     learner = BCPolicy.for_envs(envs, hidden=(), lr=0.0, seed=1)
-    rows = test_offline.columns()
+    rows = columns()
     buffer = ReplayBuffer.from_arrays(**rows)
-    stats = next(test_offline.make_offline_trainer(policy=learner, buffer=buffer, batch_size=None, max_epoch=1)).stats
+    stats = next(make_offline_trainer(policy=learner, buffer=buffer, batch_size=None, max_epoch=1)).stats
     probability = learner.action_probability(rows["obs"], explore=True)
-    expected = -np.log(probability[np.arange(test_offline.N_ROWS), rows["action"]]).mean()
+    expected = -np.log(probability[np.arange(N_ROWS), rows["action"]]).mean()
     assert stats["update/loss"] == pytest.approx(expected, rel=1e-5)

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from torch import nn
 
 import trainkit as tk
 from tests.helpers.learning import Spaces, batch_of
 from tests.nets import test_action_scale
 from tests.policy import (
+    learners,
+    saved,
     test_dtypes_and_modes,
     test_exploration,
     test_load,
@@ -24,12 +27,12 @@ BY_TORCH = pytest.mark.parametrize("by_torch", [False, True], ids=["numpy", "tor
 DISCRETE = {"bcq": (tk.DiscreteBCQPolicy, CHOICE, {}), "bc": (tk.BCPolicy, CHOICE, {})}
 LEARNERS: dict[str, Any] = {**DISCRETE, "bc of a Box": (tk.BCPolicy, BOX, {})}
 NETWORKS: dict[str, Any] = {
-    "bcq": (tk.DiscreteBCQPolicy, test_network_options.THREE_ACTIONS, {}),
-    "bc": (tk.BCPolicy, test_network_options.FORCE, {}),
+    "bcq": (tk.DiscreteBCQPolicy, learners.THREE_ACTIONS, {}),
+    "bc": (tk.BCPolicy, learners.FORCE, {}),
 }
 SAVED = {
-    "bc": lambda: tk.BCPolicy.for_envs(test_load.PLACES, hidden=(8,), device="cpu", seed=3),
-    "bcq": lambda: tk.DiscreteBCQPolicy.for_envs(test_load.PLACES, hidden=(8,), threshold=0.2, device="cpu", seed=3),
+    "bc": lambda: tk.BCPolicy.for_envs(saved.PLACES, hidden=(8,), device="cpu", seed=3),
+    "bcq": lambda: tk.DiscreteBCQPolicy.for_envs(saved.PLACES, hidden=(8,), threshold=0.2, device="cpu", seed=3),
 }
 
 
@@ -37,10 +40,10 @@ SAVED = {
 def cases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the policies to those that the tests of all policies know."""
     monkeypatch.setattr(test_dtypes_and_modes, "OFF_POLICY", test_dtypes_and_modes.OFF_POLICY | LEARNERS)
-    monkeypatch.setattr(test_network_options, "LEARNERS", test_network_options.LEARNERS | NETWORKS)
+    monkeypatch.setattr(learners, "LEARNERS", learners.LEARNERS | NETWORKS)
     monkeypatch.setitem(test_no_legal_action.PARTS, "bcq", (tk.DiscreteBCQPolicy, {}))
     for name, make in SAVED.items():
-        monkeypatch.setitem(test_load.MADE, name, make)
+        monkeypatch.setitem(saved.MADE, name, make)
 
 
 # ---- dtypes and modes ----
@@ -119,9 +122,9 @@ def test_what_is_neither_true_nor_false_is_rejected_as_explore(explore: Any) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"norm": "layer", "activation": test_network_options.nn.SiLU},
+        {"norm": "layer", "activation": nn.SiLU},
         {"norm": "rms"},
-        {"encoder": test_network_options.Squares},
+        {"encoder": learners.Squares},
     ],
     ids=lambda options: "-".join(options),
 )

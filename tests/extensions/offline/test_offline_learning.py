@@ -14,8 +14,7 @@ from tests.helpers.engine import precisions
 from tests.helpers.learning import Spaces
 from tests.helpers.network_options import NETWORK_OPTIONS, given, options_in
 from tests.policy.test_support import bounds
-from tests.trainer.test_offline import columns
-from tests.trainer.toys import Walk
+from tests.trainer.toys import Walk, columns
 from trainkit import presets
 
 LEARNERS = {"bc": tk.BCPolicy, "cql": tk.DQNPolicy, "bcq": tk.DiscreteBCQPolicy}

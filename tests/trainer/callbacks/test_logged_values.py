@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import trainkit as tk
-from tests.trainer.test_metrics import Numbers
-from tests.trainer.toys import Walk, everything, make_onpolicy_trainer, make_trainer, of_watchers
+from tests.trainer.toys import Numbers, Walk, everything, make_onpolicy_trainer, make_trainer, of_watchers
 from trainkit.core.errors import ConfigError
 
 # ---- values of the infos ----
