@@ -101,8 +101,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: "Files") -> s
     """Replace links to files of the repository by links to their pages, and describe pages without a description."""
     source = _source(page.file.src_uri)
     page.meta.setdefault("description", f"{_title(markdown, source)}: {_section(page.file)} of trainkit.")
-    if page.file.src_uri.startswith(("benchmarks/", "examples/")):
-        page.meta["search"] = {"boost": 0.5}  # below the pages that explain the same topic
+    if page.file.src_uri.startswith(("src/", "tests/", "CONTRIBUTING", "CHANGELOG")):
+        page.meta["search"] = {"exclude": True}  # pages link to them; who searches asks what to do
+    elif page.file.src_uri.startswith(("benchmarks/", "examples/", "reference/")) or "_names" in page.file.src_uri:
+        page.meta["search"] = {"boost": 0.3}  # below the pages that explain the same topic
     if source is None or source.suffix not in LINKING:
         return markdown
 
