@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.extensions.cuda.test_device_frames import MIXED, STACKED, Source
+from tests.extensions.cuda.frames_and_arrays import MIXED, STACKED, Source
 from tests.helpers.learning import assert_same
 from tests.pretend import PretendDevice
 from trainkit.core import tree

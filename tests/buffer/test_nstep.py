@@ -1,6 +1,6 @@
 """The return of a window of steps, worked by hand: rewards are powers of ten, gamma is a half."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,19 +8,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
+from tests.buffer.small_buffers import tape
 from tests.buffer.stream import CONTINUES, IS_BOTH, IS_TRUNCATED, TERMINATES, Stream
 from trainkit.buffer import ReplayBuffer
 from trainkit.core.data import Horizon, TransitionBatch
 from trainkit.core.errors import ConfigError
-
-
-def tape(rewards: Sequence[float], ends: Mapping[int, int] | None = None, capacity: int = 100) -> ReplayBuffer:
-    """Fill a buffer with one environment's steps; `ends` says how some of them end their episode."""
-    buffer, stream = ReplayBuffer(capacity, seed=1), Stream(1)
-    for t, reward in enumerate(rewards):
-        step = stream.next(ends=(ends or {}).get(t, CONTINUES))
-        buffer.add(step._replace(reward=np.array([reward])))
-    return buffer
 
 
 def read(buffer: ReplayBuffer, horizon: Horizon) -> dict[int, tuple[float, float, int]]:

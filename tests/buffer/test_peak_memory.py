@@ -1,13 +1,12 @@
 """Reading takes no more memory than what is read: columns go into a buffer's own memory chunk by chunk."""
 
-import tracemalloc
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.helpers.peak_memory import peak_of
 from trainkit import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 
@@ -20,21 +19,6 @@ def arrays() -> dict[str, Any]:
     ends = np.arange(N_ROWS) % 100 == 99
     columns = {"obs": obs[:-1], "next_obs": obs[1:], "action": np.zeros(N_ROWS, np.int64), "reward": np.ones(N_ROWS)}
     return columns | {"terminated": ends}
-
-
-@pytest.fixture(autouse=True)
-def traced() -> Iterator[None]:
-    tracemalloc.start()
-    yield
-    tracemalloc.stop()
-
-
-def peak_of(work: Callable[[], Any]) -> tuple[Any, int]:
-    """Return what `work` returns, and the most memory that was allocated in addition while it ran."""
-    tracemalloc.reset_peak()
-    before = tracemalloc.get_traced_memory()[0]
-    result = work()
-    return result, tracemalloc.get_traced_memory()[1] - before
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])

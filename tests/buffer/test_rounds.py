@@ -7,7 +7,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.buffer.reference import assert_same
-from tests.buffer.stream import FORMS, IS_TRUNCATED, TERMINATES, Form, Stream
+from tests.buffer.small_buffers import fields_of, filled
+from tests.buffer.stream import FORMS, Form, Stream
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.core import tree
 from trainkit.core.data import Horizon, TransitionBatch
@@ -15,21 +16,6 @@ from trainkit.core.errors import ConfigError, EmptyBufferError
 
 B, BATCHES = 5, 3
 COLUMNS = ["n", "t", "episode", "env_id", "terminated", "weight", "hidden"]
-
-
-def filled(kind: type[ReplayBuffer], form: Form = "array", stack: int = 1, **options: Any) -> ReplayBuffer:
-    """Return a buffer of two environments, with episodes that ended either way, and unequal priorities."""
-    buffer, stream = kind(24, n_envs=2, stack=stack, seed=3, **options), Stream(2, form, stack)
-    for step in range(15):
-        ends = TERMINATES if step == 4 else IS_TRUNCATED if step == 9 else 0
-        slots = buffer.add(stream.next(ends=[ends, 0]))
-        buffer.update_priorities(slots, np.array([step / 5, 1.0]))
-    return buffer
-
-
-def fields_of(batch: TransitionBatch) -> dict[str, Any]:
-    """Return all but the weight."""
-    return {name: getattr(batch, name) for name in TransitionBatch.__slots__ if name != "weight"}
 
 
 def dealt(whole: TransitionBatch, part: Any) -> dict[str, Any]:

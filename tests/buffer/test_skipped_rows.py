@@ -8,28 +8,11 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from trainkit import Horizon, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer, Transition
+from tests.buffer.small_buffers import number, row, successors
+from trainkit import Horizon, PrioritizedReplayBuffer, ReplayBuffer, RolloutBuffer
 from trainkit.core.data import ArraySpec, RowSpec
 
 BUFFERS = [ReplayBuffer, PrioritizedReplayBuffer]
-
-
-def row(obs: Any, next_obs: Any, env_ids: Any = (0,), *, reward: float = 1.0, terminated: bool = False) -> Transition:
-    """Make one row per environment of observations that are given as they are."""
-    ids = np.array(env_ids, np.intp)
-    flags = np.full(len(ids), terminated)
-    return Transition(obs, ids, np.full(len(ids), reward), next_obs, flags, np.zeros_like(flags), ids, {})
-
-
-def number(*values: float) -> NDArray[np.float32]:
-    return np.array(values, np.float32)[:, None]
-
-
-def successors(buffer: Any, **how: Any) -> dict[float, tuple[float, float]]:
-    """Return {observation: (next observation, discount)} of all rows."""
-    batch = buffer.sample(200, horizon=Horizon(gamma=0.5, **how))
-    columns = (batch.obs[:, 0], batch.next_obs[:, 0], batch.discount)
-    return {obs: (after, discount) for obs, after, discount in zip(*(c.tolist() for c in columns), strict=True)}
 
 
 @pytest.mark.parametrize("kind", BUFFERS)

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from tests.helpers.doubles import Ledger, Player, Still
 from tests.helpers.scripted_env import OBS, STEP, ScriptedEnv, answer
+from tests.helpers.small_envs import drawn_env
 from tests.helpers.tagged import N_ACTIONS, TaggedEnv, decode, legal, length, reward
 from tests.helpers.truth import IN_PROCESS, assert_rows_are_real, tagged_envs
 from trainkit.buffer import ReplayBuffer
@@ -311,28 +312,6 @@ def test_times_add_up_and_each_part_is_where_it_was_spent() -> None:
     assert [part >= least for part, least in zip(parts, (5, 4, 6, 0), strict=True)] == [True] * 4  # type: ignore[operator]
     assert (stats.other_ms or 0.0) < 3  # neither the steps are in it nor any of the six resets, 4 a step each
     assert stats.durations.min >= 0.012
-
-
-def drawn_env(now: list[float]) -> type[gym.Env[Any, Any]]:
-    """Return an environment whose resets, steps and images move a clock on by 1,000, 1 and 100 s."""
-
-    class Drawn(gym.Env[Any, Any]):
-        observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)
-        render_mode = "rgb_array"
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            now[0] += 1000.0
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action: Any) -> Any:
-            now[0] += 1.0
-            return np.zeros(1, np.float32), 0.0, False, False, {}
-
-        def render(self) -> Any:
-            now[0] += 100.0
-            return np.zeros((2, 2, 3), np.uint8)
-
-    return Drawn
 
 
 def test_rendering_is_timed_apart_from_environments(monkeypatch: pytest.MonkeyPatch) -> None:

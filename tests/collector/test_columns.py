@@ -10,28 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import trainkit as tk
 from tests.helpers.doubles import Still
+from tests.helpers.small_envs import LENGTH, Lamp
 from trainkit.core.data import ACTION_MASK
-
-LENGTH = 5
-
-
-class Lamp(gym.Env[np.ndarray, int]):
-    """Count steps; the info has the count's square from step 2 on, a pair of numbers, and a word."""
-
-    observation_space = gym.spaces.Box(0, 100, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self._t = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: int) -> Any:
-        self._t += 1
-        info: dict[str, Any] = {"pair": np.array([self._t, -self._t]), "is_odd": self._t % 2 == 1, "word": "x"}
-        if self._t >= 2:
-            info["square"] = self._t**2
-        return np.array([self._t], np.float32), 1.0, self._t >= LENGTH, False, info
 
 
 def collector(envs: tk.Envs, buffer: Any, **columns: Any) -> tk.Collector:

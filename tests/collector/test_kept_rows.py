@@ -3,33 +3,12 @@
 import itertools
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
-
-
-class Count(gym.Env[Any, Any]):
-    """Observe the number of steps ever; episodes end after 3, 4, 5, 3 ... steps."""
-
-    observation_space = gym.spaces.Box(-1e6, 1e6, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.n_steps, self.n_episodes = 0, 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.n_left = 3 + self.n_episodes % 3
-        self.n_episodes += 1
-        return np.array([self.n_steps], np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.n_steps += 1
-        self.n_left -= 1
-        return np.array([self.n_steps], np.float32), float(action), self.n_left == 0, False, {}
+from tests.helpers.small_envs import Count
 
 
 def make(n: int, buffer: tk.ReplayBuffer | None = None, **options: Any) -> tk.Collector:

@@ -4,39 +4,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformReward
 
 import trainkit as tk
 from tests.helpers.doubles import Still
+from tests.helpers.small_envs import Waits
 from trainkit.core.errors import EnvError
-
-
-class Waits(gym.Env[Any, int]):
-    """A step that only ends when a file is there, which only the work makes."""
-
-    observation_space = gym.spaces.Box(-1.0, 1e6, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, sign: Path | None = None) -> None:
-        self._sign = sign
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._clock = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        deadline = time.monotonic() + 20.0
-        while self._sign is not None and not self._sign.exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError("no work was done")
-            time.sleep(0.001)
-        self._clock += 1
-        return np.full(1, self._clock, np.float32), 1.0, self._clock == 4, False, {}
 
 
 class Fails(Waits):

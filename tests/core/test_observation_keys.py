@@ -8,66 +8,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
 
 import trainkit as tk
+from tests.core.observation_trees import assert_comes_back, space_of, trees
 from trainkit.core import tree
-from trainkit.core.checkpoint import load_checkpoint, save_checkpoint
 from trainkit.core.data import ArraySpec, RecordedEpisode, RowSpec
 from trainkit.core.spaces import Spaces
-
-SPECIAL = [
-    "",
-    ".",
-    "..",
-    "a.b",
-    "a",
-    "b",
-    "/",
-    "../../x",
-    "$array",
-    "$$array",
-    "array_0",
-    "%",
-    "%2E",
-    "0",
-    "dict",
-    "\n",
-]
-SPECIAL += [
-    "skeleton",
-    "kind",
-    "é",
-    "\ud800",
-    "\\",
-    "\0",
-    "obs",
-    "meta",
-    "action_mask.",
-    " ",
-    "A",
-    "a%2Eb",
-    "leaf",
-    "file",
-]
-keys = st.sampled_from(SPECIAL) | st.text(st.characters(exclude_categories=()), max_size=4)
-trees = st.recursive(
-    st.integers(0, 255),
-    lambda inner: (
-        st.dictionaries(keys, inner, min_size=1, max_size=3) | st.lists(inner, min_size=1, max_size=2).map(tuple)
-    ),
-    max_leaves=6,
-).filter(lambda one: isinstance(one, dict))
-
-
-def space_of(shape: Any) -> gym.spaces.Space[Any]:
-    """Return the space of a tree of numbers, each leaf of another width."""
-    if isinstance(shape, dict):
-        return gym.spaces.Dict({key: space_of(child) for key, child in shape.items()})
-    if isinstance(shape, tuple):
-        return gym.spaces.Tuple([space_of(child) for child in shape])
-    return gym.spaces.Box(0, 255, (shape % 3 + 1,), np.uint8)
 
 
 @given(shape=trees)
@@ -97,26 +43,6 @@ def test_any_strings_are_keys_that_come_back_from_every_file(
     )  # fmt: skip
     assert_comes_back(buffer, episode, folder, ".npz")
     assert_comes_back(buffer, episode, folder, ".hdf5")
-
-
-def assert_comes_back(buffer: tk.ReplayBuffer, episode: RecordedEpisode, folder: Path, suffix: str) -> None:
-    """Save a buffer of one episode in a file and in a checkpoint, and compare what is loaded."""
-    buffer.save(folder / f"buffer{suffix}")
-    plain = {"tree": tree.to_plain(episode.obs)}
-    save_checkpoint(folder / suffix, {"buffer": buffer.state_dict(), "obs": plain}, {})
-    other = tk.ReplayBuffer(3, n_envs=1, seed=1)
-    components = load_checkpoint(folder / suffix)
-    other.load_state_dict(components["buffer"])
-    for one in (buffer, tk.ReplayBuffer.load(folder / f"buffer{suffix}"), other):
-        assert one.spaces is None or one.observation_space == buffer.observation_space
-        (got,) = one.episodes()
-        for here, there in zip(tree.leaves(got.obs), tree.leaves(episode.obs), strict=True):
-            assert here.dtype == there.dtype
-            assert_array_equal(here, there)
-        assert_array_equal(got.action, episode.action)
-        assert_array_equal(got.reward, episode.reward)
-        assert (got.terminated, got.truncated) == (episode.terminated, episode.truncated)
-    tree.map_tree(assert_array_equal, tree.from_plain(components["obs"]["tree"]), episode.obs)
 
 
 class Keyed(gym.Env[Any, Any]):

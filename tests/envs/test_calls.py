@@ -9,33 +9,16 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.helpers.doubles import Player, Still
 from tests.helpers.scripted_env import ScriptedEnv, ScriptedVectorEnv
+from tests.helpers.small_envs import Seen, check_which_calls_can_be_sent
 from tests.helpers.tagged import TaggedEnv
 from tests.helpers.truth import tagged_envs
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError, EnvError
 from trainkit.envs import make_envs
-from trainkit.envs.envs import Envs
 
 EVERY_WAY = ["sync", "async", "SyncVectorEnv DISABLED"]
 every_way = pytest.mark.parametrize("way", EVERY_WAY)
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-
-
-class Seen(ScriptedEnv):
-    """Render a given image."""
-
-    def __init__(self, frame: Any = None) -> None:
-        super().__init__()
-        self.frame = frame
-
-    def render(self) -> Any:
-        return self.frame
-
-    def add(self, first: int, second: int) -> int:
-        return first + second
-
-    def fail(self) -> None:
-        raise LookupError("not today")
 
 
 # ---- options ----
@@ -140,21 +123,7 @@ def test_what_a_method_raises_is_reported_with_its_environment() -> None:
 
 @forks
 def test_what_cannot_be_sent_to_another_process_is_rejected_with_the_remedy() -> None:
-    check_what_can_be_sent(make_envs(Seen, 2, backend="async"))
-
-
-def check_what_can_be_sent(envs: Envs) -> None:
-    """Send what can be pickled to environments `Seen` in another process, and what cannot."""
-    envs.reset()
-    with pytest.raises(ConfigError, match=r'the arguments of add cannot be sent to another process: .*backend="sync"'):
-        envs.call("add", 3, lambda: 4)
-    envs.options = {"reward": lambda: 4}
-    with pytest.raises(ConfigError, match="the arguments of reset cannot be sent to another process: "):
-        envs.reset()
-    envs.options = None
-    envs.reset()
-    assert envs.call("add", 3, 4) == [7, 7]
-    envs.close()
+    check_which_calls_can_be_sent(make_envs(Seen, 2, backend="async"))
 
 
 # ---- render ----

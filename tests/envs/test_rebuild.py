@@ -9,35 +9,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
+from tests.helpers.small_envs import Counter
 from trainkit.collector import Episode
 from trainkit.collector.events import Calls
 from trainkit.envs import make_envs
-
-
-class Counter(gym.Env[Any, Any]):
-    """Observe the own level and the number of steps so far."""
-
-    observation_space = gym.spaces.Box(-1e6, 1e6, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-    closed: list[float] = []  # noqa: RUF012  # levels of those that were closed, in this process
-
-    def __init__(self, level: float = 0.0, n_values: int = 2) -> None:
-        self.level, self.n_steps = level, 0
-        if level < 0:
-            raise ValueError("there is no such level")
-        self.observation_space = gym.spaces.Box(-1e6, 1e6, (n_values,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.n_steps = 0
-        return np.array([self.level, 0], np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.n_steps += 1
-        return np.array([self.level, self.n_steps], np.float32), 1.0, False, self.n_steps == 7, {}
-
-    def close(self) -> None:
-        Counter.closed.append(self.level)
 
 
 def make_collector(**options: Any) -> tuple[tk.Collector, tk.ReplayBuffer]:

@@ -12,8 +12,17 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
+from tests.envs.restored_episodes import (
+    OUTLIVES,
+    Counts,
+    check_that_episodes_continue,
+    check_that_lost_state_is_warned_of,
+    collector_of,
+    next_steps,
+    through_a_file,
+    warnings_of,
+)
 from tests.trainer.toys import Walk
-from trainkit.core import files, tree
 from trainkit.envs import played_actions
 from trainkit.envs.fingerprints import differences, fingerprint, in_words
 from trainkit.envs.played_actions import PlayedActions
@@ -47,54 +56,12 @@ class WithOptions(Walk):
         return self._obs(), {}
 
 
-def collector_of(envs: tk.Envs, policy: Any = None) -> tk.Collector:
-    return tk.Collector(tk.RandomPolicy(envs.action_space, seed=3) if policy is None else policy, envs)
-
-
-def through_a_file(state: Any, path: Any) -> Any:
-    files.save_state(path / "state.npz", state)
-    return files.load_state(path / "state.npz")
-
-
-def next_steps(collector: tk.Collector, n_step: int) -> Any:
-    """Return the environments' next rewards and observations, step by step."""
-    seen = []
-
-    class Pen:
-        def add(self, transition: Any) -> None:
-            seen.append((transition.reward.tolist(), *(leaf.tolist() for leaf in tree.leaves(transition.next_obs))))
-
-        def cut(self, env_ids: Any) -> None:
-            seen.append(("cut", env_ids.tolist()))
-
-    collector.recorders.append(Pen())
-    stats = collector.collect(n_step=n_step)
-    return seen, stats.returns.mean, stats.lengths.mean
-
-
 KINDS: dict[str, dict[str, Any]] = {
     "one": {"n": 1},
     "several": {"n": 3},
     "in processes": {"n": 2, "backend": "async"},
     "stacked": {"n": 2, "stack": 3},
 }
-
-
-def check_that_episodes_continue(n_step: int, path: Any, **options: Any) -> None:
-    """Restore episodes in other environments after some steps, and compare how they continue."""
-    with_envs = [tk.make_envs(**{"spec": Walk, "seed": seed} | options) for seed in (5, 99)]
-    first, second = map(collector_of, with_envs)
-    try:
-        first.collect(n_step=n_step)
-        second.load_state_dict(through_a_file(first.state_dict(), path))
-        second.policy.load_streams_state(first.policy.streams_state())
-        for one, other in zip(tree.leaves(first.envs.obs), tree.leaves(second.envs.obs), strict=True):
-            assert_array_equal(one, other, strict=True)
-        assert_array_equal(first.envs.episodes, second.envs.episodes)
-        assert next_steps(second, 40) == next_steps(first, 40)
-    finally:
-        for envs in with_envs:
-            envs.close()
 
 
 @pytest.mark.one_of_each
@@ -242,52 +209,6 @@ def test_episodes_with_different_reset_options_are_replayed_with_their_own(caplo
 
 
 # ---- environments that keep something from one episode to the next ----
-
-
-class Counts(Walk):
-    """Count episodes, which no observation shows."""
-
-    n_walks = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.n_walks += 1
-        return super().reset(seed=seed)
-
-
-class Draws(Walk):
-    """Keep a generator that no reset seeds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.coins = np.random.default_rng(3)
-        self.names = {"b", "a"}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.coins.random()
-        return super().reset(seed=seed)
-
-
-def warnings_of(record: Any) -> list[str]:
-    return [record.message for record in record.records if record.levelno == logging.WARNING]
-
-
-OUTLIVES = [(Counts, "n_walks"), (Draws, "coins")]
-
-
-def check_that_lost_state_is_warned_of(env: Any, name: str, path: Any, caplog: Any, **options: Any) -> None:
-    """Resume environments that keep something from one episode to the next, and look at the warning."""
-    both = [tk.make_envs(lambda: gym.wrappers.TimeLimit(env(), 20), 2, seed=5, **options) for _ in range(2)]
-    first, second = map(collector_of, both)
-    try:
-        first.collect(n_step=60)
-        second.load_state_dict(through_a_file(first.state_dict(), path))
-        (warning,) = warnings_of(caplog)
-        assert "the run may not continue with the same bits" in warning
-        assert f"differ from those saved: {name} of env 0, 1." in warning
-        assert_array_equal(second.open_ids, first.open_ids)  # the open episodes themselves came back
-    finally:
-        for envs in both:
-            envs.close()
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])

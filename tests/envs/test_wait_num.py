@@ -1,7 +1,6 @@
 """Steps that return as soon as some environments have answered: rows, order, failures, saving."""
 
 import copy
-import multiprocessing
 import time
 from functools import partial
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.doubles import Ledger, Player
+from tests.helpers.small_envs import gated_envs, gates
 from tests.helpers.tagged import TaggedEnv
 from tests.helpers.truth import assert_batch_is_true, assert_rows_are_real
 from trainkit.buffer import ReplayBuffer
@@ -33,32 +33,8 @@ class Slow(TaggedEnv):
         return super().step(action)
 
 
-class Gated(TaggedEnv):
-    """A tagged environment that steps while its gate is open; its episodes are the seed's."""
-
-    def __init__(self, env: int, gate: Any) -> None:
-        super().__init__(env)
-        self.gate = gate
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        assert seed is not None
-        self.episode = seed % 1_009
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        deadline = time.monotonic() + 20
-        while not self.gate.value:  # no Event, whose lock dies with a process that is killed
-            assert time.monotonic() < deadline, "the gate stayed closed"
-            time.sleep(0.001)
-        return super().step(action)
-
-
 def slow_envs(**options: Any) -> Envs:
     return make_envs([partial(Slow, env, 0.01 * (env == 1)) for env in range(4)], backend="async", **options)
-
-
-def gated_envs(gates: list[Any], **options: Any) -> Envs:
-    return make_envs([partial(Gated, *pair) for pair in enumerate(gates)], backend="async", wait_num=1, **options)
 
 
 class Stateless(Player):
@@ -66,10 +42,6 @@ class Stateless(Player):
 
     def act(self, obs: Any, **options: Any) -> Any:
         return super().act(obs, **options)._replace(state=None)
-
-
-def gates(n: int = 3) -> list[Any]:
-    return [multiprocessing.RawValue("i", 1) for _ in range(n)]
 
 
 def test_rows_are_real_and_in_order_and_a_slow_environment_delays_no_other() -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.extensions.cuda.test_cpu_copy import answer
-from tests.extensions.cuda.test_device_frames import SMALL, Source
+from tests.extensions.cuda.frames_and_arrays import SMALL, Source
 from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import batch_of, made
 from trainkit.core.data import Lookup
@@ -25,9 +24,12 @@ def test_a_stack_too_small_for_convolutions_is_read_by_the_learner_in_numpy(monk
 def test_numpy_evaluates_a_small_network_and_torch_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
     note_numpy_passes(monkeypatch, lambda: passes.append(1))
-    answer(CpuCopy(), made(), batch_of(3).obs)
-    assert passes
-    passes.clear()
-    monkeypatch.setattr(numpy_function, "MOST_MULTIPLICATIONS", 100)
-    answer(CpuCopy(), made(), batch_of(3).obs)
-    assert not passes
+    policy, obs = made(), batch_of(3).obs
+    policy.enter(training=False)
+    for most, is_numpy in ((numpy_function.MOST_MULTIPLICATIONS, True), (100, False)):
+        monkeypatch.setattr(numpy_function, "MOST_MULTIPLICATIONS", most)
+        own = CpuCopy()
+        assert own.supports((policy.preprocess, policy.network, policy.value))
+        own.action_values(obs, None, n_updates=policy.n_updates)
+        assert bool(passes) is is_numpy
+        passes.clear()

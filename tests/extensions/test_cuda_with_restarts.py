@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from tests.extensions.cuda.test_resident import ON_CPU, ORDERS, Screen
+from tests.extensions.cuda.screens import ON_CPU, ORDERS, Screen
 from tests.trainer.toys import everything
 
 

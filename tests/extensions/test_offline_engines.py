@@ -8,13 +8,20 @@ import pytest
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.extensions.cuda import test_cuda_graph, test_device_frames, test_policies_of_lower_precision
-from tests.extensions.cuda.test_cuda_graph import PUSH, by_spaces
+from tests.extensions.cuda import test_policies_of_lower_precision
+from tests.extensions.cuda.frames_and_arrays import STACKED, Source
+from tests.extensions.cuda.frames_and_arrays import learn_alike as learn_from_both
+from tests.extensions.cuda.graph_learners import (
+    by_spaces,
+    check_that_acting_has_the_bits_of_torch_and_waits_once,
+    check_that_updates_are_those_of_torch_in_one_copy_and_one_launch,
+)
 from tests.extensions.numpy_engine import test_acting, test_agreement, test_parts
 from tests.extensions.numpy_engine.agreement import Agreement
 from tests.extensions.numpy_engine.test_agreement import ACTIONS, Draw, q_learner
 from tests.extensions.numpy_engine.test_learning import NESTED, TWO_NUMBERS, learn_alike
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, observations
+from tests.helpers.sac import PUSH
 from tests.helpers.updates import batches
 from tests.helpers.updates import learn_alike as learn_updates_alike
 from tests.policy import learners, test_auxiliary
@@ -31,7 +38,7 @@ from trainkit.core.spaces import flat_actions
         pytest.param(DiscreteBCQPolicy, MASKED, None, id="bcq"),
         *(
             pytest.param(BCPolicy, FOUR_NUMBERS, space, id=f"bc {space}")
-            for space in (spaces.Discrete(3), test_acting.PUSH, test_acting.CHOICES, spaces.MultiBinary(3))
+            for space in (spaces.Discrete(3), PUSH, test_acting.CHOICES, spaces.MultiBinary(3))
         ),
     ],
 )
@@ -136,36 +143,27 @@ BY_GRAPHS = {
 }
 
 
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the policies to those that learn by graphs."""
-    monkeypatch.setattr(test_cuda_graph, "LEARNERS", test_cuda_graph.LEARNERS | BY_GRAPHS)
-
-
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", BY_GRAPHS)
 def test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch(
-    name: str, taped: Any, graphs: None, monkeypatch: pytest.MonkeyPatch
+    name: str, taped: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = test_cuda_graph.test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch
-    check(name, taped, monkeypatch)
+    check_that_updates_are_those_of_torch_in_one_copy_and_one_launch(BY_GRAPHS[name], taped, monkeypatch)
 
 
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", BY_GRAPHS)
-def test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name: str, taped: Any, graphs: None) -> None:
-    test_cuda_graph.test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name, taped)
+def test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name: str, taped: Any) -> None:
+    check_that_acting_has_the_bits_of_torch_and_waits_once(BY_GRAPHS[name], taped)
 
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("kind", [BCPolicy, DiscreteBCQPolicy])
 def test_a_learner_of_places_learns_as_one_of_arrays(kind: Any) -> None:
-    space = test_device_frames.STACKED
-
     def make() -> Any:
-        return kind.for_envs(Spaces(space), hidden=(8,), device="cpu", seed=0)
+        return kind.for_envs(Spaces(STACKED), hidden=(8,), device="cpu", seed=0)
 
-    test_device_frames.test_a_learner_of_places_learns_as_one_of_arrays(space, make)
+    learn_from_both(make(), make(), Source(STACKED), 3)
 
 
 def test_acting_of_ones_own_is_not_copied() -> None:

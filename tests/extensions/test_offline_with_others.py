@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.core import test_structured_actions
-from tests.extensions.cuda.test_frame_mirror import Shelves
+from tests.extensions.export.exported_files import check_that_an_exported_graph_gives_the_flat_rows
 from tests.extensions.games.tagged_games import random_player
 from tests.helpers.doubles import Ledger
+from tests.helpers.nested_actions import Turrets
 from tests.helpers.turns import TicTacToe
 from trainkit import Collector, ConfigError, Horizon, MixedBuffer, ReplayBuffer, load_dataset, make_envs
 
@@ -39,11 +39,10 @@ def test_datasets_name_the_agent_of_each_episode(suffix: Any, tmp_path: Path) ->
 
 def test_a_mix_refuses_a_source_with_images_elsewhere() -> None:
     with pytest.raises(ConfigError, match=r"MixedBuffer\.proportions\[1\] has frames on a device"):
-        MixedBuffer({ReplayBuffer(5): 0.5, ReplayBuffer(5, frames=Shelves()): 0.5})
+        MixedBuffer({ReplayBuffer(5): 0.5, ReplayBuffer(5, frames=tk.engine.DeviceFrames("cpu")): 0.5})
 
 
 @pytest.mark.slow
 @pytest.mark.no_cover  # most of it is torch's exporter
 def test_an_exported_graph_of_behavior_cloning_gives_the_flat_rows(tmp_path: Path) -> None:
-    turrets = test_structured_actions.Turrets
-    test_structured_actions.test_an_exported_graph_gives_the_flat_rows(turrets, tk.BCPolicy, tmp_path)
+    check_that_an_exported_graph_gives_the_flat_rows(Turrets, tk.BCPolicy, tmp_path)

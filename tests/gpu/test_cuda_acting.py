@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.extensions.cuda.test_cuda_graph import ELSEWHERE, IN_PLACE
+from tests.extensions.cuda.graph_learners import ELSEWHERE, IN_PLACE
 from tests.helpers.accelerator import computing_in_float32
 from tests.helpers.learning import MASKED, PARTS, batch_of, made
 

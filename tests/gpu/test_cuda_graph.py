@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch.testing import assert_close
 
-from tests.extensions.cuda.test_cuda_graph import ELSEWHERE, IN_PLACE, NAN, Curious
+from tests.extensions.cuda.graph_learners import ELSEWHERE, IN_PLACE, NAN, Curious
 from tests.helpers.accelerator import computing_in_float32
 from tests.helpers.learning import PARTS, assert_same, batch_of, made, parameters_of
 from trainkit import Collector, ConfigError, DQNPolicy, OffpolicyTrainer, PrioritizedReplayBuffer, make_envs

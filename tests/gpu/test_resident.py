@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import trainkit as tk
-from tests.extensions.cuda.test_device_frames import MIXED, STACKED, Source
+from tests.extensions.cuda.frames_and_arrays import MIXED, STACKED, Source
 from tests.helpers.accelerator import computing_in_float32
 from tests.helpers.learning import made, parameters_of
 from trainkit.engine.lookups import frames_of

@@ -13,25 +13,14 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tests.helpers.engine import engines
-from tests.helpers.learning import FOUR_NUMBERS, Spaces, assert_same, batch_of, objective, observations, parameters_of
+from tests.helpers.learning import FOUR_NUMBERS, assert_same, batch_of, objective, parameters_of
+from tests.helpers.sac import PUSH, made, rows
 from trainkit import Adam, Clip, ConfigError, Horizon, SACPolicy, SpaceMismatchError, Target, TransitionBatch
 from trainkit.engine.engine import Engine
 from trainkit.errors import DivergedError
 from trainkit.nets.preprocess import WithoutMask
 
-PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 LOG_2_PI = math.log(2 * math.pi)
-
-
-def made(space: Any = FOUR_NUMBERS, action_space: Any = PUSH, **options: Any) -> SACPolicy:
-    parts: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0}
-    return SACPolicy.for_envs(Spaces(space, action_space), **parts | options)
-
-
-def rows(n_rows: int = 8, *, action_space: Any = PUSH, seed: int = 0, **columns: Any) -> TransitionBatch:
-    """Make up B rows whose actions are of a space."""
-    columns.setdefault("action", observations(action_space, n_rows, seed))
-    return batch_of(n_rows, seed=seed, **columns)
 
 
 # ---- by hand: one place, an actor and critics of known numbers ----

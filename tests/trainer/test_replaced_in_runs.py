@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import trainkit as tk
+from tests.helpers.engine import engines
 from trainkit.core import user_code
+from trainkit.engine.changes import Changes
 from trainkit.trainer.callbacks.base import Callback
 
 OF_UPDATES = "on_train_batch", "on_update_end"
@@ -216,3 +218,15 @@ def test_a_policy_of_the_users_own_class_may_replace_anything_anywhere() -> None
     run = Run(Own)
     run.collector.collect(n_step=60)
     run.assert_acted_on()
+
+
+@pytest.mark.skipif(not engines("numpy"), reason="only the numpy engine's programs are compared with their policy")
+def test_within_an_epoch_a_policy_is_compared_when_code_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    differs = Changes._differs
+    monkeypatch.setattr(Changes, "_differs", lambda self: looks.append(1) or differs(self))
+    run = Run(length=20)
+    run.collector.collect(n_step=300)  # after the comparisons at 4, 8, 16 ... 256
+    looks.clear()
+    run.collector.collect(n_step=100)
+    assert len(looks) == 100 // 20

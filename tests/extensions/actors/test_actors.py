@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import trainkit as tk
-from tests.envs.test_calls import Seen, check_what_can_be_sent
 from tests.extensions.actors.local_actors import Counting, Here, is_alive
+from tests.helpers.small_envs import Seen, check_which_calls_can_be_sent
 from trainkit.core.worker_process import Inbox, WorkerProcess
 from trainkit.extensions.actors.actor_runner import serve
 
@@ -91,7 +91,7 @@ def test_actors_that_cannot_work_are_rejected(options: dict[str, Any], message: 
 
 
 def test_what_cannot_be_sent_to_an_actor_is_rejected_with_the_remedy(here: list[Here]) -> None:
-    check_what_can_be_sent(tk.make_envs(Seen, 2, backend=tk.envs.Actors(1)))
+    check_which_calls_can_be_sent(tk.make_envs(Seen, 2, backend=tk.envs.Actors(1)))
     assert len(here) == 1
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.trainer.callbacks.test_checkpointing import check_that_a_best_may_fail
+from tests.trainer.full_disk import check_that_a_best_may_fail
 from tests.trainer.runs import RUNS, make_run
 from tests.trainer.toys import Log, Walk, everything, make_policy, make_trainer, of_watchers
 

@@ -14,13 +14,11 @@ import torch
 from torch.testing import assert_close
 
 from tests.engine import test_loss_inputs
-from tests.engine.test_gradient_step import small_net
-from tests.helpers import rollouts
+from tests.helpers import rollouts, sac
 from tests.helpers.engine import needs_compile
-from tests.helpers.learning import FOUR_NUMBERS, PARTS, assert_same, batch_of, made, parameters_of
+from tests.helpers.learning import FOUR_NUMBERS, PARTS, assert_same, batch_of, made, parameters_of, small_net
 from tests.helpers.torch_step import Ours, Reference, assert_nets_close
 from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
-from tests.policy import test_sac
 from tests.policy.test_gradient_steps import Regression, with_batch_norm, with_spectral_norm
 from trainkit import (
     Adam,
@@ -93,8 +91,8 @@ def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_sac_learns_as_without() -> None:
-    batches = [test_sac.rows(16, seed=seed) for seed in range(4)]
-    learn_alike(test_sac.made(engine="compile"), test_sac.made(), batches)
+    batches = [sac.rows(16, seed=seed) for seed in range(4)]
+    learn_alike(sac.made(engine="compile"), sac.made(), batches)
 
 
 def learn_rollouts_alike(
@@ -170,8 +168,8 @@ def test_what_is_compiled_learns_as_without(parts: dict[str, Any]) -> None:
 @pytest.mark.slow
 @of_torchs_own
 def test_sac_compiled_learns_as_without() -> None:
-    batches = [test_sac.rows(16, seed=seed) for seed in range(50)]
-    learn_alike(test_sac.made(temperature=0.2, engine="compile"), test_sac.made(temperature=0.2), batches)
+    batches = [sac.rows(16, seed=seed) for seed in range(50)]
+    learn_alike(sac.made(temperature=0.2, engine="compile"), sac.made(temperature=0.2), batches)
 
 
 # ---- other sizes, errors, copies, loaded states ----

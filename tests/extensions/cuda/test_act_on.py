@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import trainkit as tk
-from tests.extensions.cuda.test_cpu_copy import IMAGES
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, small_net
 from trainkit.extensions.cuda.cpu_copy import CpuCopy
 from trainkit.policy.acting_copy import ActOn, acting_copy
 
 CUDA = torch.device("cuda")
+IMAGES = spaces.Box(0, 255, (2, 36, 37), np.uint8)
 KINDS = [
     *PARTS,
     pytest.param({"space": MASKED, "dueling": True, "normalize_obs": True}, id="masked dueling normalised"),

@@ -7,6 +7,7 @@ capture of CUDA rejects.
 import copy
 import gc
 import logging
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +23,19 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
-from tests.engine.test_gradient_step import small_net
-from tests.helpers import rollouts
+from tests.extensions.cuda.graph_learners import (
+    DEVICE,
+    ELSEWHERE,
+    IN_PLACE,
+    N_WARM_UPS,
+    NAN,
+    Curious,
+    Learner,
+    charge_more,
+    check_that_acting_has_the_bits_of_torch_and_waits_once,
+    check_that_updates_are_those_of_torch_in_one_copy_and_one_launch,
+)
+from tests.helpers import rollouts, sac
 from tests.helpers.engine import AUTO
 from tests.helpers.learning import (
     FOUR_NUMBERS,
@@ -34,17 +46,17 @@ from tests.helpers.learning import (
     made,
     observations,
     parameters_of,
+    small_net,
 )
+from tests.helpers.sac import PUSH
 from tests.helpers.tape import TapeCapture
 from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
-from tests.policy import test_sac
-from tests.pretend import DeviceCounts, PretendDevice
+from tests.pretend import PretendDevice
 from trainkit import (
     Adam,
     Clip,
     ColoredNoise,
     ConfigError,
-    ConservativePenalty,
     DQNPolicy,
     EpsilonGreedy,
     ExpectedValue,
@@ -62,13 +74,6 @@ from trainkit.engine.loss import OwnObjective
 from trainkit.errors import DeviceError, DivergedError
 from trainkit.extensions.cuda import cuda_graph
 from trainkit.policy import ActOutput
-from trainkit.policy.learning import Learning
-
-DEVICE = "pretend"
-IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
-PUSH = test_sac.PUSH
-N_WARM_UPS = cuda_graph._N_WARM_UPS
-NAN = np.full(16, np.nan, np.float32)
 
 
 def there(**options: Any) -> DQNPolicy:
@@ -80,9 +85,7 @@ def learn(policy: DQNPolicy, steps: range, **options: Any) -> list[Any]:
     return [policy.update(batch_of(16, seed=step, **options), step=step).read_priority() for step in steps]
 
 
-def n_recordings(policy: Policy) -> dict[str, int]:
-    """Return the number of recordings by the function's name; "" are updates."""
-    return {name: graph.n_recordings for (_, name), graph in policy.engine._graphs.items()}
+IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 
 
 # ---- every learner ----
@@ -129,36 +132,11 @@ class Modeler(Policy):
         return ActOutput(values.argmax(axis=1), {}, None)
 
 
-class Learner(NamedTuple):
-    """A policy to make, and what it learns from."""
-
-    make: Callable[..., Any]
-    space: Any = FOUR_NUMBERS
-    actions: Any = None  # as made up for the batches; None: three actions
-    is_on_policy: bool = False
-    tolerance: float = 1e-5
-
-    def learn(self, policy: Any, step: int) -> Any:
-        """Take an update, or eight on a rollout; return the priorities, if there are any."""
-        if self.is_on_policy:
-            rollout = rollouts.played(copy.deepcopy(self.make(device="cpu")), self.space, [20, 13, 7], seed=step)
-            for _ in policy.learn(rollout, step=step, batch_size=10, repeat=2):
-                pass
-            return None
-        columns = {} if self.actions is None else {"action": observations(self.actions, 16, step)}
-        return policy.update(batch_of(16, seed=step, space=self.space, **columns), step=step).read_priority()
-
-
 def q_learner(parts: dict[str, Any], tolerance: float = 1e-5) -> Learner:
     parts = {"target": NEVER, "exploration": EpsilonGreedy(0.0)} | parts
     return Learner(
         lambda **how: made(**copy.deepcopy(parts), **how), parts.get("space", FOUR_NUMBERS), None, False, tolerance
     )
-
-
-def by_spaces(kind: Any, actions: Any = None, **options: Any) -> Learner:
-    envs = Spaces() if actions is None else Spaces(FOUR_NUMBERS, actions)
-    return Learner(lambda **how: kind.for_envs(envs, hidden=(8,), seed=0, **options, **how), FOUR_NUMBERS, actions)
 
 
 def on_policy(kind: Any, space: Any, options: Any) -> Learner:
@@ -168,19 +146,13 @@ def on_policy(kind: Any, space: Any, options: Any) -> Learner:
 LEARNERS = {
     **{str(case.id): q_learner(case.values[0]) for case in MORE_PARTS},
     "images bf16": q_learner({"precision": "bf16", "space": IMAGES, "hidden": None, "head": (8,)}, 0.05),
-    "sac": Learner(test_sac.made, FOUR_NUMBERS, PUSH),
-    "sac scheduled": Learner(lambda **how: test_sac.made(temperature=[(0, 1.0), (9, 0.1)], **how), FOUR_NUMBERS, PUSH),
-    "sac colored noise": Learner(lambda **how: test_sac.made(exploration=ColoredNoise(), **how), FOUR_NUMBERS, PUSH),
+    "sac": Learner(sac.made, FOUR_NUMBERS, PUSH),
+    "sac scheduled": Learner(lambda **how: sac.made(temperature=[(0, 1.0), (9, 0.1)], **how), FOUR_NUMBERS, PUSH),
+    "sac colored noise": Learner(lambda **how: sac.made(exploration=ColoredNoise(), **how), FOUR_NUMBERS, PUSH),
     **{str(case.id): on_policy(*case.values) for case in ON_POLICY},
     "of a user": Learner(lambda **how: Modeler(**Spaces()._asdict(), seed=0, **how)),
 }
 EVERY = pytest.mark.parametrize("name", LEARNERS)
-
-
-def both(name: str) -> tuple[Any, Any]:
-    """Return a learner by graphs and one by torch, both on the pretend device."""
-    graph, plain = (LEARNERS[name].make(device=DEVICE, engine=engine) for engine in ("cuda_graph", "torch"))
-    return graph, plain
 
 
 @pytest.mark.fast_cases(9)
@@ -188,62 +160,19 @@ def both(name: str) -> tuple[Any, Any]:
 def test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch(
     name: str, taped: PretendDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a target network that moves in every update, and the columns of a rollout, take further launches."""
-    learner, (graph, plain) = LEARNERS[name], both(name)
-    counted: list[tuple[DeviceCounts, Counter[str]]] = []
-    own_update = Learning.update
-
-    def update_once(learning: Learning, *given: Any, **facts: Any) -> Any:
-        with taped.counting() as counts:
-            results = own_update(learning, *given, **facts)
-        if learning is graph._learning:
-            counted.append((counts, counts.operations - TapeCapture.inside))
-        return results
-
-    monkeypatch.setattr(Learning, "update", update_once)
-    for step in range(2 if learner.is_on_policy else N_WARM_UPS + 3):
-        priorities = [learner.learn(policy, step) for policy in (graph, plain)]
-        if priorities[1] is not None:
-            np.testing.assert_allclose(*priorities, rtol=learner.tolerance, atol=learner.tolerance)
-    assert n_recordings(graph) == {"": 1}
-    weights, close = plain.get_weights(), {"rtol": learner.tolerance, "atol": learner.tolerance}
-    for path, weight in graph.get_weights().items():
-        np.testing.assert_allclose(weight, weights[path], **close, err_msg=path)
-    close = {"rel": 10 * learner.tolerance, "abs": 10 * learner.tolerance}
-    expected = {metric: pytest.approx(number, **close) for metric, number in plain.read_metrics().items()}
-    assert graph.read_metrics() == expected
-    n_moved = sum(target.spec.every == 1 for target in graph._learning.targets.values())
-    for counts, outside in counted[N_WARM_UPS + 1 :]:
-        assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (0, 1, 0)
-        assert outside.pop("aten::lerp", 0) == n_moved
-        assert set(outside) <= ({"aten::copy_"} if learner.is_on_policy else set())
+    check_that_updates_are_those_of_torch_in_one_copy_and_one_launch(LEARNERS[name], taped, monkeypatch)
 
 
 @pytest.mark.fast_cases(9)
 @EVERY
 def test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name: str, taped: PretendDevice) -> None:
-    learner, (graph, plain) = LEARNERS[name], both(name)
-    for call in range(N_WARM_UPS + 2):
-        for explore in (False, True):
-            for n_rows in (4, 1):
-                obs = observations(learner.space, n_rows, seed=call)
-                with taped.counting() as counts:
-                    mine = graph.act(obs, explore=explore, env_ids=np.arange(n_rows))
-                theirs = plain.act(obs, explore=explore, env_ids=np.arange(n_rows))
-                assert_same(mine.action, theirs.action)
-                assert_same(mine.extras, theirs.extras)
-    assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (1, 1, 1)
-    assert counts.operations == TapeCapture.inside
-    ((_, n_recorded),) = n_recordings(graph).items()
-    has_noise = not isinstance(graph, DQNPolicy) or graph.network.noise_size
-    assert n_recorded == (4 if has_noise else 2)
-    assert_same(graph.streams_state(), plain.streams_state())
+    check_that_acting_has_the_bits_of_torch_and_waits_once(LEARNERS[name], taped)
 
 
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", [name for name, learner in LEARNERS.items() if learner.is_on_policy])
 def test_acting_on_tensors_waits_for_nothing_and_its_results_last(name: str, taped: PretendDevice) -> None:
-    graph, plain = both(name)
+    graph, plain = LEARNERS[name].both()
     results: list[Any] = []
     expected: list[Any] = []
     for call in range(N_WARM_UPS + 3):
@@ -252,7 +181,7 @@ def test_acting_on_tensors_waits_for_nothing_and_its_results_last(name: str, tap
             results.append(graph.act_on_device(obs))
         expected.append(plain.act_on_device(obs))
     assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (0, 0, 0)
-    assert n_recordings(graph) == {"act": 1}
+    assert TapeCapture.n_recorded == 1
     n_leaves = len(tree.leaves(obs))
     assert counts.operations - TapeCapture.inside == Counter({"aten::copy_": n_leaves + 1})  # of inputs, of results
     for mine, theirs in zip(results, expected, strict=True):
@@ -316,8 +245,7 @@ def test_the_recordings_of_most_shapes_are_bounded_and_the_least_recently_used_g
         for call in range(N_WARM_UPS + 2):
             obs = observations(FOUR_NUMBERS, n_rows, call)
             assert_same(policy.action_values(obs), plain.action_values(obs))
-    assert n_recordings(policy) == {"q_values": 3}
-    assert TapeCapture.n_recorded == 5  # not again of two rows
+    assert TapeCapture.n_recorded == 5  # again of one row, which three others were used after; not again of two
 
 
 @pytest.mark.usefixtures("taped")
@@ -331,69 +259,6 @@ def test_acting_between_updates_changes_nothing() -> None:
 
 
 # ---- what is replaced ----
-
-
-def load_all(policy: DQNPolicy) -> None:
-    policy.load_training_state(copy.deepcopy(policy.training_state()))
-
-
-def load_twice(policy: DQNPolicy) -> None:
-    load_all(policy)
-    load_all(policy)
-
-
-def load_weights(policy: DQNPolicy) -> None:
-    policy.load_weights({name: 0.5 * tensor for name, tensor in policy.state_dict().items()})
-
-
-def assign(policy: DQNPolicy) -> None:
-    state = {name: 0.5 * tensor for name, tensor in policy.state_dict().items()}
-    policy.load_state_dict(state, assign=True)
-
-
-def seed_again(policy: DQNPolicy) -> None:
-    policy.start_streams(7)
-
-
-def rewind_the_stream(policy: DQNPolicy) -> None:
-    policy.load_streams_state(made(noisy=True).streams_state())
-
-
-def move_the_target(policy: DQNPolicy) -> None:
-    for parameter in policy.target_network.parameters():
-        parameter.data = 0.5 * parameter.data
-
-
-def replace_the_target(policy: DQNPolicy) -> None:
-    policy.target_network = copy.deepcopy(policy.network).requires_grad_(False)
-
-
-def observe(policy: DQNPolicy) -> None:
-    policy.preprocess.normalizers[0].observe(torch.arange(20.0, device=policy.device).view(5, 4))
-    policy.preprocess.normalizers[0].fold()
-
-
-def forget_gradients(policy: DQNPolicy) -> None:
-    policy.zero_grad()
-
-
-IN_PLACE = [load_weights, rewind_the_stream, observe, forget_gradients]
-
-
-def freeze_the_encoder(policy: DQNPolicy) -> None:
-    policy.network.encoder.requires_grad_(False)  # type: ignore[operator, union-attr]
-
-
-def charge_more(policy: DQNPolicy) -> None:
-    policy.penalty = ConservativePenalty(1.0)
-
-
-def follow_otherwise(policy: DQNPolicy) -> None:
-    policy.backup = MaxBackup()
-
-
-OTHER_PARTS = [freeze_the_encoder, charge_more, follow_otherwise]
-ELSEWHERE = [load_all, load_twice, assign, seed_again, move_the_target, replace_the_target, *OTHER_PARTS]
 
 
 @pytest.mark.fast_cases(5)
@@ -524,7 +389,7 @@ def test_a_part_that_is_replaced_may_report_more() -> None:
             if step == 6:
                 charge_more(policy)
             policy.update(batch_of(16, seed=step), step=step)
-    assert n_recordings(recorded) == {"": 1}
+    assert TapeCapture.n_recorded == 2  # again with the other part
     expected = plain.read_metrics()
     assert "penalty_mean" in expected
     assert recorded.read_metrics() == {name: pytest.approx(mean, rel=1e-4) for name, mean in expected.items()}
@@ -536,7 +401,7 @@ def test_recordings_of_batches_of_other_sizes_may_report_more() -> None:
     for step in range(20):
         for policy in (recorded, plain):
             policy.update(batch_of(16 if step % 3 else 8, seed=step), step=step)
-    assert n_recordings(recorded) == {"": 2}
+    assert TapeCapture.n_recorded == 2
     expected = plain.read_metrics()
     assert "more" in expected
     assert recorded.read_metrics() == {name: pytest.approx(mean, rel=1e-4) for name, mean in expected.items()}
@@ -569,14 +434,6 @@ def test_garbage_is_collected_again_after_a_recording_has_failed() -> None:
     assert gc.isenabled()
 
 
-class Curious(MaxBackup):
-    """A backup that reads a number."""
-
-    def __call__(self, *given: Any) -> tuple[Tensor, Tensor]:
-        after, reward = super().__call__(*given)
-        return after, reward * 2 if float(reward.sum()) > 0 else reward
-
-
 class Reader(DQNPolicy):
     """A policy that reads a number while it acts."""
 
@@ -604,8 +461,8 @@ def test_auto_uses_torch_for_what_waits_before_it_is_recorded(name: str, caplog:
         assert mine == pytest.approx(theirs, rel=1e-5)
     assert policy.engine.name == "torch"
     assert policy.engine.reason.startswith(f"{name} waits for the device, or makes a tensor from Python numbers, at /")
-    assert "test_cuda_graph.py:" in policy.engine.reason
-    assert len(n_recordings(policy)) == 0
+    assert re.search(r"(graph_learners|test_cuda_graph)\.py:", policy.engine.reason)
+    assert TapeCapture.n_recorded == 0
     assert caplog.messages == [f"{type(policy).__name__} uses the engine torch: {policy.engine.reason}"]
     resumed = WAITING[name](engine="auto")
     resumed.load_training_state(policy.training_state())
@@ -698,7 +555,7 @@ def test_a_hook_is_called_at_every_update_and_action() -> None:
     assert "a hook is registered, so torch executes an update" in policy.engine.reason
     handle.remove()
     learn(policy, range(N_WARM_UPS + 2))
-    assert n_recordings(policy)[""] == 1
+    assert TapeCapture.n_recorded == 2  # again without the hook
     assert policy.engine.name == "cuda_graph"
 
 

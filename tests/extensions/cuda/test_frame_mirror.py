@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from tests.buffer import programs
 from tests.buffer.reference import assert_same
 from tests.buffer.stream import CONTINUES, IS_TRUNCATED, TERMINATES, Form, Stream
+from tests.helpers.faults import Fault, assert_noticed, rewritten
 from tests.trainer.toys import leaves
 from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
 from trainkit.buffer.storage import Storage
@@ -22,6 +24,7 @@ from trainkit.core import tree
 from trainkit.core.data import ACTION_MASK, Horizon, Lookup, TransitionBatch
 from trainkit.core.errors import ConfigError, DeviceError
 from trainkit.engine import DeviceFrames
+from trainkit.extensions.cuda import frame_mirror
 from trainkit.extensions.cuda.frame_mirror import FrameMirror
 
 ONE = Horizon(1)
@@ -362,3 +365,34 @@ def test_observations_without_images_are_refused_before_anything_is_claimed() ->
 def test_what_is_no_store_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=r"frames"):
         ReplayBuffer(5, frames=wrong)
+
+
+# ---- faults that the tests above must notice ----
+
+MUTANTS = {
+    "images of a dropped episode in the mirror": Fault(
+        plant=rewritten(frame_mirror, "$sent.n_dropped - $now.n_dropped", "0 * $now.n_dropped"),
+        check=test_an_episode_dropped_and_another_begun_in_its_place,
+    ),
+    "a cut that the mirror of images ignores": Fault(
+        plant=rewritten(
+            frame_mirror,
+            "($now.serial, $now.n_episodes) == ($sent.serial, $sent.n_episodes)",
+            "$now.serial == $sent.serial",
+        ),
+        check=test_an_episode_cut_where_it_was_at_the_last_draw_has_its_final_image,
+    ),
+    "images of the lap before in the mirror": Fault(
+        plant=rewritten(frame_mirror, "$now.serial - $sent.serial >= $lap", "False"),
+        check=partial(
+            test_rings_that_wrap_again_and_again_between_draws_of_every_distance,
+            form="pixels",
+            stack=1,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_fault_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_noticed(MUTANTS[name], monkeypatch)

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.helpers import rollouts
+from tests.helpers import rollouts, sac
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import (
     FOUR_NUMBERS,
@@ -23,7 +23,6 @@ from tests.helpers.learning import (
     made,
     parameters_of,
 )
-from tests.policy import test_sac
 
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 
@@ -54,7 +53,7 @@ def learn_rollouts(kind: Any, action_space: Any, precision: Any) -> tuple[Any, l
 
 
 @pytest.mark.parametrize("kind", [tk.PPOPolicy, tk.A2CPolicy])
-@pytest.mark.parametrize("action_space", [THREE_ACTIONS, test_sac.PUSH], ids=["discrete", "box"])
+@pytest.mark.parametrize("action_space", [THREE_ACTIONS, sac.PUSH], ids=["discrete", "box"])
 def test_an_on_policy_learner_learns_nearly_the_same_in_bf16(kind: Any, action_space: Any) -> None:
     (rough, losses), (exact, expected) = (learn_rollouts(kind, action_space, one) for one in ("bf16", "float32"))
     np.testing.assert_allclose(losses, expected, rtol=0.02, atol=0.02)
@@ -63,16 +62,16 @@ def test_an_on_policy_learner_learns_nearly_the_same_in_bf16(kind: Any, action_s
 
 
 def test_sac_learns_nearly_the_same_in_bf16() -> None:
-    rough, exact = (test_sac.made(precision=precision, engine="torch") for precision in ("bf16", "float32"))
+    rough, exact = (sac.made(precision=precision, engine="torch") for precision in ("bf16", "float32"))
     for step in range(6):
-        one, other = (policy.update(test_sac.rows(16, seed=step), step=step) for policy in (rough, exact))
+        one, other = (policy.update(sac.rows(16, seed=step), step=step) for policy in (rough, exact))
         sizes, expected = one.read_priority(), other.read_priority()  # some of large numbers that cancel
         assert np.linalg.norm(sizes - expected) <= 0.02 * np.linalg.norm(expected)
         mine, theirs = rough.read_metrics(), exact.read_metrics()
         for name in ("critic_loss", "actor_loss", "temperature_loss", "entropy"):
             assert mine[name] == pytest.approx(theirs[name], rel=0.05, abs=0.05), name
         assert mine["critic_loss"] != theirs["critic_loss"]
-    assert_moved_alike(rough, exact, test_sac.made())
+    assert_moved_alike(rough, exact, sac.made())
 
 
 def assert_moved_alike(rough: Any, exact: Any, start: Any) -> None:
@@ -96,7 +95,7 @@ def test_acting_stays_exact() -> None:
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy, tk.SACPolicy])
 def test_a_policy_is_saved_with_its_precision(kind: Any, precision: Any, tmp_path: Path) -> None:
-    at = Spaces(action_space=test_sac.PUSH) if kind is tk.SACPolicy else Spaces()
+    at = Spaces(action_space=sac.PUSH) if kind is tk.SACPolicy else Spaces()
     policy = kind.for_envs(at, hidden=(8,), device="cpu", seed=0, precision=precision)
     loaded = tk.load_policy(policy.save(tmp_path / "policy"), device="cpu")
     assert loaded.precision == precision

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 import trainkit as tk
 from trainkit.core import tree
-from trainkit.core.spaces import Spaces
+from trainkit.core.spaces import Spaces, structure_of
 from trainkit.extensions.export.export import random_rows
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -55,3 +55,19 @@ def check_files(policy: Any, folder: Path) -> None:
             np.testing.assert_allclose(received, action, rtol=1e-4, atol=1e-4)
         else:
             np.testing.assert_array_equal(received, action)
+
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+
+
+def check_that_an_exported_graph_gives_the_flat_rows(env: Any, kind: Any, tmp_path: Path) -> None:
+    policy = kind.for_envs(env(), hidden=(8,), seed=1)
+    tk.export(policy, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    obs = np.eye(3, dtype=np.float32)
+    (rows,) = session.run(["action"], {session.get_inputs()[0].name: obs})
+    structure = structure_of(policy.action_space)
+    assert structure is not None
+    reported, own = structure.unpack(rows), policy.predict(obs)
+    for one, other in zip(tree.leaves(reported), tree.leaves(own), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

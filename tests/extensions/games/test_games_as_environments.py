@@ -9,9 +9,9 @@ import pytest
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.core.test_structured_actions import CHOICES
 from tests.helpers.doubles import Ledger, Player, Still
 from tests.helpers.games import AGENTS, TaggedGame
+from tests.helpers.nested_actions import CHOICES
 from trainkit.collector import Collector
 from trainkit.core.errors import ConfigError
 from trainkit.envs import make_envs

@@ -6,7 +6,7 @@ import pytest
 
 import trainkit as tk
 from examples.two_agents import TwoPoles
-from tests.envs.test_recovery import check_that_episodes_continue, collector_of, warnings_of
+from tests.envs.restored_episodes import check_that_episodes_continue, collector_of, warnings_of
 
 
 @pytest.mark.parametrize("n_step", [1, 7, 31])

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, observations
+from tests.helpers.sac import PUSH
 from trainkit import (
     A2CPolicy,
     CategoricalValue,
@@ -24,7 +25,6 @@ from trainkit.engine.device import CPU, to_device
 from trainkit.errors import DivergedError
 from trainkit.nets import QNetwork
 
-PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 NESTED = spaces.Dict({"place": spaces.Discrete(3), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})
 IMAGES = spaces.Box(0, 255, (2, 40, 36), np.uint8)
 CHOICES = spaces.MultiDiscrete([2, 3], start=[1, 5])

@@ -20,7 +20,9 @@ from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import FOUR_NUMBERS, batch_of, linear, made, observations, parameters_of
 from tests.helpers.rollouts import made as made_on_policy
 from tests.helpers.rollouts import played
-from tests.policy import test_sac
+from tests.helpers.sac import PUSH
+from tests.helpers.sac import made as made_sac
+from tests.helpers.sac import rows as sac_rows
 from trainkit import (
     ConfigError,
     ConservativePenalty,
@@ -439,7 +441,7 @@ class Narrow(SquashedGaussian):
 
 
 def replace_the_distribution(policy: SACPolicy) -> Undo:
-    policy.distribution = Narrow(test_sac.PUSH, log_std=None)
+    policy.distribution = Narrow(PUSH, log_std=None)
     return None
 
 
@@ -540,7 +542,7 @@ def q_learner(engine: Any) -> DQNPolicy:
 
 
 def sac(engine: Any) -> SACPolicy:
-    return test_sac.made(hidden=(8, 8), engine=engine, lr=1e-2)
+    return made_sac(hidden=(8, 8), engine=engine, lr=1e-2)
 
 
 def ppo(engine: Any) -> PPOPolicy:
@@ -556,7 +558,7 @@ def learn(policy: Any, step: int) -> None:
     if isinstance(policy, PPOPolicy):
         list(policy.learn(ROLLOUT, step=step))
     elif isinstance(policy, SACPolicy):
-        policy.update(test_sac.rows(16, seed=step), step=step)
+        policy.update(sac_rows(16, seed=step), step=step)
     else:
         policy.update(batch_of(16, seed=step), step=step)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.nets.test_distributions import FAMILIES, Actor, generator, numbers_for
+from tests.nets.families import FAMILIES, Actor, generator, numbers_for
 
 
 @pytest.mark.parametrize("explore", [False, True])

@@ -26,6 +26,7 @@ from tests.helpers.learning import (
 )
 from tests.helpers.rollouts import made as made_on_policy
 from tests.helpers.rollouts import played
+from tests.helpers.sac import PUSH
 from trainkit import (
     A2CPolicy,
     Adam,
@@ -52,7 +53,6 @@ NESTED = spaces.Dict({"place": spaces.Discrete(5), "speed": FOUR_NUMBERS, "actio
 WIDE_DTYPES = spaces.Dict(
     {"a": spaces.Box(-1, 1, (2,), np.float64), "b": spaces.Box(0, 9, (3,), np.uint8), "c": spaces.MultiBinary(2)}
 )
-PUSH = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 TWO_NUMBERS = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 

@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose
 from torch.testing import assert_close
 
 import trainkit as tk
-from tests.core.test_structured_actions import Turrets
 from tests.engine.test_optimizers import ADAMW, COSINE, SGD, Signs, updated
 from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import MASKED, Spaces, batch_of, made, observations, parameters_of
+from tests.helpers.nested_actions import Turrets
 from tests.helpers.rollouts import played
 from tests.policy.learners import Squares, every_learner, learned
 from tests.policy.test_auxiliary import RewardModel

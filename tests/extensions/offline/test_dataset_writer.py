@@ -10,12 +10,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
-from tests.collector import test_columns
-from tests.helpers.doubles import Ledger, Player
+from tests.helpers.doubles import Ledger, Player, Still
 from tests.helpers.padded import Flicker
+from tests.helpers.small_envs import Lamp
 from tests.helpers.tagged import TaggedEnv, decode, is_terminated, is_truncated, length, reward
 from tests.helpers.truth import IN_PROCESS, tagged_envs
-from tests.trainer import test_folders
 from tests.trainer.toys import Walk, make_trainer
 from trainkit import (
     Collector,
@@ -342,7 +341,7 @@ def test_every_epochs_whole_episodes_are_in_files_when_a_run_dies(tmp_path: Path
 
 
 def test_recorded_episodes_have_extra_columns_and_bring_them_back(tmp_path: Path) -> None:
-    train = test_columns.collector(test_columns.lamps(), ReplayBuffer(100), square=-1)
+    train = Collector(Still(), make_envs(Lamp, 3), ReplayBuffer(100), extra_columns={"square": -1})
     with DatasetWriter(tmp_path).record(train):
         train.collect(n_step=15)
     again = load_dataset(tmp_path)
@@ -351,7 +350,10 @@ def test_recorded_episodes_have_extra_columns_and_bring_them_back(tmp_path: Path
 
 
 def test_a_folder_that_cannot_be_written_is_rejected_at_construction(tmp_path: Path) -> None:
-    test_folders.test_a_folder_that_cannot_be_written_is_rejected_at_construction(DatasetWriter, tmp_path)
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "below", Path("/proc/here")):
+        with pytest.raises(ConfigError, match=r"\.folder .* cannot be written \(.*\): name another folder"):
+            DatasetWriter(folder)
 
 
 def test_looking_whether_a_folder_can_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 import trainkit as tk
-from tests.core.test_observation_keys import assert_comes_back, space_of, trees
+from tests.core.observation_trees import assert_comes_back, space_of, trees
 from trainkit.core import tree
 from trainkit.core.data import RecordedEpisode
 from trainkit.extensions.offline.format import Header, write_shard

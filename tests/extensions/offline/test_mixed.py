@@ -9,11 +9,9 @@ from gymnasium.spaces import Box, Discrete
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tests.buffer.reference import assert_same
+from tests.buffer.small_buffers import fields_of, filled, number, row, successors, tape
 from tests.buffer.stream import Stream
-from tests.buffer.test_nstep import tape
-from tests.buffer.test_rounds import BATCHES, B, fields_of, filled
-from tests.buffer.test_skipped_rows import number, row, successors
-from tests.trainer import test_columns
+from tests.trainer.doubling import assert_columns_are_of_their_rows, options, parts
 from tests.trainer.runs import make_run
 from tests.trainer.toys import Walk, make_policy
 from trainkit import (
@@ -318,9 +316,9 @@ def test_a_mixed_buffer_draws_a_round_batch_by_batch() -> None:
     def mixed() -> MixedBuffer:
         return MixedBuffer({filled(PrioritizedReplayBuffer): 0.5, filled(ReplayBuffer): 0.5}, seed=5)
 
-    batches, reference = mixed().sample_round(BATCHES, B, horizon=Horizon(1), step=4), mixed()
+    batches, reference = mixed().sample_round(3, 5, horizon=Horizon(1), step=4), mixed()
     for batch in batches:
-        assert_same(fields_of(batch), fields_of(reference.sample(B, horizon=Horizon(1), step=4)))
+        assert_same(fields_of(batch), fields_of(reference.sample(5, horizon=Horizon(1), step=4)))
 
 
 def test_an_observation_out_of_sequence_is_stored_in_the_first_source() -> None:
@@ -340,15 +338,15 @@ def test_the_range_of_returns_of_a_mixed_buffer_is_over_all_sources() -> None:
 
 
 def test_a_mixed_buffer_brings_the_columns_of_every_source() -> None:
-    policy, recorder = test_columns.parts(ReplayBuffer(100))
+    policy, recorder = parts(ReplayBuffer(100))
     recorder.collect(n_step=60)
     envs = make_envs(Walk, 2, seed=2)
     mixed = MixedBuffer({ReplayBuffer(100): 0.5, recorder.buffer: 0.5})  # type: ignore[dict-item]  # it is one
     train = Collector(policy, envs, mixed)
     train.collect(n_step=10)
-    OffpolicyTrainer(policy, train, **test_columns.options()).run()
+    OffpolicyTrainer(policy, train, **options()).run()
 
-    test_columns.assert_columns_are_of_their_rows(policy)
+    assert_columns_are_of_their_rows(policy)
 
 
 def test_a_mixed_buffer_clears_the_rows_that_are_collected() -> None:

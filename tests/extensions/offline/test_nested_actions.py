@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.core import test_structured_actions
-from tests.core.test_structured_actions import HYBRID, Dials, Shot, Signals, Turrets, actions_taken
+from tests.helpers import nested_actions
+from tests.helpers.nested_actions import HYBRID, Dials, Shot, Signals, Turrets, actions_taken
 from trainkit.core.spaces import flat_actions, structure_of
 
 
@@ -24,7 +24,7 @@ from trainkit.core.spaces import flat_actions, structure_of
     ids=["bcq", "bc", "bc box", "bc hybrid"],
 )
 def test_predict_returns_nested_actions_that_the_space_contains(env: type[Signals], kind: Any, tmp_path: Path) -> None:
-    test_structured_actions.test_predict_returns_nested_actions_that_the_space_contains(env, kind, {}, tmp_path)
+    nested_actions.check_that_predict_returns_nested_actions_that_the_space_contains(env, kind, {}, tmp_path)
 
 
 def test_bcq_rejects_rows_of_both_kinds_and_names_what_learns_them() -> None:

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.collector.test_collector import drawn_env
-from tests.collector.test_overlap import Waits, collector_of
-from tests.core.test_structured_actions import Dials, Turrets
-from tests.envs.test_rebuild import Counter
-from tests.envs.test_recovery import OUTLIVES, check_that_episodes_continue, check_that_lost_state_is_warned_of
-from tests.envs.test_wait_num import gated_envs, gates
+from tests.envs.restored_episodes import OUTLIVES, check_that_episodes_continue, check_that_lost_state_is_warned_of
 from tests.helpers.doubles import Still
+from tests.helpers.nested_actions import Dials, Turrets
+from tests.helpers.small_envs import Counter, Waits, drawn_env, gated_envs, gates
 from trainkit.collector import Collector, EpisodeEvents
 from trainkit.envs import PreviousStep, Processor, TimeFeature, make_envs
 
@@ -53,7 +50,7 @@ def test_processing_and_rendering_are_timed_apart_from_environments(monkeypatch:
 
 
 def test_steps_of_processed_environments_are_not_overlapped_and_the_work_comes_first() -> None:
-    collector = collector_of(make_envs(Waits, 2, processors=[TimeFeature(10)]))
+    collector = Collector(Still(), make_envs(Waits, 2, processors=[TimeFeature(10)]), tk.ReplayBuffer(100))
     done: list[int] = []
     collector.overlap = lambda: done.append(collector.env_step)
     stats = collector.collect(n_step=10)

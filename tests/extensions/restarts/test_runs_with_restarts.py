@@ -7,10 +7,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
-from tests.collector.test_kept_rows import Count
-from tests.envs.test_wait_num import gated_envs, gates
 from tests.helpers.doubles import Ledger, Player
-from tests.trainer.test_reproducing import weights
+from tests.helpers.small_envs import Count, gated_envs, gates
 from tests.trainer.toys import Walk, make_trainer
 from trainkit.collector import Collector
 
@@ -162,7 +160,8 @@ def test_an_environment_rebuilt_after_a_fault_changes_the_run_and_is_counted() -
                 raise ConnectionError("gone")
 
         trainer = make_trainer(on_step=on_step, env_options={"on_error": "restart", "restart_delay_s": 0.0})
-        return sum(result.stats.train.n_env_restarts for result in trainer), weights(trainer)
+        n_restarts = sum(result.stats.train.n_env_restarts for result in trainer)
+        return n_restarts, [weight.tobytes() for weight in trainer.policy.get_weights().values()]
 
     (n_none, straight), (n_one, rebuilt) = run(0), run(31)
     assert (n_none, n_one) == (0, 1)

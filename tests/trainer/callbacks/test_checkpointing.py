@@ -4,9 +4,7 @@ import dataclasses
 import logging
 import math
 import os
-import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.trainer.full_disk import check_that_a_best_may_fail, fill_disk
 from tests.trainer.toys import Log, everything, make_onpolicy_trainer, make_policy, make_trainer
 from trainkit.core import files
 from trainkit.core.checkpoint import damage, find_checkpoints, numbered, read_manifest
@@ -279,18 +278,6 @@ def test_auto_without_a_checkpoint_is_refused() -> None:
 # ---- when it cannot ----
 
 
-def fill_disk(monkeypatch: pytest.MonkeyPatch, is_full: Callable[[Path], bool]) -> None:
-    """Let the disk be full for files of these paths."""
-    whole = files.write_whole
-
-    def write_whole(path: Path, write: Any, **more: Any) -> None:
-        if is_full(path):
-            raise OSError(28, "No space left on device")
-        whole(path, write, **more)
-
-    monkeypatch.setattr(files, "write_whole", write_whole)
-
-
 def test_a_full_disk_keeps_the_former_checkpoint_and_the_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
@@ -314,17 +301,6 @@ def test_the_best_is_the_best_that_could_be_saved(tmp_path: Path, monkeypatch: p
     trainer = make_trainer(max_epoch=5, step_per_epoch=4, callbacks=[Score(), checkpoint])
     fill_disk(monkeypatch, lambda path: trainer.epoch == 2 and path.parent.name == "best")
     assert [progress(tmp_path / "best")[0] for _ in trainer] == [1, 1, 3, 3, 5]
-
-
-def check_that_a_best_may_fail(
-    evaluation: tk.Evaluation, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    """Fill the disk for what is best, and check that the run continues."""
-    fill_disk(monkeypatch, lambda path: path.parent.name == "best" and not trainer.is_finished)
-    with make_trainer(test=True, evaluation=evaluation, max_epoch=3, checkpoint=folder) as trainer:
-        trainer.run()
-    assert trainer.epoch == 3
-    assert re.search(r"best: .*No space left on device; a former one is whole; the run continues", caplog.text)
 
 
 def test_a_best_that_cannot_be_saved_does_not_end_the_run(
