@@ -218,13 +218,13 @@ def test_a_study_that_was_killed_resumes_the_trial_that_ran(tmp_path: Path) -> N
         time.sleep(0.02)
     first.kill()
     first.wait()
-    study = optuna.load_study(study_name="dqn", storage=f"sqlite:///{folder / 'study.db'}")
-    assert [trial.state.name for trial in study.trials][:2] == ["COMPLETE", "RUNNING"]
+    stored = {"study_name": "dqn", "storage": f"sqlite:///{folder / 'study.db'}"}
+    assert [trial.state.name for trial in optuna.load_study(**stored).trials][:2] == ["COMPLETE", "RUNNING"]
     time.sleep(4)  # until its heart has missed three beats
     second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode == 0, second.stderr
 
-    trials = optuna.load_study(study_name="dqn", storage=study._storage).trials
+    trials = optuna.load_study(**stored).trials
     (dead,) = (trial for trial in trials if trial.state.name == "FAIL")
     (heir,) = (trial for trial in trials if trial.user_attrs.get("goes_on_from") == dead.number)
     assert heir.params == dead.params

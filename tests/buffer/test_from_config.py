@@ -19,7 +19,7 @@ class Own(ReplayBuffer):
 def test_the_type_and_its_arguments_make_a_buffer() -> None:
     buffer = buffer_from_config({"type": "PrioritizedReplayBuffer", "capacity": 300, "alpha": 0.7})
     assert type(buffer) is PrioritizedReplayBuffer
-    assert (buffer.capacity, buffer._sampler.alpha) == (300, 0.7)
+    assert (buffer.capacity, buffer.alpha) == (300, 0.7)
     assert type(buffer_from_config({"capacity": 3})) is ReplayBuffer
     assert type(buffer_from_config({"type": Own, "capacity": 3})) is Own
 
@@ -28,7 +28,7 @@ def test_the_type_and_its_arguments_make_a_buffer() -> None:
 def test_the_same_type_is_merged_into_the_default(config: dict[str, Any]) -> None:
     buffer = buffer_from_config(config, default=DEFAULT)
     assert isinstance(buffer, PrioritizedReplayBuffer)
-    assert (buffer.capacity, buffer._sampler.alpha, buffer._sampler.beta(0)) == (500, 0.9, 0.3)
+    assert (buffer.capacity, buffer.alpha, buffer.beta(0)) == (500, 0.9, 0.3)
 
 
 def test_another_type_replaces_the_default() -> None:
@@ -63,6 +63,6 @@ def test_presets_take_it_and_merge_it_into_their_table() -> None:
     config = {"type": "PrioritizedReplayBuffer", "beta": tk.Linear(0.2, 1.0)}
     prioritized = tk.presets.dqn(Walk, **how, buffer=config)
     assert isinstance(prioritized.buffer, PrioritizedReplayBuffer)
-    assert [prioritized.buffer._sampler.beta(step) for step in (0, 50, 100)] == pytest.approx([0.2, 0.6, 1.0])
+    assert [prioritized.buffer.beta(step) for step in (0, 50, 100)] == pytest.approx([0.2, 0.6, 1.0])
     with pytest.raises(ConfigError, match=r"presets\.dqn\.buffer must be 'uniform' or 'prioritized' or a mapping"):
         tk.presets.dqn(Walk, **how, buffer="PrioritizedReplayBuffer")  # type: ignore[arg-type]  # wrong on purpose

@@ -36,7 +36,7 @@ def test_a_buffer_is_read_from_a_checkpoint_into_its_own_memory(
 
     loaded, peak = peak_of(load)
     assert peak <= 1.15 * buffer.nbytes
-    np.testing.assert_array_equal(loaded._storage.obs, buffer._storage.obs)
+    np.testing.assert_array_equal(loaded.get(loaded.slots()).obs, buffer.get(buffer.slots()).obs)
 
 
 def test_a_buffers_own_file_is_read_into_its_memory(arrays: Any, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_buffers_own_file_is_read_into_its_memory(arrays: Any, tmp_path: Path)
     buffer.save(tmp_path / "buffer.npz")
     loaded, peak = peak_of(lambda: ReplayBuffer.load(tmp_path / "buffer.npz"))
     assert peak <= 1.15 * buffer.nbytes
-    np.testing.assert_array_equal(loaded._storage.obs, buffer._storage.obs)
+    np.testing.assert_array_equal(loaded.get(loaded.slots()).obs, buffer.get(buffer.slots()).obs)
 
 
 @pytest.mark.parametrize("without", [[], ["next_obs"]])

@@ -1,5 +1,6 @@
 """A buffer's memory is known before it is claimed, and refused where it is not there: FAULTS 76."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,16 @@ def spec(size: int) -> ArraySpec:
     return ArraySpec(shape=(size,), dtype=np.dtype(np.float64))
 
 
+def estimated(buffer: ReplayBuffer, rows: RowSpec) -> int:
+    """Return the bytes that a buffer says it needs, where no memory is left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "memory_left", lambda: 0)
+        with pytest.raises(ConfigError) as caught:
+            buffer.bind(rows)
+    (n_bytes,) = re.findall(r"needs ([\d,]+) bytes", str(caught.value))
+    return int(n_bytes.replace(",", ""))
+
+
 @pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
 @pytest.mark.parametrize(
     ("capacity", "n_envs", "stack"), [(1, 1, 1), (7, 3, 4), (100, 8, 1), (5_000, 7, 2), (70_001, 2, 4)]
@@ -30,7 +41,7 @@ def spec(size: int) -> ArraySpec:
 def test_the_estimate_is_what_is_claimed(make: Any, capacity: int, n_envs: int, stack: int) -> None:
     rows = spec_of(n_envs, stack, (2, 2))
     buffer = make(capacity)
-    estimate = buffer._bytes_for(rows)
+    estimate = estimated(buffer, rows)
     buffer.bind(rows)
     assert buffer.nbytes == estimate
 
@@ -38,8 +49,8 @@ def test_the_estimate_is_what_is_claimed(make: Any, capacity: int, n_envs: int, 
 def test_a_buffers_own_normalisation_takes_a_second_tree() -> None:
     rows = spec_of(1)
     one, two = (PrioritizedReplayBuffer(9_000, normalize=how) for how in ("batch", "buffer"))  # type: ignore[arg-type]
-    estimate = two._bytes_for(rows)
-    assert estimate > one._bytes_for(rows)
+    estimate = estimated(two, rows)
+    assert estimate > estimated(one, rows)
     two.bind(rows)
     assert two.nbytes == estimate
 
@@ -51,7 +62,7 @@ def test_a_million_frames_take_what_the_design_says() -> None:
         action=ArraySpec(shape=(), dtype=np.dtype(np.int64)),
         extras={},
     )
-    assert ReplayBuffer(1_000_000)._bytes_for(rows) == pytest.approx(7.1e9, rel=0.01)
+    assert estimated(ReplayBuffer(1_000_000), rows) == pytest.approx(7.1e9, rel=0.01)
 
 
 @pytest.mark.parametrize("make", [ReplayBuffer, PrioritizedReplayBuffer])
@@ -67,7 +78,7 @@ def test_more_than_there_is_is_refused_with_bytes_before_anything_is_claimed(mak
 
 def test_what_just_fits_is_taken_and_what_just_does_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = spec_of(1)
-    needed = ReplayBuffer(50)._bytes_for(rows)
+    needed = estimated(ReplayBuffer(50), rows)
     monkeypatch.setattr(replay, "memory_left", lambda: needed - 1)
     with pytest.raises(ConfigError, match=f"needs {needed:,} bytes"):
         ReplayBuffer(50).bind(rows)

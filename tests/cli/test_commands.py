@@ -138,14 +138,15 @@ def test_ctrl_c_saves_prints_how_to_continue_and_exits_with_130(
 def test_sigterm_saves_ends_with_143_and_begins_no_other_seed(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_step = tk.OffpolicyTrainer._train_step
+    collect = tk.Collector.collect
 
-    def terminated(self: tk.OffpolicyTrainer) -> None:
-        train_step(self)
-        if self.env_step == 80:
+    def terminated(self: tk.Collector, **options: Any) -> tk.CollectStats:
+        stats = collect(self, **options)
+        if self.env_step == 80 and self.buffer is not None:
             os.kill(os.getpid(), signal.SIGTERM)
+        return stats
 
-    monkeypatch.setattr(tk.OffpolicyTrainer, "_train_step", terminated)
+    monkeypatch.setattr(tk.Collector, "collect", terminated)
     assert train("--seeds", "2") == 128 + 15
     assert [path.name for path in (here / "runs" / "dqn-CartPole-v1").iterdir()] == ["seed1"]
     (step,) = re.findall(r"stopped at step (\d+); to resume: trainkit train dqn", capsys.readouterr().out)

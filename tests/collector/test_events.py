@@ -41,6 +41,15 @@ def factory(length: int) -> Any:
 ALL = ("created", "start", "step", "end")
 
 
+def writer(events: list[tuple[str, int, int, float]]) -> Any:
+    """Return a listener that writes events to a list."""
+
+    def note(event: str, episode: Episode) -> None:
+        events.append((event.removeprefix("on_episode_"), episode.env_id, episode.length, episode.total_reward))
+
+    return one_by_one(note)
+
+
 def watched(
     lengths: tuple[int, ...], buffer: tk.ReplayBuffer | None = None, names: tuple[str, ...] = ALL
 ) -> tuple[tk.Collector, list[tuple[str, int, int, float]]]:
@@ -48,11 +57,7 @@ def watched(
     envs = tk.make_envs([factory(length) for length in lengths])
     collector = tk.Collector(tk.RandomPolicy(envs.action_space, seed=1), envs, buffer)
     events: list[tuple[str, int, int, float]] = []
-
-    def note(event: str, episode: Episode) -> None:
-        events.append((event.removeprefix("on_episode_"), episode.env_id, episode.length, episode.total_reward))
-
-    collector.events = EpisodeEvents(envs.n, one_by_one(note), [f"on_episode_{name}" for name in names])
+    collector.events = EpisodeEvents(envs.n, writer(events), [f"on_episode_{name}" for name in names])
     return collector, events
 
 
@@ -180,9 +185,7 @@ def test_a_listener_that_raises_loses_no_event_and_no_row(at: int) -> None:
     plain.collect(n_step=6)
     buffer = tk.ReplayBuffer(20)
     collector, events = watched((1, 2), buffer)
-    listened = collector.events
-    assert listened is not None
-    write = listened._listener
+    write = writer(events)
 
     def raise_once(event: str, calls: Calls) -> None:
         for one in calls:
@@ -190,7 +193,7 @@ def test_a_listener_that_raises_loses_no_event_and_no_row(at: int) -> None:
             if len(events) == at:
                 raise ValueError("not today")
 
-    listened._listener = raise_once
+    collector.events = EpisodeEvents(2, raise_once, [f"on_episode_{name}" for name in ALL])
     with pytest.raises(ValueError, match="not today"):
         collector.collect(n_step=6)
     collector.resume()
@@ -203,17 +206,15 @@ def test_a_listener_that_has_the_rest_delivered_receives_it_once_and_in_order(at
     plain, expected = watched((1, 2))
     plain.collect(n_step=6)
     collector, events = watched((1, 2))
-    listened = collector.events
-    assert listened is not None
-    write = listened._listener
+    write = writer(events)
 
     def deliver_once(event: str, calls: Calls) -> None:
         for one in calls:
             write(event, iter([one]))
             if len(events) == at:
-                listened.deliver()
+                collector.events.deliver()
 
-    listened._listener = deliver_once
+    collector.events = EpisodeEvents(2, deliver_once, [f"on_episode_{name}" for name in ALL])
     collector.collect(n_step=6)
     assert events == expected
 

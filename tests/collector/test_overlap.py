@@ -106,7 +106,7 @@ def test_a_step_that_failed_leaves_no_time_that_was_not_spent() -> None:
     collector.overlap = lambda: time.sleep(0.05)
     with pytest.raises(EnvError):
         collector.collect(n_step=3)
-    collector.envs._backend.runner.envs[0].__class__ = Waits  # type: ignore[attr-defined]
+    collector.envs.runner.envs[0].__class__ = Waits  # type: ignore[attr-defined]
     stats = collector.resume()
     assert 0.0 <= stats.env_ms < 20.0  # type: ignore[operator]
 

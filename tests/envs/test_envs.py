@@ -352,7 +352,7 @@ def test_a_dict_observation_that_is_not_finite_is_rejected_by_its_key() -> None:
     obs = {"a": (0, np.zeros((2, 2), np.float32))}
     bad = {"a": (0, np.array([[0, 0], [np.nan, 0]], np.float32))}
     envs = scripted_envs(answer(obs=bad), observation_space=space, resets=[(obs, {})])
-    envs._backend.runner.envs[0].steps = [answer(obs=obs)]  # type: ignore[attr-defined]  # it is a SyncBackend
+    envs.runner.envs[0].steps = [answer(obs=obs)]  # type: ignore[union-attr]  # it is a SyncRunner
     with pytest.raises(BadEnvDataError, match=r"^env 1: returned observation\[a.1\] nan at index \(1, 0\)"):
         play(envs)
 

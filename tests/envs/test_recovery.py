@@ -238,7 +238,7 @@ def test_a_checkpoint_without_fingerprints_loads_in_silence(caplog: Any) -> None
 def test_a_process_that_died_or_is_in_a_step_does_not_keep_a_run_from_being_saved(caplog: Any) -> None:
     collector = collector_of(tk.make_envs(Counts, 3, seed=5, backend="async"))
     collector.collect(n_step=6)
-    runner = collector.envs._backend.runner  # type: ignore[attr-defined]
+    runner = collector.envs.runner
     runner._processes[0].kill()
     runner._processes[0].wait(None)
     runner._workers[1].request_step([0], [0])  # its answer was never read, as after a second Ctrl-C

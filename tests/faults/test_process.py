@@ -118,7 +118,7 @@ def test_fifty_trainers_in_a_row_take_no_more_than_twenty() -> None:
 def test_counters_are_exact_beyond_what_a_float_holds() -> None:
     trainer = make_trainer(buffer=tk.ReplayBuffer(60))
     assert trainer.train_collector is not None
-    trainer.train_collector._env_step = 2**53 + 1
+    trainer.train_collector.load_state_dict(trainer.train_collector.state_dict() | {"env_step": 2**53 + 1})
     trainer.policy.n_updates = 2**53 + 1
     trainer.reset()
     info = trainer.run()
@@ -134,7 +134,8 @@ def test_slots_are_exact_after_two_to_the_31_steps() -> None:
         for k in range(9)
     ]
     buffer.add(rows[0])
-    buffer._storage.serial = 2**31 + 5
+    state = buffer.state_dict()
+    buffer.load_state_dict(state | {"rings": state["rings"] | {"serial": 2**31 + 5}})
     slots = [int(buffer.add(row)[0]) for row in rows[1:]]
     assert len(set(slots)) == len(slots)
     assert min(slots) > 2**31

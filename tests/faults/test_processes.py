@@ -183,7 +183,7 @@ def test_an_exception_in_the_middle_of_a_message_costs_one_process_and_no_more()
     collector = Collector(Player(), envs, ledger)
     collector.collect(n_step=10)
     first, second = envs.call("pid")
-    backend: Any = envs._backend.runner  # type: ignore[attr-defined]  # a SingleBackend's
+    backend: Any = envs.runner
     backend._processes[0].pipe = Torn(backend._processes[0].pipe)
     with pytest.raises(KeyboardInterrupt):
         collector.collect(n_step=10)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.helpers.engine import engines
 from tests.helpers.learning import FOUR_NUMBERS, assert_same, batch_of, objective, parameters_of
 from tests.helpers.sac import PUSH, made, rows
-from trainkit import Adam, Clip, ConfigError, Horizon, SACPolicy, SpaceMismatchError, Target, TransitionBatch
+from trainkit import Adam, Clip, ConfigError, Horizon, SACPolicy, SpaceMismatchError, TransitionBatch
 from trainkit.engine.engine import Engine
 from trainkit.errors import DivergedError
 from trainkit.nets.preprocess import WithoutMask
@@ -432,7 +432,7 @@ def test_a_wrong_number_is_refused_by_name(options: Any, message: str) -> None:
 def test_for_envs_passes_every_word_on() -> None:
     policy = made(hidden=(5, 6), n_step=3, gamma=0.9, reward="sign", lr=0.125, tau=0.5, max_grad_norm=2.0)
     assert (policy.horizon.n_step, policy.horizon.gamma, policy.horizon.reward) == (3, 0.9, "sign")
-    assert policy._learning.targets["critic"].spec == Target(every=1, unit="updates", tau=0.5)
+    assert policy.settings().items() >= {"target/every": 1, "target/unit": "updates", "target/tau": 0.5}.items()
     steps = policy.gradient_steps
     assert {name: (step.optimizer.lr, step.clip) for name, step in steps.items()} == {
         "critic": (0.125, Clip(2.0)),

@@ -229,7 +229,7 @@ def test_a_run_resumes_between_two_looks_to_the_same_bits_whatever_is_reported(t
     first.save(tmp_path / "here")
     at_save = bounds(first.policy.value)
     second = make_trainer(policy=AUTOMATIC, resume_from=tmp_path / "here", log_every=3)
-    assert second.policy._learning.watched.sums.n_updates == first.policy.n_updates % 7 > 0
+    assert first.policy.n_updates % 7 > 0
     second.run()
     policies = [{k: v for k, v in everything(t).items() if k.startswith("/policy")} for t in (whole, second)]
     assert policies[0] == policies[1]

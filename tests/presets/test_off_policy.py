@@ -139,8 +139,8 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "max_grad_norm": (3.0, lambda t: t.policy.gradient_steps["critic"].clip.limit),
-    "tau": (0.5, lambda t: t.policy._learning.targets["critic"].spec.tau),
-    "temperature": (0.5, lambda t: t.policy._schedule(0)),
+    "tau": (0.5, lambda t: t.describe()["policy/target/tau"]),
+    "temperature": (0.5, lambda t: t.policy.loss_inputs(1, step=0)["temperature"]),
     "initial_temperature": (0.5, lambda t: pytest.approx(t.policy.learned_temperature.log.exp().item())),
     "target_entropy": (-7.0, lambda t: t.policy.target_entropy),
     "exploration": (PINK, lambda t: t.policy.exploration),
@@ -150,7 +150,7 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "step_per_collect": (24, lambda t: t.step_per_collect),
     "update_per_step": (0.25, lambda t: t.update_per_step),
     "learning_starts": (55, lambda t: t.learning_starts),
-    "warmup": ("policy", lambda t: t._warmup),
+    "warmup": ("policy", lambda t: t.warmup),
     "schedule_steps": (999, lambda t: adam(t).lr.knots[-1][0]),
     "max_epoch": (6, lambda t: t.max_epoch),
     "step_per_epoch": (66, lambda t: t.step_per_epoch),
@@ -197,7 +197,8 @@ def test_every_setting_reaches_what_it_is_about(setting: str) -> None:
 
 def test_linear_is_stretched_over_the_run() -> None:
     trainer = tiny(temperature=tk.Linear(0.4, 0.2))
-    assert [round(trainer.policy._schedule(step), 6) for step in (0, 32, 64, 999)] == [0.4, 0.3, 0.2, 0.2]
+    at = [trainer.policy.loss_inputs(1, step=step)["temperature"] for step in (0, 32, 64, 999)]
+    assert at == pytest.approx([0.4, 0.3, 0.2, 0.2])
 
 
 def test_an_unknown_override_is_refused_with_the_nearest() -> None:

@@ -13,7 +13,7 @@ import torch
 
 import trainkit as tk
 from tests.trainer.runs import make_run
-from tests.trainer.toys import Log, Raising, everything, make_trainer, untimed
+from tests.trainer.toys import Log, Numbers, Raising, everything, make_trainer, untimed
 from trainkit.core.data import EpochResult
 
 
@@ -160,11 +160,12 @@ def test_reset_in_the_middle_of_an_epoch_keeps_its_updates_out_of_the_next_stati
 
 
 def test_with_closes_environments_logger_and_bar_and_close_may_be_called_twice(tmp_path: Any) -> None:
-    with make_trainer(test=True, logger=tk.JsonlLogger(tmp_path / "run")) as trainer:
+    logger = Numbers()
+    with make_trainer(test=True, logger=logger) as trainer:
         next(trainer)
     assert trainer.train_collector.envs.ownership.is_closed
     assert trainer.evaluation_schedule.evaluation.collector.envs.ownership.is_closed
-    assert trainer._reports.loggers._loggers[0]._numbers._file.closed
+    assert logger.n_closed == 1
     trainer.close()
 
 

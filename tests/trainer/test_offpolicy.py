@@ -287,12 +287,6 @@ def test_learning_waits_for_one_batch_of_rows() -> None:
     assert trainer.learning_starts == 7
 
 
-def actions_of(trainer: tk.OffpolicyTrainer, n_rows: int) -> NDArray[np.int64]:
-    """Return the first actions stored."""
-    action: NDArray[np.int64] = trainer.buffer._storage.records.action[:n_rows].copy()
-    return action
-
-
 @pytest.mark.parametrize("warmup", ["policy", "random"])
 def test_until_learning_starts_the_warm_up_acts(warmup: str) -> None:
     requested = []
@@ -306,7 +300,8 @@ def test_until_learning_starts_the_warm_up_acts(warmup: str) -> None:
     trainer.run()
     first = 16 if warmup == "random" else 0
     assert requested == list(range(first, 24, 2))
-    assert actions_of(trainer, 16).any() == (warmup == "random")
+    actions = trainer.buffer.get(trainer.buffer.slots()).action.reshape(2, 12)
+    assert actions[:, :8].any() == (warmup == "random")
 
 
 # ---- what an update does ----
@@ -362,7 +357,9 @@ def test_training_is_the_same_to_the_bit_with_and_without(
 ) -> None:
     with_it: dict[str, Any] = {
         "evaluation": {"test": True},
-        "exploring evaluation": {"test": True},
+        "exploring evaluation": {
+            "evaluation": lambda play: {"score": play(n_episode=3, explore=True).returns.mean},
+        },
         "logger": {"logger": [tmp_path / "events", tk.JsonlLogger(tmp_path / "lines")]},
         "bar": {"show_progress": True},
         "lines": {"verbose": True},
@@ -370,8 +367,6 @@ def test_training_is_the_same_to_the_bit_with_and_without(
         "checkpoint": {"checkpoint": tmp_path / "checkpoint"},
     }[addition]
     bare, dressed = make_trainer(log_every=10), make_trainer(log_every=10, **with_it)
-    if addition == "exploring evaluation":
-        dressed.evaluation_schedule.evaluation._explore = True
     for expected, result in zip(bare, dressed, strict=True):
         numbers = untimed(result)
         assert untimed(expected).items() <= numbers.items()

@@ -10,7 +10,6 @@ import trainkit as tk
 from tests.trainer.keyboard import Keyboard, press
 from tests.trainer.toys import everything, make_trainer, untimed
 from trainkit.core.errors import BusyError, ConfigError
-from trainkit.trainer.run_checkpoint import _warn_of_changes
 
 
 class Taken(tk.Callback):
@@ -206,11 +205,11 @@ def test_collecting_by_hand_learns_nothing() -> None:
     assert trainer.run().env_step >= 72
 
 
-def test_a_run_that_resumes_with_overlap_warns_of_it(caplog: Any) -> None:
-    off, on = (make_trainer(overlap=overlap)._checkpoint().about for overlap in (False, True))
-    _warn_of_changes(Path("run"), off, off)
+def test_a_run_that_resumes_with_overlap_warns_of_it(caplog: Any, tmp_path: Path) -> None:
+    saved = make_trainer().save(tmp_path)
+    make_trainer(resume_from=saved)
     assert "overlap" not in caplog.text
-    _warn_of_changes(Path("run"), off, on)
+    make_trainer(resume_from=saved, overlap=True)
     assert "overlap False -> True" in caplog.text
 
 
