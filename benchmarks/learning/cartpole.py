@@ -16,15 +16,13 @@ import torch
 
 import trainkit as tk
 from benchmarks import pages
-from benchmarks.learning.training import check_fresh, curve, settings_of
+from benchmarks.learning.training import check_fresh, curve, is_for_one_agent, settings_of
 
 ENV, EVERY, N_EPOCHS, EPISODES = "CartPole-v1", 5_000, 12, 100
 STEPS = EVERY * N_EPOCHS
 LEARNED, SOLVED = 400.0, 475.0  # the bar, and what Gymnasium calls solved
 SHARE = 0.8  # of the seeds that must reach the bar
-PRESETS = [
-    name for name, preset in tk.presets.PRESETS.items() if "classic" in preset.domains and not preset.learns_from_data
-]
+PRESETS = [name for name, one in tk.presets.PRESETS.items() if "classic" in one.domains and is_for_one_agent(name)]
 CACHE = pages.RESULTS / "learning_cartpole.jsonl"
 PAGE = "learning_cartpole"
 

@@ -20,7 +20,7 @@ import torch
 
 import trainkit as tk
 from benchmarks import pages
-from benchmarks.learning.training import check_fresh, mean_return, preset_trainer, register
+from benchmarks.learning.training import check_fresh, is_for_one_agent, mean_return, preset_trainer, register
 from trainkit.core.config import to_text
 from trainkit.plot.comparing import interval
 
@@ -61,12 +61,6 @@ TASKS = {
 }
 
 
-def is_evaluated(name: str) -> bool:
-    """Return whether a preset learns in environments of one agent, without a memory, which has a page of its own."""
-    preset = tk.presets.PRESETS[name]
-    return not preset.learns_from_data and name not in ("ippo", "mappo") and preset.table()["recurrent"] is None
-
-
 def accepts(name: str, task: Task) -> bool:
     """Return whether a preset accepts the actions of a task."""
     preset = tk.presets.PRESETS[name]
@@ -76,7 +70,7 @@ def accepts(name: str, task: Task) -> bool:
     return is_continuous or not isinstance(preset, tk.presets.SACPreset)
 
 
-PRESETS = [name for name in tk.presets.PRESETS if is_evaluated(name)]
+PRESETS = [name for name in tk.presets.PRESETS if is_for_one_agent(name)]
 PAIRS = [(name, preset) for name, task in TASKS.items() for preset in PRESETS if accepts(preset, task)]
 
 

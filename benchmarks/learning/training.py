@@ -44,6 +44,12 @@ def check_fresh(presets: Iterable[str], env: str, seeds: Iterable[int]) -> None:
             )
 
 
+def is_for_one_agent(name: str) -> bool:
+    """Return whether a preset learns in environments of one agent, without a memory, which has a page of its own."""
+    preset = tk.presets.PRESETS[name]
+    return not preset.learns_from_data and name not in ("ippo", "mappo") and preset.table()["recurrent"] is None
+
+
 def register(env: str) -> None:
     """Register MinAtar's environments with Gymnasium where one is needed (`pip install minatar`)."""
     if env.startswith("MinAtar/") and env not in gymnasium.registry:
