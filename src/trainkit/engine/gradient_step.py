@@ -114,7 +114,7 @@ class GradientStep:
         self._named = list(module.named_parameters())
         lay_out(self.trainable)  # now, as moving them later invalidates what was recorded with them
         self._rule = rule_for(self.optimizer, [parameter for _, parameter in self._named])
-        self._look()
+        self._remember_structure()
         self.process_group: ProcessGroup = ONE_PROCESS
         self._n_warm_ups = 0  # steps so far, up to `_N_WARM_UPS`
 
@@ -280,7 +280,7 @@ class GradientStep:
                 "optimizer= that it was saved with, or load the weights alone with load_weights"
             )
         self._named = list(self.module.named_parameters())
-        self._look()
+        self._remember_structure()
         self._rule.adopt([parameter for _, parameter in self._named], state["state"])
         self._rule.rate.load_state_dict(state)
         for _, parameter in self._named:
@@ -304,7 +304,7 @@ class GradientStep:
         """Find the module's current parameters; those with the path and shape of earlier ones keep their state."""
         before, kinds, state = self._named, self._kinds, self._rule.state()
         self._named = list(self.module.named_parameters())
-        self._look()
+        self._remember_structure()
         if [id(p) for _, p in before] == [id(p) for _, p in self._named] and kinds == self._kinds:
             return
         own = {path: (kinds[i][0], state[i]) for i, (path, _) in enumerate(before) if i in state}  # with the shapes
@@ -315,7 +315,7 @@ class GradientStep:
                 kept[i] = of_path
         self._rule.adopt([parameter for _, parameter in self._named], kept)
 
-    def _look(self) -> None:
+    def _remember_structure(self) -> None:
         """Remember the module's children and parameters, to notice changes."""
         self._tables: list[dict[str, Any]] = [
             table for part in self.module.modules() for table in (part._modules, part._parameters)

@@ -230,7 +230,7 @@ class RunsEnvs(Protocol):
     has_processes: bool
 
     def check(self, checks: Checks, n_envs: int) -> None:
-        """Note what cannot work with this number of environments."""
+        """Report options that cannot work with this number of environments."""
         ...
 
     def run(self, factories: Sequence[Callable[[], Any]], timeout_s: float | None) -> Runner:

@@ -47,7 +47,7 @@ class RowOptions:
     truncate_at_soft_horizon: bool
 
     def check(self, checks: Checks) -> None:
-        """Note what cannot work."""
+        """Report options that cannot work."""
         checks.integer("stack", self.stack, low=1)
         if checks.one_of("pad", self.pad, ["repeat", "zero"]):
             checks.require(self.pad == "repeat" or self.stack > 1, '.pad="zero" is for stacks of frames: give stack')
@@ -68,7 +68,7 @@ class ProcessOptions:
     environment_variables: Mapping[str, str]
 
     def check(self, checks: Checks, n_envs: int, *, is_made: bool) -> None:
-        """Note what cannot work; environments that are made already have no process of their own."""
+        """Report options that cannot work; environments that are made already have no process of their own."""
         if isinstance(self.backend, str):
             checks.one_of("backend", self.backend, ["sync", "async", "vector"])
         else:
@@ -122,7 +122,7 @@ class FailureOptions:
     failed_episodes: Literal["drop", "cut"]
 
     def check(self, checks: Checks) -> None:
-        """Note what cannot work."""
+        """Report options that cannot work."""
         checks.integer("max_restarts", self.max_restarts, low=0)
         checks.number("restart_delay_s", self.restart_delay_s, low=0)
         checks.one_of("failed_episodes", self.failed_episodes, ["drop", "cut"])

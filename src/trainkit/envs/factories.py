@@ -58,7 +58,7 @@ class EnvOptions:
     validate_env: ValidateEnv | None = None
 
     def check(self, checks: Checks) -> None:
-        """Note what cannot work."""
+        """Report options that cannot work."""
         checks.integer("max_episode_steps", self.max_episode_steps, low=1, optional=True)
         can_validate = self.validate_env is None or callable(self.validate_env)
         checks.require(can_validate, f".validate_env must be a function of an environment, got {self.validate_env!r}")

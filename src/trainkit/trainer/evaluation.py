@@ -324,7 +324,7 @@ class Evaluation:
 
 
 def _check_collector(checks: Checks, collector: object) -> None:
-    """Note what cannot play an evaluation."""
+    """Report what cannot play an evaluation."""
     fits = collector is None or isinstance(collector, Collector)
     checks.require(fits, f".collector must be a Collector, got {type(collector).__name__}")
     has_buffer = isinstance(collector, Collector) and collector.buffer is not None

@@ -169,13 +169,13 @@ class _Player:
             evaluation = BackgroundEvaluation(collector, **self._parts["options"])
             evaluation.is_over = lambda: self._is_finishing
             evaluation.load_state_dict(state)
-            collector.interrupt_with(self._look)
+            collector.interrupt_with(self._answer_requests)
             stats = evaluation.run(step, fresh=fresh)
             return Played(stats, evaluation.numbers, evaluation.state_dict())
         finally:
             collector.release()
 
-    def _look(self) -> None:
+    def _answer_requests(self) -> None:
         """Between two steps: answer the request to finish, and end with the trainer's process."""
         self._inbox.check_owner()
         if self._inbox.pipe.poll():
