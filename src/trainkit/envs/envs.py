@@ -454,7 +454,7 @@ class Envs:
         self.obs = obs if len(env_ids) == self.n else put_rows(self.obs, env_ids, obs)
 
     def _update_ready_within(self, raw: RawStep) -> None:
-        """Let rows of agents that left a game wait for its next episode, and rows act whose episode began in this step."""
+        """Let rows of agents that left a game wait for its next episode, and those act whose episode began now."""
         if self.agents:
             self._update_ready(waiting=raw.env_ids[raw.terminated | raw.truncated])
         if raw.begun is not None:
