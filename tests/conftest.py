@@ -7,6 +7,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -104,6 +105,13 @@ def accelerator(request: pytest.FixtureRequest) -> torch.device:
     """Return the device that is compared with the CPU: the pretend device, or the one that `--device` names."""
     name = request.config.getoption("--device")
     return load_pretend_device().device if name == "pretend" else resolve_device(name)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder of one's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)

@@ -163,6 +163,8 @@ def test_every_public_name_and_method_has_a_docstring() -> None:
     owners = [part for part in public.values() if inspect.isclass(part) or inspect.isfunction(part)]
     assert len(owners) > 150
     assert [part.__name__ for part in owners if not (part.__doc__ or "").strip()] == []
+    generated = [part.__name__ for part in owners if part.__doc__.startswith(f"{part.__name__}(")]
+    assert generated == [], "this is what dataclass and NamedTuple write when nobody else does"
     methods = [
         (f"{owner.__name__}.{name}", inspect.getdoc(getattr(owner, name)))
         for owner in owners

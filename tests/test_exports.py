@@ -1,4 +1,4 @@
-"""The public names: sorted, importable, the same at the top as in a namespace, each with a docstring of its own.
+"""The public names: sorted, importable, the same at the top as in a namespace.
 
 Which names are public is decided in the tables and `__all__` of the packages; the stubs in the repository show each
 change. Taking one away is a breaking change.
@@ -65,17 +65,6 @@ def test_no_public_name_is_that_of_a_module_of_its_package(package: str) -> None
     module = import_module(package)
     next_to = {path.stem for path in Path(str(module.__file__)).parent.iterdir()}
     assert {name for name in module.__all__ if not inspect.ismodule(getattr(module, name))} & next_to == set()
-
-
-@pytest.mark.parametrize("path", PUBLIC)
-def test_a_public_name_has_a_docstring_of_its_own(path: str) -> None:
-    *namespace, name = path.split(".")
-    module = getattr(trainkit, namespace[0]) if namespace else trainkit
-    if name in ("EngineName", "Precision"):  # aliases of types
-        return
-    doc = getattr(module, name).__doc__
-    assert doc
-    assert not doc.startswith(f"{name}("), "this is what dataclass and NamedTuple write when nobody else does"
 
 
 @pytest.mark.parametrize("path", PUBLIC)

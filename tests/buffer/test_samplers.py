@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from tests.buffer.stream import Stream, ranked
-from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer
+from trainkit.buffer import PrioritizedReplayBuffer, ReplayBuffer, UniformSampler
 from trainkit.core.data import Horizon, TransitionBatch
 from trainkit.core.errors import CheckpointError, ConfigError, PriorityError
 from trainkit.core.schedules import Piecewise
@@ -38,10 +38,11 @@ class Ends:
 
 
 @pytest.mark.parametrize("n_rows", [1, 3, 24, 100])
-def test_a_uniform_draw_goes_from_the_oldest_row_to_the_newest(n_rows: int) -> None:
+def test_a_uniform_draw_goes_from_the_oldest_row_to_the_newest(n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer, stream = ReplayBuffer(50), Stream(1)
     slots = np.concatenate([buffer.add(stream.next()) for _ in range(n_rows)])[-50:]
-    buffer._rng = Ends()  # type: ignore[assignment]
+    sample = UniformSampler.draw
+    monkeypatch.setattr(UniformSampler, "draw", lambda self, n, step, _, k: sample(self, n, step, Ends(), k))
     assert_array_equal(draw(buffer, 2).slots, slots[[0, -1]])
 
 

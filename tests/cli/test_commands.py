@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,11 @@ import numpy as np
 import pytest
 
 import trainkit as tk
-from tests.cli.train import TINY, train
+from tests.cli.train import TINY, complaint, train
 from tests.helpers.run_folders import make_run
 from trainkit.cli import main
 from trainkit.cli.commands import build_parser
 from trainkit.loggers.runs import RunFolder
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a folder of one's own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +30,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert train("--logdir", str(folder), "--seeds", "2") == 0
     assert train("--logdir", str(folder), preset="rainbow") == 0
     return folder
-
-
-def complaint(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what was printed to the error stream: one line."""
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 # ---- train ----

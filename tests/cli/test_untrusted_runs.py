@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import trainkit as tk
+from tests.cli.train import complaint
 from tests.helpers.manifests import signed
 from trainkit.cli import main
 from trainkit.loggers.runs import write_config
@@ -285,11 +286,6 @@ def test_a_run_folder_of_a_stranger_cannot_hold_a_command_up(run: Path, capsys: 
     for command in ("eval", "inspect", "compare"):
         assert main([command, str(run)]) == 2
         assert "must be a regular file and is a FIFO" in complaint(capsys)
-
-
-def complaint(capsys: pytest.CaptureFixture[str]) -> str:
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 def test_paths_and_names_are_shown_on_a_terminal_that_knows_ascii_only(

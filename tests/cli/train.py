@@ -1,4 +1,6 @@
-"""The command that trains, with a run of a fraction of a second."""
+"""The command that trains, with a run of a fraction of a second, and what a command complains of."""
+
+import pytest
 
 from trainkit.cli import main
 
@@ -15,3 +17,9 @@ def words(**settings: str) -> list[str]:
 
 def train(*more: str, preset: str = "dqn", **settings: str) -> int:
     return main(["train", preset, "CartPole-v1", "--quiet", *words(**settings), *more])
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what was printed to the error stream: one line."""
+    (line,) = capsys.readouterr().err.splitlines()
+    return line

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainkit as tk
+from tests.helpers.learning import Spaces
 from tests.helpers.nested_actions import (
     BOXES,
     CHOICES,
@@ -169,7 +170,7 @@ def test_learning_from_joint_actions_is_learning_from_their_numbers() -> None:
     """A DQN of MultiDiscrete([2, 3]) takes the same gradient step as one of Discrete(6)."""
     box = spaces.Box(-1, 1, (4,), np.float32)
     made = [
-        tk.DQNPolicy.for_envs(_Spaces(box, own), hidden=(8,), double=True, seed=1)
+        tk.DQNPolicy.for_envs(Spaces(box, own), hidden=(8,), double=True, seed=1)
         for own in (spaces.Discrete(6), spaces.MultiDiscrete([2, 3]))
     ]
     rng = np.random.default_rng(0)
@@ -192,11 +193,6 @@ def test_learning_from_joint_actions_is_learning_from_their_numbers() -> None:
     single, joint = (policy.predict(obs) for policy in made)
     np.testing.assert_array_equal(joint[:, 0] * 3 + joint[:, 1], single)
     np.testing.assert_array_equal(made[0].action_probability(obs), made[1].action_probability(obs))
-
-
-class _Spaces:
-    def __init__(self, observation_space: Any, action_space: Any) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
 
 
 # ---- environments ----

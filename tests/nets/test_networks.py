@@ -272,10 +272,6 @@ def network(seed: int = 0, **options: Any) -> ImplicitQNetwork:
     return net
 
 
-def random_features(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def fractions_of(*shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(5))
 
@@ -324,7 +320,7 @@ def by_hand(
 class TestNetwork:
     @pytest.mark.parametrize("shape", [(5, 7), (1, 7), (5, 1)], ids=str)
     def test_equals_equation_4(self, shape: tuple[int, int]) -> None:
-        net, x, at = network(), random_features(5, 4), fractions_of(*shape)
+        net, x, at = network(), random(5, 4), fractions_of(*shape)
         prediction = net(x, None, None, at)
 
         assert prediction.outputs.shape == (5, 3, shape[1])
@@ -332,7 +328,7 @@ class TestNetwork:
         np.testing.assert_allclose(prediction.outputs.detach(), by_hand(net, x, at), rtol=1e-4, atol=1e-5)
 
     def test_answers_at_the_ends_of_0_and_1_too(self) -> None:
-        net, x, at = network(), random_features(2, 4), torch.tensor([[0.0, 1.0]])
+        net, x, at = network(), random(2, 4), torch.tensor([[0.0, 1.0]])
 
         np.testing.assert_allclose(net(x, None, None, at).outputs.detach(), by_hand(net, x, at), rtol=1e-4, atol=1e-5)
 
@@ -341,8 +337,8 @@ class TestNetwork:
     def test_noise_is_one_per_row_or_one_for_all_and_the_same_at_every_fraction(
         self, n_noises: int, dueling: bool
     ) -> None:
-        net, x, at = network(noisy=True, dueling=dueling), random_features(5, 4), fractions_of(5, 7)
-        noise = random_features(n_noises, net.noise_size, seed=3)
+        net, x, at = network(noisy=True, dueling=dueling), random(5, 4), fractions_of(5, 7)
+        noise = random(n_noises, net.noise_size, seed=3)
 
         assert net.noise_size == (6 + 3) + dueling * (6 + 1)
         np.testing.assert_allclose(
@@ -350,7 +346,7 @@ class TestNetwork:
         )
 
     def test_dueling_takes_out_the_mean_over_legal_actions_at_every_fraction(self) -> None:
-        net, x, at = network(dueling=True), random_features(4, 4), fractions_of(4, 7)
+        net, x, at = network(dueling=True), random(4, 4), fractions_of(4, 7)
         legal = torch.tensor([[1, 0, 1], [1, 1, 1], [0, 1, 0], [0, 1, 1]]) != 0
         numbers = net(x, None, legal, at).outputs.detach()
 
@@ -358,15 +354,15 @@ class TestNetwork:
         assert not np.allclose(numbers[0], by_hand(net, x, at)[0], atol=1e-3)
 
     def test_one_row_of_fractions_serves_all_rows(self) -> None:
-        net, x, at = network(dueling=True, noisy=True), random_features(5, 4), fractions_of(1, 7)
-        noise = random_features(5, net.noise_size)
+        net, x, at = network(dueling=True, noisy=True), random(5, 4), fractions_of(1, 7)
+        noise = random(5, net.noise_size)
 
         assert_close(
             net(x, noise, None, at).outputs, net(x, noise, None, at.expand(5, 7)).outputs, rtol=1e-5, atol=1e-6
         )
 
     def test_a_row_answers_as_if_it_were_alone(self) -> None:
-        net, x, at = network(), random_features(5, 4), fractions_of(5, 7)
+        net, x, at = network(), random(5, 4), fractions_of(5, 7)
         whole = net(x, None, None, at).outputs
 
         for row in range(5):

@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ TINY: dict[str, Any] = {
     "n_envs": 2, "step_per_collect": 2, "n_test_envs": 2, "episode_per_test": 2, "device": "cpu",
 }  # fmt: skip
 SETS = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a folder of one's own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def frames_of(path: Path) -> int:

@@ -1,6 +1,5 @@
 """What a run writes to a folder, and what the commands and the plots read from it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ TINY: dict[str, Any] = {
     "n_envs": 2, "step_per_collect": 2, "n_test_envs": 2, "episode_per_test": 2, "device": "cpu", "verbose": False,
     "show_progress": False,
 }  # fmt: skip
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a folder of one's own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def trained(seed: int, **options: Any) -> tk.OffpolicyTrainer:

@@ -1,6 +1,5 @@
 """The score of self-play, in which the mean return over both sides is always 0: what is shown, drawn and kept."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ TINY: dict[str, Any] = {
     "max_epoch": 3, "step_per_epoch": 400, "learning_starts": 100, "batch_size": 16, "hidden": (16,), "n_envs": 2,
     "n_test_envs": 2, "episode_per_test": 10, "device": "cpu", "verbose": False, "show_progress": False,
 }  # fmt: skip
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a folder of one's own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def played(seed: int = 1, **options: Any) -> tuple[tk.OffpolicyTrainer, list[float]]:

@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import trainkit as tk
+from tests.helpers.learning import Spaces
 from tests.helpers.pages import ROOT, examples
 
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -21,13 +22,6 @@ THREE = spaces.Box(-1, 1, (3,), np.float32)
 PLAIN, WITH_MEMORY = examples(ROOT / "docs/howto/serving.md")
 
 Answer = Callable[..., tuple[str, Any]]
-
-
-class Spaces:
-    """What `for_envs` needs of environments."""
-
-    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
 
 
 def q_learner(observation_space: gym.Space[Any], **options: Any) -> tk.DQNPolicy:

@@ -11,7 +11,7 @@ import torch
 from numpy.testing import assert_array_equal
 
 import trainkit as tk
-from tests.policy.saved import BOX, FEW, MADE, PLACES, SEEN
+from tests.policy.learners import BOX, FEW, MADE, PLACES, SEEN
 from trainkit.core.checkpoint import read_manifest
 from trainkit.policy.persistence import config_of
 

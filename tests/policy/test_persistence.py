@@ -13,7 +13,7 @@ from torch import nn
 
 import trainkit as tk
 from tests.helpers.learning import Spaces, batch_of, made, observations, small_net
-from tests.policy.saved import MADE
+from tests.policy.learners import MADE
 from trainkit.policy.persistence import _renamed
 
 OBS = observations(Spaces().observation_space, 20)

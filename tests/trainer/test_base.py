@@ -156,7 +156,7 @@ def test_reset_in_the_middle_of_an_epoch_keeps_its_updates_out_of_the_next_stati
     assert trainer.policy.read_metrics() == {}
     result = next(trainer)
     assert result.epoch == 1
-    assert trainer._metrics._epoch.n_updates[""] == trainer.policy.n_updates - before
+    assert trainer.state_dict()["metrics"]["updates"][0]["n_updates"] == {"": trainer.policy.n_updates - before}
 
 
 def test_with_closes_environments_logger_and_bar_and_close_may_be_called_twice(tmp_path: Any) -> None:

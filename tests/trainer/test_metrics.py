@@ -13,6 +13,7 @@ import trainkit as tk
 from tests.trainer.toys import Numbers, collect_stats, make_onpolicy_trainer, make_trainer
 from trainkit.core.data import EpochResult
 from trainkit.core.stats import NO_COLLECT, CollectStats, Summary
+from trainkit.policy.update_result import MeanMetrics
 from trainkit.trainer.metrics import Interval, SmoothedLosses, Stopwatch
 
 # ---- intervals and their times ----
@@ -157,42 +158,20 @@ def test_an_interval_keeps_every_episode_in_order_however_often_it_is_merged() -
 # ---- reports ----
 
 
-class Losses(tk.Callback):
-    """Read the loss of every single update."""
+def test_an_epochs_numbers_are_of_all_its_updates_not_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, add_to_sums = [], MeanMetrics.add_to_sums
 
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-        self.returns: list[float] = []
+    def note(metrics: MeanMetrics, scalars: Any, *kind: Any, **options: Any) -> Any:
+        losses.append(float(scalars["loss"]))
+        return add_to_sums(metrics, scalars, *kind, **options)
 
-    def on_train_start(self, trainer: tk.Trainer) -> None:
-        policy = trainer.policy
-        update = policy.update
-
-        def received(batch: Any, *, step: int) -> Any:
-            metrics = policy._learning.metrics
-            add_to_sums = metrics.add_to_sums
-
-            def note(scalars: Any, *kind: Any, **options: Any) -> Any:
-                self.losses.append(float(scalars["loss"]))
-                return add_to_sums(scalars, *kind, **options)
-
-            metrics.add_to_sums = note
-            try:
-                return update(batch, step=step)
-            finally:
-                metrics.add_to_sums = add_to_sums
-
-        policy.update = received  # type: ignore[method-assign]
-
-
-def test_an_epochs_numbers_are_of_all_its_updates_not_of_the_last() -> None:
-    losses = Losses()
-    trainer = make_trainer(callbacks=[losses], log_every=5, step_per_epoch=30)
+    monkeypatch.setattr(MeanMetrics, "add_to_sums", note)
+    trainer = make_trainer(log_every=5, step_per_epoch=30)
     for _, stats, _ in trainer:
-        assert len(losses.losses) >= 13
-        assert stats["update/loss"] == pytest.approx(sum(losses.losses) / len(losses.losses), rel=1e-6)
-        assert stats["update/loss"] != pytest.approx(losses.losses[-1], rel=1e-3)
-        losses.losses.clear()
+        assert len(losses) >= 13
+        assert stats["update/loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+        assert stats["update/loss"] != pytest.approx(losses[-1], rel=1e-3)
+        losses.clear()
 
 
 def test_an_epochs_returns_are_of_all_its_episodes() -> None:

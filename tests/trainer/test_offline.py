@@ -50,7 +50,7 @@ def test_epochs_count_from_the_updates_that_the_policy_has_when_the_first_begins
     policy = make_offline_trainer().policy
     trainers = [make_offline_trainer(policy=policy) for _ in range(2)]
     assert [info.gradient_step for trainer in trainers for _, _, info in trainer] == [6, 12, 18, 24, 30, 36]
-    assert trainers[1]._metrics._epoch.n_updates[""] == 6
+    assert trainers[1].state_dict()["metrics"]["updates"][0]["n_updates"] == {"": 6}
     trainers[0].save(tmp_path, include=["policy"])
     loaded = make_offline_trainer()
     loaded.load(tmp_path, include=["policy"])

@@ -13,14 +13,8 @@ from numpy.typing import NDArray
 
 import trainkit as tk
 from tests.trainer.keyboard import Keyboard
-from tests.trainer.toys import Clock, Log, Walk, everything, leaves, make_policy, make_trainer, untimed
+from tests.trainer.toys import Clock, Log, Walk, epoch_steps, everything, leaves, make_policy, make_trainer, untimed
 from trainkit.trainer.batches import PendingUpdates
-
-
-def epoch_steps(trainer: tk.OffpolicyTrainer) -> list[int]:
-    """Return the steps of each epoch."""
-    return np.diff([0, *(result.info.env_step for result in trainer)]).tolist()
-
 
 # ---- steps ----
 

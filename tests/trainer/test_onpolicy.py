@@ -3,18 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import trainkit as tk
 from tests.trainer.keyboard import Keyboard
-from tests.trainer.toys import Clock, Log, Walk, everything, make_onpolicy_trainer, make_trainer, untimed
-
-
-def epoch_steps(trainer: tk.OnpolicyTrainer) -> list[int]:
-    """Return the steps of each epoch."""
-    return np.diff([0, *(result.info.env_step for result in trainer)]).tolist()
-
+from tests.trainer.toys import Clock, Log, Walk, epoch_steps, everything, make_onpolicy_trainer, make_trainer, untimed
 
 # ---- steps ----
 

@@ -236,6 +236,11 @@ def of_watchers(path: str) -> bool:
     return path.startswith(("/trainer/callbacks/", "/trainer/metrics/"))
 
 
+def epoch_steps(trainer: tk.Trainer) -> list[int]:
+    """Return the steps of each epoch."""
+    return np.diff([0, *(result.info.env_step for result in trainer)]).tolist()
+
+
 def untimed(result: EpochResult) -> dict[str, float]:
     """Return an epoch's numbers, but those a clock told."""
     clocks = ("time/", "system/", "train/durations", "test/durations")

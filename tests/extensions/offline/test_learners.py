@@ -13,7 +13,6 @@ from tests.helpers.learning import Spaces, batch_of
 from tests.nets import test_action_scale
 from tests.policy import (
     learners,
-    saved,
     test_dtypes_and_modes,
     test_exploration,
     test_load,
@@ -31,8 +30,8 @@ NETWORKS: dict[str, Any] = {
     "bc": (tk.BCPolicy, learners.FORCE, {}),
 }
 SAVED = {
-    "bc": lambda: tk.BCPolicy.for_envs(saved.PLACES, hidden=(8,), device="cpu", seed=3),
-    "bcq": lambda: tk.DiscreteBCQPolicy.for_envs(saved.PLACES, hidden=(8,), threshold=0.2, device="cpu", seed=3),
+    "bc": lambda: tk.BCPolicy.for_envs(learners.PLACES, hidden=(8,), device="cpu", seed=3),
+    "bcq": lambda: tk.DiscreteBCQPolicy.for_envs(learners.PLACES, hidden=(8,), threshold=0.2, device="cpu", seed=3),
 }
 
 
@@ -43,7 +42,7 @@ def cases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "LEARNERS", learners.LEARNERS | NETWORKS)
     monkeypatch.setitem(test_no_legal_action.PARTS, "bcq", (tk.DiscreteBCQPolicy, {}))
     for name, make in SAVED.items():
-        monkeypatch.setitem(saved.MADE, name, make)
+        monkeypatch.setitem(learners.MADE, name, make)
 
 
 # ---- dtypes and modes ----

@@ -183,7 +183,7 @@ def test_without_a_saved_buffer_a_run_collects_before_it_learns(tmp_path: Path, 
     resumed.run()
     assert min(sizes) == 12
     again = make_trainer(max_epoch=3, learning_starts=12, resume_from=resumed.save(tmp_path / "again"))
-    assert again._queues[0].learns_from == 36
+    assert again.state_dict()["learns_from"] == 36
 
 
 def test_a_buffer_that_is_not_wanted_is_taken_over_with_a_word(tmp_path: Path, caplog: Any) -> None:
