@@ -81,8 +81,8 @@ def test_a_name_is_defined_where_no_package_exports_it_further(repository: Path)
 
 
 def test_a_page_reaches_the_tests_of_its_own_code_and_of_links() -> None:
-    *code, links = examples_of("docs/concepts.md")
-    names = [example.name for example in examples(ROOT / "docs/concepts.md")]
+    *code, links = examples_of("docs/quickstart.md")
+    names = [example.name for example in examples(ROOT / "docs/quickstart.md")]
     assert code == [f"tests/test_readme.py::test_the_code_runs[{name}]" for name in names]
     assert len(names) > 0
     assert links == "tests/test_readme.py::test_the_links_lead_somewhere"

@@ -214,16 +214,20 @@ def test_numbers_are_written_every_n_steps_and_at_the_end_of_epochs_never_twice(
     assert [step for step, _ in numbers.written] == [12, 24, 36, 48]
 
 
-def test_every_step_episode_and_update_is_in_exactly_one_report() -> None:
-    numbers = Numbers()
-    trainer = make_trainer(logger=numbers, log_every=7, step_per_collect=6, step_per_epoch=40)
+def test_every_step_episode_and_update_is_in_exactly_one_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers, now = Numbers(), [0.0]
+
+    def spend() -> None:
+        now[0] += 2.0
+
+    monkeypatch.setattr("trainkit.trainer.metrics.time.perf_counter", lambda: now[0])
+    trainer = make_trainer(logger=numbers, log_every=7, step_per_collect=6, step_per_epoch=40, on_step=spend)
     results = list(trainer)
     written = [one for _, one in numbers.written]
     assert sum(one["train/n_step"] for one in written) == trainer.env_step
     assert sum(one["train/n_episode"] for one in written) == trainer.info.n_episode
-    seconds = sum(one["time/seconds"] for one in written)
-    assert seconds <= trainer.info.seconds
-    assert sum(result.stats.time.seconds for result in results) == pytest.approx(seconds, rel=0.05)
+    assert sum(one["time/seconds"] for one in written) == now[0] == trainer.info.seconds
+    assert sum(result.stats.time.seconds for result in results) == now[0]
 
 
 def test_an_evaluation_is_written_where_it_happened() -> None:
