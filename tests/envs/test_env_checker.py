@@ -1,7 +1,7 @@
 """What is wrong with an environment is found before hours are spent in it."""
 
-import sys
 import itertools
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
