@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.accelerator.runs import assert_equal_runs, assert_finite_runs, draws_as_the_cpu, make, tolerance_of
-from tests.engine.test_optimizers import ADAMW, COSINE, SGD, without_decay_of_biases
 from tests.extensions.cuda.frames_and_arrays import MIXED, STACKED, Source
 from tests.helpers.learning import MASKED, PARTS, assert_same, batch_of, made
+from tests.helpers.optimizers import ADAMW, COSINE, SGD, without_decay_of_biases
 from tests.pretend import PretendDevice
 
 pytestmark = pytest.mark.accelerator

@@ -25,7 +25,7 @@ def trainer_of(kind: Any, device: Any, **options: Any) -> tk.OnpolicyTrainer[Any
 
 @pytest.mark.parametrize("kind", [CartPole, Pendulum])
 def test_a_rollout_waits_once_however_long_it_is_and_copies_only_statistics(kind: Any, pretend: PretendDevice) -> None:
-    collector = trainer_of(kind, pretend.device)._collector
+    collector = trainer_of(kind, pretend.device).train_collector
     collector.collect(n_step=N)
     found = []
     for n_steps in (3, 30):
@@ -44,7 +44,7 @@ def test_learning_from_a_rollout_copies_nothing(pretend: PretendDevice) -> None:
     trainer = trainer_of(CartPole, pretend.device, max_epoch=3)
     next(trainer)
     with pretend.counting() as counts:
-        trainer._collector.collect(n_step=20 * N)
+        trainer.train_collector.collect(n_step=20 * N)
         updates = list(trainer.policy.learn(trainer.buffer.read(), step=0, batch_size=40, repeat=3))
     assert len(updates) == 3 * 4
     assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (2, 0, 1), counts.lines

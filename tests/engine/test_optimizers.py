@@ -15,7 +15,8 @@ from torch.optim import lr_scheduler
 from torch.testing import assert_close
 
 import trainkit as tk
-from tests.helpers.learning import Spaces, assert_same, batch_of, parameters_of, small_net
+from tests.helpers.learning import Spaces, assert_same, parameters_of, small_net
+from tests.helpers.optimizers import ADAMW, COSINE, SGD, Signs, updated, without_decay_of_biases
 from tests.helpers.torch_step import TorchStep, square_loss
 from trainkit import Adam, Clip, ConfigError, TorchOptimizer
 from trainkit.engine.device import CPU
@@ -23,31 +24,6 @@ from trainkit.engine.engine import Engine
 from trainkit.engine.loss import OwnObjective
 from trainkit.engine.update_rules import FusedAdam, TorchRule, rule_for
 from trainkit.errors import CheckpointError
-
-
-class Signs(torch.optim.Optimizer):
-    """Move by the sign of an average of the gradients, as a user's own class."""
-
-    def __init__(self, params: Any, lr: float = 1e-3, decay: float = 0.9) -> None:
-        super().__init__(params, {"lr": lr, "decay": decay})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no closure is evaluated
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    average = self.state[parameter].setdefault("average", torch.zeros_like(parameter))
-                    average.lerp_(parameter.grad, 1 - group["decay"])
-                    parameter.sub_(group["lr"] * average.sign())
-
-
-def without_decay_of_biases(params: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Decay weights only, and move biases with half the learning rate."""
-    groups = [
-        {"params": [p for p in params if p.dim() > 1], "weight_decay": 0.1},
-        {"params": [p for p in params if p.dim() == 1], "lr": 5e-3},
-    ]
-    return torch.optim.AdamW(groups, lr=1e-2)
 
 
 def muon_and_adam(params: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -69,8 +45,6 @@ class Both(torch.optim.Optimizer):
             part.step()
 
 
-SGD = functools.partial(torch.optim.SGD, lr=1e-2, momentum=0.9, nesterov=True)
-ADAMW = functools.partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
 FACTORIES: list[Any] = [
     pytest.param(ADAMW, id="AdamW"),
     pytest.param(functools.partial(torch.optim.Adam, lr=1e-2, weight_decay=0.1), id="Adam"),
@@ -292,18 +266,6 @@ def made(**options: Any) -> tk.DQNPolicy:
     return tk.DQNPolicy.for_envs(Spaces(), **{"hidden": (8,), "device": "cpu", "seed": 0} | options)
 
 
-def updated(policy: Any, steps: range) -> list[float]:
-    """Update with random batches, and return the metric lr of each update."""
-    lrs = []
-    for step in steps:
-        policy.update(batch_of(8, seed=step), step=step)
-        lrs.append(policy.read_metrics()["lr"])
-    return lrs
-
-
-COSINE = functools.partial(lr_scheduler.CosineAnnealingLR, T_max=10)
-
-
 def test_lr_is_for_optimizers_without_one_and_a_scheduler_for_all() -> None:
     assert updated(made(optimizer=torch.optim.AdamW, lr=3e-3), range(2)) == [3e-3] * 2
     assert updated(made(optimizer=torch.optim.AdamW), range(1)) == [5e-4]
@@ -336,9 +298,9 @@ def test_a_class_that_is_not_imported_is_named_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = made(optimizer=Signs).save(tmp_path / "saved")
-    monkeypatch.delattr(f"{__name__}.Signs")
+    monkeypatch.delattr(f"{Signs.__module__}.Signs")
     loaded = tk.load_policy(folder, device="cpu")
-    assert f"optimizer was of {__name__}.Signs, which is not imported: made without" in caplog.text
+    assert f"optimizer was of {Signs.__module__}.Signs, which is not imported: made without" in caplog.text
     assert loaded.gradient_steps["network"].optimizer == Adam(5e-4)
 
 

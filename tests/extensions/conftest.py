@@ -2,10 +2,12 @@
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed
 
 
 @pytest.fixture
@@ -26,3 +28,17 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("trainkit.extensions.compile.compile_engine.missing", lambda device: None)
     yield
     torch._dynamo.reset()  # type: ignore[no-untyped-call]  # torch's own
+
+
+@pytest.fixture
+def single_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Have trainers take part in a group of one rank."""
+    from trainkit.extensions.ranks.ranks import Ranks
+
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    ranks = Ranks(0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "1")  # as torchrun does
+    monkeypatch.setattr(Ranks, "launched", classmethod(lambda cls: ranks))
+    yield ranks
+    torch.distributed.destroy_process_group()

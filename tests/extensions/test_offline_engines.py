@@ -1,6 +1,5 @@
 """BC and BCQ by every engine, as by torch, with options that other extensions have."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from gymnasium import spaces
 
 import trainkit as tk
-from tests.extensions.cuda import test_policies_of_lower_precision
 from tests.extensions.cuda.frames_and_arrays import STACKED, Source
 from tests.extensions.cuda.frames_and_arrays import learn_alike as learn_from_both
 from tests.extensions.cuda.graph_learners import (
@@ -16,15 +14,22 @@ from tests.extensions.cuda.graph_learners import (
     check_that_acting_has_the_bits_of_torch_and_waits_once,
     check_that_updates_are_those_of_torch_in_one_copy_and_one_launch,
 )
-from tests.extensions.numpy_engine import test_acting, test_agreement, test_parts
+from tests.extensions.numpy_engine import pairs
 from tests.extensions.numpy_engine.agreement import Agreement
-from tests.extensions.numpy_engine.test_agreement import ACTIONS, Draw, q_learner
-from tests.extensions.numpy_engine.test_learning import NESTED, TWO_NUMBERS, learn_alike
+from tests.extensions.numpy_engine.pairs import NESTED, TWO_NUMBERS, learn_alike
+from tests.extensions.numpy_engine.random_policies import (
+    ACTIONS,
+    N_ALL,
+    N_FAST,
+    Draw,
+    check,
+    learn_at_random,
+    q_learner,
+)
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, batch_of, observations
 from tests.helpers.sac import PUSH
 from tests.helpers.updates import batches
 from tests.helpers.updates import learn_alike as learn_updates_alike
-from tests.policy import learners, test_auxiliary
 from trainkit import BCPolicy, CategoricalValue, DiscreteBCQPolicy
 from trainkit.core.spaces import flat_actions
 
@@ -38,12 +43,12 @@ from trainkit.core.spaces import flat_actions
         pytest.param(DiscreteBCQPolicy, MASKED, None, id="bcq"),
         *(
             pytest.param(BCPolicy, FOUR_NUMBERS, space, id=f"bc {space}")
-            for space in (spaces.Discrete(3), PUSH, test_acting.CHOICES, spaces.MultiBinary(3))
+            for space in (spaces.Discrete(3), PUSH, pairs.CHOICES, spaces.MultiBinary(3))
         ),
     ],
 )
 def test_policies_act_as_by_torch(kind: Any, space: Any, action_space: Any) -> None:
-    test_acting.test_policies_act_as_by_torch(kind, space, action_space, {})
+    pairs.check_that_policies_act_alike(kind, space, action_space, {})
 
 
 CLONED = [spaces.Discrete(3), TWO_NUMBERS, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)]
@@ -94,24 +99,18 @@ def bcq(draw: Draw) -> DiscreteBCQPolicy:
 
 def check_random_policies(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = Agreement(monkeypatch)
-    monkeypatch.setattr(test_agreement, "KINDS", {3: bcq, 5: imitator})
-    test_agreement.learn_at_random(seeds)
-    test_agreement.check(agreement)
+    learn_at_random({3: bcq, 5: imitator}, seeds)
+    check(agreement)
 
 
 @pytest.mark.no_cover  # many policies, whose lines other tests cover
 def test_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_random_policies(range(test_agreement.N_FAST), monkeypatch)
+    check_random_policies(range(N_FAST), monkeypatch)
 
 
 @pytest.mark.slow
 def test_many_random_policies_are_as_exact_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_random_policies(range(test_agreement.N_FAST, test_agreement.N_ALL), monkeypatch)
-
-
-@pytest.mark.parametrize("name", ["bcq"])
-def test_the_numpy_engine_executes_activations_and_norms(name: str, networks: None) -> None:
-    test_parts.test_activations_and_norms_are_executed(name)
+    check_random_policies(range(N_FAST, N_ALL), monkeypatch)
 
 
 # ---- compile ----
@@ -170,43 +169,3 @@ def test_acting_of_ones_own_is_not_copied() -> None:
     with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'policy', got 'cpu': it has its own action_values"):
         DiscreteBCQPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="cpu")
     DiscreteBCQPolicy.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="policy")
-
-
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
-@pytest.mark.parametrize("kind", [DiscreteBCQPolicy, BCPolicy])
-def test_a_policy_is_saved_with_its_precision(kind: Any, precision: Any, tmp_path: Path) -> None:
-    test_policies_of_lower_precision.test_a_policy_is_saved_with_its_precision(kind, precision, tmp_path)
-
-
-# ---- auxiliary losses ----
-
-NETWORKS: dict[str, Any] = {
-    "bcq": (DiscreteBCQPolicy, learners.THREE_ACTIONS, {}),
-    "bc": (BCPolicy, learners.FORCE, {}),
-}
-
-
-@pytest.fixture
-def networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the policies to those whose networks have options."""
-    for name, learner in NETWORKS.items():
-        monkeypatch.setitem(learners.LEARNERS, name, learner)
-
-
-@pytest.mark.global_rng  # an encoder of the user's
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_policy_learns_auxiliary_losses_by_every_engine(name: str, networks: None) -> None:
-    test_parts.test_every_policy_learns_an_auxiliary_loss_as_by_torch(name)
-
-
-@pytest.mark.global_rng
-@pytest.mark.parametrize("name", NETWORKS)
-def test_auxiliary_parameters_are_saved_and_acting_does_not_need_them(
-    name: str, networks: None, tmp_path: Path, caplog: Any
-) -> None:
-    test_auxiliary.test_its_parameters_are_saved_and_acting_does_not_need_them(name, tmp_path, caplog)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_networks_start_with_the_same_weights_as_without_auxiliary_losses(name: str, networks: None) -> None:
-    test_auxiliary.test_networks_start_with_the_same_weights_as_without_it(name)

@@ -15,7 +15,7 @@ SKIPPED = "no pretend device"  # how the reason begins: `tests/conftest.py` coun
 def build_pretend_device() -> None:
     """Compile the pretend device, unless that was done before; `load_pretend_device` reports what is missing."""
     with suppress(DeviceError):
-        pretend_device._built()
+        pretend_device.build()
 
 
 def load_pretend_device() -> PretendDevice:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import trainkit as tk
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import Spaces, observations
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.rollouts import played
 
 WIDE = spaces.Box(0.0, 1000.0, (1,), np.float32)
@@ -26,6 +27,8 @@ FAR = spaces.Box(1e9, 1e9 + 1.0, (1,), np.float64)
 INEXACT = spaces.Box(-0.1, 0.1, (2, 2), np.float64)  # float32(0.1) is above 0.1
 EVERY = [WIDE, NARROW, HALF_OPEN, OPEN, FAR, INEXACT, spaces.Box(-2.0, 2.0, (), np.float32)]
 BOUNDED = [space for space in EVERY if space.is_bounded()]
+ACTORS = [tk.PPOPolicy, tk.SACPolicy]  # A2C and REINFORCE act as PPO
+ACTORS += [kind for kind, space, _ in learners_of_extensions().values() if isinstance(space, spaces.Box)]
 ON_POLICY = [tk.PPOPolicy, tk.A2CPolicy, tk.ReinforcePolicy]
 
 
@@ -105,7 +108,7 @@ class TestMap:
 class TestActing:
     @pytest.mark.one_of_each
     @pytest.mark.parametrize("space", EVERY, ids=str)
-    @pytest.mark.parametrize("kind", [tk.PPOPolicy, tk.SACPolicy])  # A2C and REINFORCE act as PPO
+    @pytest.mark.parametrize("kind", ACTORS)
     def test_predict_is_always_inside_the_space(self, kind: Any, space: Any, by_torch: bool) -> None:
         if kind is tk.SACPolicy and not space.is_bounded():
             pytest.skip("SAC needs bounds")

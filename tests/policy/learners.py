@@ -1,5 +1,6 @@
 """Policies of all kinds that have learned from made-up rows."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, THREE_ACTIONS, Spaces, batch_of, observations
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.rollouts import played
 from trainkit import (
     A2CPolicy,
@@ -22,7 +24,7 @@ from trainkit import (
     ReinforcePolicy,
     SACPolicy,
 )
-from trainkit.nets import register_encoder
+from trainkit.nets import MLP, register_encoder
 
 FORCE = spaces.Box(-1.0, 1.0, (2,), np.float32)
 LEARNERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -34,6 +36,7 @@ LEARNERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "ppo": (PPOPolicy, FORCE, {}),
     "a2c": (A2CPolicy, THREE_ACTIONS, {"shared": True}),
     "reinforce": (ReinforcePolicy, THREE_ACTIONS, {}),
+    **learners_of_extensions(),
 }
 every_learner = pytest.mark.parametrize("name", LEARNERS)
 
@@ -71,6 +74,17 @@ def assert_acts_alike(one: Any, other: Any, space: Any = FOUR_NUMBERS) -> None:
     obs = observations(space, 5)
     for name, column in one.predict(obs, return_extra=True)[1].items():
         assert_array_equal(column, other.predict(obs, return_extra=True)[1][name])
+
+
+class RewardModel(nn.Module):
+    """The squared error of a prediction of the sum of each observation."""
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__()
+        self.head = MLP((n_features, 1))
+
+    def forward(self, features: Tensor, rows: Any) -> Tensor:
+        return (self.head(features).squeeze(1) - rows.obs.sum(dim=1)).square()
 
 
 # ---- of other spaces, and by other options ----
@@ -111,4 +125,8 @@ MADE: dict[str, Any] = {
     "a2c": lambda: tk.A2CPolicy.for_envs(PLACES, hidden=(8,), device="cpu", seed=3),
     "reinforce": lambda: tk.ReinforcePolicy.for_envs(PLACES, hidden=(8,), device="cpu", seed=3),
     "sac": lambda: tk.SACPolicy.for_envs(PUSHES, hidden=(8,), temperature=0.5, device="cpu", seed=3),
+    **{
+        name: partial(kind.for_envs, Spaces(BOX, space), hidden=(8,), device="cpu", seed=3, **own)
+        for name, (kind, space, own) in learners_of_extensions().items()
+    },
 }  # fmt: skip

@@ -12,22 +12,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor, nn
 
 from tests.helpers.learning import FOUR_NUMBERS, Spaces, batch_of
-from tests.policy.learners import Squares, assert_acts_alike, every_learner, learned
+from tests.helpers.of_extensions import learners_of_extensions
+from tests.policy.learners import RewardModel, Squares, assert_acts_alike, every_learner, learned
 from trainkit import ConfigError, DQNPolicy, SACPolicy, load_policy, presets
 from trainkit.engine import Adam
 from trainkit.nets import MLP
 from trainkit.policy import Policy
-
-
-class RewardModel(nn.Module):
-    """The squared error of a prediction of the sum of each observation."""
-
-    def __init__(self, n_features: int) -> None:
-        super().__init__()
-        self.head = MLP((n_features, 1))
-
-    def forward(self, features: Tensor, rows: Any) -> Tensor:
-        return (self.head(features).squeeze(1) - rows.obs.sum(dim=1)).square()
 
 
 def energy(features: Tensor, rows: Any) -> Tensor:
@@ -54,7 +44,7 @@ def test_the_gradient_is_the_mean_over_weighted_rows_of_the_terms_own() -> None:
 
 
 @pytest.mark.global_rng
-@pytest.mark.parametrize("name", ["sac", "ppo"])
+@pytest.mark.parametrize("name", ["sac", "ppo", *learners_of_extensions()])
 def test_its_parameters_are_saved_and_acting_does_not_need_them(name: str, tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.WARNING)
     policy = learned(name, auxiliary=RewardModel(8), encoder=Squares)

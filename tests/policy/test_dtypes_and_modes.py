@@ -12,6 +12,7 @@ from gymnasium import spaces
 import trainkit as tk
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import Spaces, batch_of, observations
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.rollouts import played
 from trainkit.core import tree
 
@@ -28,6 +29,7 @@ OFF_POLICY: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "cql": (tk.DQNPolicy, CHOICE, {"penalty": tk.ConservativePenalty(1.0)}),
     "sac": (tk.SACPolicy, BOX, {}),
     "sac, temperature by schedule": (tk.SACPolicy, BOX, {"temperature": [(0, 1.0), (9, 0.1)]}),
+    **learners_of_extensions(),
 }
 ON_POLICY: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "ppo": (tk.PPOPolicy, CHOICE, {"clip_ratio": [(0, 0.2), (9, 0.1)]}),
@@ -105,7 +107,7 @@ def test_rewards_and_weights_may_be_integers(how: str, by_torch: bool) -> None:
 
 
 @pytest.mark.parametrize("by_torch", [False, True], ids=["numpy", "torch"])
-@pytest.mark.parametrize("how", ["dqn", "cql"])
+@pytest.mark.parametrize("how", ["dqn", "cql", *learners_of_extensions("TD_LEARNERS")])
 def test_discrete_actions_that_are_no_integers_are_rejected(how: str, by_torch: bool) -> None:
     policy = made(how, by_torch)
     rule = rf"{type(policy).__name__}: actions of Discrete\(3\) must be integers, got float64: cast them"

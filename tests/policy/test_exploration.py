@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import trainkit as tk
 from tests.helpers.doubles import Ledger
 from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.tagged import decode
 from tests.helpers.truth import tagged_envs
 from trainkit import Collector, ConfigError, DQNPolicy, EpsilonGreedy, EZGreedy, Greedy, SoftQ
@@ -525,8 +526,12 @@ BOX_SPACES = Spaces(action_space=spaces.Box(-1.0, 1.0, (2,), np.float32))
         (tk.PPOPolicy.for_envs(Spaces(), seed=1), ("act", "predict", "action_probability")),
         (tk.SACPolicy.for_envs(BOX_SPACES, seed=1), ("act", "predict")),
         (tk.RandomPolicy(THREE_ACTIONS, seed=1), ("act", "action_probability")),
+        *(
+            (kind.for_envs(Spaces(action_space=space), seed=1), ("act", "predict"))
+            for kind, space, _ in learners_of_extensions().values()
+        ),
     ],
-    ids=["dqn", "ppo", "sac", "random"],
+    ids=["dqn", "ppo", "sac", "random", *learners_of_extensions()],
 )
 @pytest.mark.parametrize("explore", ["no", None, 0, 1.0])
 def test_what_is_neither_true_nor_false_is_refused_wherever_a_policy_takes_explore(

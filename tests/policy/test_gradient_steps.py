@@ -5,7 +5,7 @@ A policy of a user's on torch, by numpy and by graphs of the pretend device, aga
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,14 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
 from examples.td3 import TD3Policy
 from tests.helpers.engine import AUTO, engines
 from tests.helpers.learning import Spaces, assert_same, batch_of, parameters_of, small_net
 from tests.helpers.tape import record_by_tapes
-from trainkit import Adam, Clip, ConfigError, Policy, Target, TorchOptimizer, TransitionBatch
-from trainkit.engine import Loss, TensorBatch
+from tests.policy.regression import Regression, with_batch_norm, with_spectral_norm
+from trainkit import Adam, Clip, ConfigError, TorchOptimizer, TransitionBatch
 from trainkit.errors import DivergedError
 
 PUSH = spaces.Box(np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32))
@@ -30,40 +29,6 @@ PUSH = spaces.Box(np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.fl
 def sphere(parameters: Any) -> dict[str, Tensor]:
     """Project the rows of each matrix onto the unit sphere."""
     return {path: x / x.norm(dim=1, keepdim=True) for path, x in parameters.items() if x.dim() == 2}
-
-
-class Regression(Policy):
-    """Two steps: a critic regresses rewards, and an actor, at every second update, follows what the critic gives.
-
-    Args:
-        make: returns the critic, [B, 4] -> [B, 1].
-        how: options of the critic's step.
-    """
-
-    def __init__(self, make: Callable[[], nn.Module] = lambda: small_net((4, 8, 1)), *, every: int = 2, **how: Any):
-        self.of_step = {"every": 1, "optimizer": Adam(1e-2), **how.pop("of_step", {})}
-        super().__init__(**{**Spaces()._asdict(), "device": "cpu", "seed": 0, **how})
-        self.critic, self.actor = make(), small_net((4, 4))
-        self.to(self.device)
-        self.add_gradient_step("critic", self.critic, loss=self.critic_loss, **self.of_step)
-        self.copy = small_net((4, 4), seed=1)
-        self.add_gradient_step("actor", self.actor, Adam(1e-2), loss=self.actor_loss, every=every)
-        self.add_gradient_step("copy", self.copy, Adam(), loss=self.copy_loss, every=every, reads="actor")
-        self.target_actor = self.add_target("actor", self.actor, Target(every=every, unit="updates", tau=0.1))
-        self.modes: list[tuple[str, bool, bool]] = []
-
-    def critic_loss(self, rows: TensorBatch) -> Loss:
-        self.modes.append(("critic", self.critic.training, self.actor.training))
-        error = (self.critic(rows.obs).squeeze(1) - rows.reward).square()
-        return Loss(error, error.detach(), {"error": error.mean()})
-
-    def actor_loss(self, rows: TensorBatch) -> Loss:
-        self.modes.append(("actor", self.critic.training, self.actor.training))
-        place = self.actor(rows.obs)
-        return Loss(-self.critic(place).squeeze(1), metrics={"place": place.mean()}, outputs={"place": place})
-
-    def copy_loss(self, rows: TensorBatch) -> Loss:
-        return Loss((self.copy(rows.obs) - rows.inputs["place"]).square().mean(dim=1))
 
 
 @pytest.fixture(params=engines("torch", "numpy", "cuda_graph"))
@@ -256,17 +221,6 @@ def test_what_follows_a_step_returns_new_values_or_is_rejected(after: Any, match
 
 
 # ---- moving buffers ----
-
-
-def with_batch_norm() -> nn.Module:
-    net = small_net((4, 8, 1))
-    return nn.Sequential(net[0], nn.BatchNorm1d(8), nn.ReLU(), net[2])
-
-
-def with_spectral_norm() -> nn.Module:
-    net = small_net((4, 8, 1))
-    with torch.random.fork_rng(devices=[]):  # from which its vectors are drawn
-        return nn.Sequential(parametrizations.spectral_norm(net[0]), nn.ReLU(), net[2])
 
 
 MOVERS = pytest.mark.parametrize("make", [with_batch_norm, with_spectral_norm])

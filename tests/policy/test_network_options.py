@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 from torch import nn
 
 from tests.helpers.learning import FOUR_NUMBERS, observations
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.policy.learners import Squares, assert_acts_alike, every_learner, learned
 from trainkit import (
     ConfigError,
@@ -110,7 +111,7 @@ def test_a_seed_decides_the_weights_of_an_encoder_of_ones_own() -> None:
         ({"nrom": "layer"}, "unknown option 'nrom', did you mean 'norm'"),
     ],
 )
-@pytest.mark.parametrize("name", ["dqn", "sac", "ppo"])
+@pytest.mark.parametrize("name", ["dqn", "sac", "ppo", *learners_of_extensions()])
 def test_what_is_misspelled_is_named(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         learned(name, **options)

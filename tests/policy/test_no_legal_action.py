@@ -12,6 +12,7 @@ from gymnasium import spaces
 import trainkit as tk
 from tests.helpers.engine import torch_only
 from tests.helpers.learning import MASKED, Spaces, batch_of
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.rollouts import played
 
 CHOICE = spaces.Discrete(3)
@@ -27,6 +28,7 @@ PARTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "munchausen quantiles": (tk.DQNPolicy, {"value": tk.QuantileValue(5), "backup": tk.MunchausenBackup()}),
     "implicit": (tk.DQNPolicy, {"value": tk.ImplicitQuantileValue(4)}),
     "cql": (tk.DQNPolicy, {"penalty": tk.ConservativePenalty(1.0)}),
+    **learners_of_extensions("TD_LEARNERS"),
 }
 
 

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, Spaces, observations
+from tests.helpers.of_extensions import learners_of_extensions
 
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
 CHOICE = spaces.Discrete(3)
@@ -27,6 +28,10 @@ CASES: list[Any] = [
         tk.A2CPolicy, BOX, {}, {"numbers": (2,), "value": (), "log_prob": (), "policy_action": (2,)}, id="a2c of a Box"
     ),
     pytest.param(tk.SACPolicy, BOX, {}, {"numbers": (4,)}, id="sac"),
+    *(
+        pytest.param(*case, learners_of_extensions("EXTRAS")[name], id=name)
+        for name, case in learners_of_extensions().items()
+    ),
 ]
 
 

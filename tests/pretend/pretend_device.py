@@ -192,7 +192,7 @@ class PretendDevice:
                 changed.append(lines[int(operation) - n_before])
             return False
 
-        library = _library()
+        library = load_library()
         with _listening(note):
             n_before = library.pretend_delay(1)  # copies to the device so far
             try:
@@ -215,7 +215,7 @@ _lock = threading.RLock()
 
 @contextlib.contextmanager
 def _listening(listener: _Listener) -> Iterator[None]:
-    library = _library()
+    library = load_library()
     with _lock:
         _listeners.append(listener)
         library.pretend_listen(_REPORT)
@@ -253,14 +253,14 @@ def _line_of_the_user() -> str:
 
 @cache
 def _loaded() -> PretendDevice:
-    _library()
+    load_library()
     device = object.__new__(PretendDevice)
     device.device = torch.device(_NAME, 0)
     return device
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def load_library() -> ctypes.CDLL:
     """Register the backend with torch."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is not None:
@@ -274,7 +274,7 @@ def _library() -> ctypes.CDLL:
             f"PretendDevice cannot be loaded, as torch's PrivateUse1 backend is {registered!r} already: use another "
             "process"
         )
-    path = _built()
+    path = build()
     rename_privateuse1_backend(_NAME)
     torch._register_device_module(_NAME, _DeviceModule(f"torch.{_NAME}"))
     library = ctypes.CDLL(str(path))
@@ -323,7 +323,7 @@ class _DeviceModule(ModuleType):
         torch.ops.pretend.set_rng_state(state)
 
 
-def _built() -> Path:
+def build() -> Path:
     """Return the compiled extension for this version of torch; compile it unless a process has done so before."""
     compiler = _compiler()
     key = hashlib.sha256(_SOURCE.read_bytes() + f"{torch.__version__} {_TORCH} {compiler}".encode()).hexdigest()[:16]

@@ -38,7 +38,7 @@ def test_a_loaded_device_is_torchs_accelerator_and_loaded_once(pretend: PretendD
 def test_a_process_with_an_accelerator_or_another_backend_says_what_to_do(
     pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = pretend_device._library.__wrapped__
+    load = pretend_device.load_library.__wrapped__
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     with pytest.raises(DeviceError, match=r"without an accelerator, .* got cuda: hide it, for CUDA by CUDA_VISIBLE"):
         load()
@@ -53,10 +53,10 @@ def test_a_missing_compiler_and_broken_headers_are_errors_that_say_so(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(DeviceError, match=r"needs a C\+\+ compiler, .*: install one, or set CXX"):
-        pretend_device._built()
+        pretend_device.build()
     monkeypatch.setattr(shutil, "which", lambda name: sys.executable)  # which compiles no C++
     with pytest.raises(DeviceError, match="did not compile by"):
-        pretend_device._built()
+        pretend_device.build()
     assert not list(tmp_path.rglob("*.so"))
 
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.engine import test_loss_inputs
+from tests.engine import scaled_losses
 from tests.helpers import rollouts, sac
 from tests.helpers.engine import needs_compile
 from tests.helpers.learning import FOUR_NUMBERS, PARTS, assert_same, batch_of, made, parameters_of, small_net
 from tests.helpers.torch_step import Ours, Reference, assert_nets_close
 from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
-from tests.policy.test_gradient_steps import Regression, with_batch_norm, with_spectral_norm
+from tests.policy.regression import Regression, with_batch_norm, with_spectral_norm
 from trainkit import (
     Adam,
     CategoricalValue,
@@ -268,4 +268,4 @@ def test_cuda_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("traced")
 def test_numbers_arrays_and_tensors_reach_the_loss() -> None:
-    test_loss_inputs.test_numbers_arrays_and_tensors_reach_the_loss("compile")
+    scaled_losses.check_that_numbers_arrays_and_tensors_reach_the_loss("compile")

@@ -1,6 +1,6 @@
 """Where a Q-learner acts: the same actions by its copy on the CPU.
 
-The policies are on the CPU and are given a copy as those on CUDA are.
+The policies are on the CPU, where `copies` gives them a copy as those on CUDA have.
 """
 
 import copy
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, small_net
-from trainkit.extensions.cuda.cpu_copy import CpuCopy
-from trainkit.policy.acting_copy import ActOn, acting_copy
+from trainkit.extensions.cuda import cpu_copy
+from trainkit.extensions.cuda.cpu_copy import CpuCopy, copy_for
+from trainkit.policy.acting_copy import ActOn
 
 CUDA = torch.device("cuda")
 IMAGES = spaces.Box(0, 255, (2, 36, 37), np.uint8)
@@ -28,6 +29,14 @@ KINDS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[CpuCopy]:
+    """Give policies on the CPU a copy too, and return all copies."""
+    made: list[CpuCopy] = []
+    monkeypatch.setattr(cpu_copy, "copy_for", lambda device: made.append(CpuCopy()) or made[-1])
+    return made
+
+
 def plain(space: Any = None, **options: Any) -> tk.DQNPolicy:
     """Make a policy that acts by its own network, seldom at random."""
     return made(space, **{"exploration": tk.EpsilonGreedy(0.2)} | options)
@@ -35,9 +44,7 @@ def plain(space: Any = None, **options: Any) -> tk.DQNPolicy:
 
 def copied(space: Any = None, **options: Any) -> tk.DQNPolicy:
     """Make a policy that acts by a copy, as on CUDA."""
-    policy = plain(space, **options)
-    policy._acting_copy = acting_copy("DQNPolicy", "cpu", CUDA, can_copy=True, state_size=0)
-    return policy
+    return plain(space, **options, act_on="cpu")
 
 
 def live(policy: tk.DQNPolicy, n_turns: int, space: Any = None) -> list[Any]:
@@ -111,19 +118,18 @@ def test_predictions_and_probabilities_follow_every_update() -> None:
             policy.update(batch_of(8, seed=step), step=step)
 
 
-def test_who_saved_it_says_nothing_of_where_it_acted(tmp_path: Path) -> None:
+def test_who_saved_it_says_nothing_of_where_it_acted(copies: list[CpuCopy], tmp_path: Path) -> None:
     policy = made(act_on="cpu")
     assert policy.config is not None
     assert "act_on" not in policy.config["arguments"]
-    loaded = tk.load_policy(policy.save(tmp_path / "saved"), device="cpu")
-    assert loaded._acting_copy is None
+    tk.load_policy(policy.save(tmp_path / "saved"), device="cpu")
+    assert len(copies) == 1, "the loaded policy has none"
 
 
 def test_a_run_is_the_same_run() -> None:
     def run(act_on: ActOn) -> Any:
         envs, tests = (tk.make_envs("CartPole-v1", n, seed=n) for n in (2, 3))
-        policy = tk.DQNPolicy.for_envs(envs, hidden=(16,), double=True, normalize_obs=True, device="cpu")
-        policy._acting_copy = acting_copy("DQNPolicy", act_on, CUDA, can_copy=True, state_size=0)
+        policy = tk.DQNPolicy.for_envs(envs, hidden=(16,), double=True, normalize_obs=True, device="cpu", act_on=act_on)
         trainer = tk.OffpolicyTrainer(
             policy,
             tk.Collector(policy, envs, tk.PrioritizedReplayBuffer(500)),
@@ -156,13 +162,15 @@ def test_acting_whose_hooks_wait_stays_where_they_are() -> None:
 # ---- what is refused ----
 
 
-@pytest.mark.parametrize("act_on", ["policy", "cpu"])
-def test_a_policy_on_the_cpu_acts_there_without_a_copy(act_on: ActOn) -> None:
-    assert made(act_on=act_on)._acting_copy is None
+def test_a_policy_on_the_cpu_acts_there_without_a_copy() -> None:
+    assert copy_for(torch.device("cpu")) is None
+    assert copy_for(CUDA) is not None
 
 
-def test_the_default_on_cuda_is_to_act_there() -> None:
-    assert acting_copy("DQNPolicy", "policy", CUDA, can_copy=True, state_size=0) is None
+def test_the_default_is_to_act_where_the_policy_is(copies: list[CpuCopy]) -> None:
+    for options in ({}, {"act_on": "policy"}):
+        made(**options)
+    assert copies == []
 
 
 @pytest.mark.parametrize("wanted", ["gpu", None, 1, True, ["cpu"]])
@@ -205,9 +213,8 @@ class Uncopied(nn.Module):
 
 
 def test_a_network_whose_copy_cannot_answer_is_refused_when_it_is_bound() -> None:
-    policy = tk.DQNPolicy(Uncopied(), device="cpu")
+    policy = tk.DQNPolicy(Uncopied(), device="cpu", act_on="cpu")
     policy.target_network = policy.network  # type: ignore[assignment]  # the other copy is not of interest
-    policy._acting_copy = CpuCopy()
     refusal = r"act_on needs a network .* leave act_on out. RuntimeError: these weights are on cuda"
     for _ in range(2):
         with pytest.raises(tk.ConfigError, match=refusal):
@@ -230,8 +237,7 @@ class Hidden(nn.Module):
 def test_parts_that_may_change_unseen_are_not_copied_with_a_warning(
     number: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy = tk.DQNPolicy(Hidden(number), device="cpu", exploration=tk.Greedy())
-    policy._acting_copy = CpuCopy()
+    policy = tk.DQNPolicy(Hidden(number), device="cpu", exploration=tk.Greedy(), act_on="cpu")
     policy.check_spaces(*Spaces())
     assert "parts with hooks are not copied" in caplog.text
     obs = batch_of(3).obs
@@ -240,11 +246,13 @@ def test_parts_that_may_change_unseen_are_not_copied_with_a_warning(
     np.testing.assert_allclose(policy.action_values(obs), 10 * before, rtol=1e-5)
 
 
-def test_a_plain_number_is_seen_when_it_is_replaced() -> None:
-    policy = tk.DQNPolicy(Hidden(1.0), device="cpu", exploration=tk.Greedy())
-    policy._acting_copy = CpuCopy()
+def test_a_plain_number_is_seen_when_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    own = CpuCopy.action_values
+    monkeypatch.setattr(CpuCopy, "action_values", lambda *given, **facts: calls.append(1) or own(*given, **facts))
+    policy = tk.DQNPolicy(Hidden(1.0), device="cpu", exploration=tk.Greedy(), act_on="cpu")
     obs = batch_of(3).obs
     before = policy.action_values(obs)
-    assert policy._acting_copy._copy is not None
+    assert calls
     policy.network.module.number = 10.0  # type: ignore[union-attr]  # of our network
     np.testing.assert_allclose(policy.action_values(obs), 10 * before, rtol=1e-5)

@@ -75,7 +75,6 @@ def test_memory_is_freed_even_while_something_refers_to_it() -> None:
     frames = DeviceFrames("cpu").claim("Buffer", 6, (2, 2))
     leaf = Lookup(frames, np.arange(3), frames.n_written)
     frames.release()
-    assert frames._tensor is None
     with pytest.raises(DeviceError, match="until a later batch is drawn"):
         np.asarray(leaf)
 
@@ -151,7 +150,6 @@ def test_a_graph_is_recorded_again_when_images_are_allocated_again() -> None:
     learn_alike(plain, resident, source, 14)
     assert frames_of(source.draw()[1]) != before  # two final images a step have outgrown their first room
     assert TapeCapture.n_recorded > 2
-    assert resident.engine._graphs["update", ""].n_recordings == 1
 
 
 @pytest.mark.usefixtures("taped")

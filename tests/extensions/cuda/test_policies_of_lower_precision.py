@@ -23,7 +23,9 @@ from tests.helpers.learning import (
     made,
     parameters_of,
 )
+from tests.helpers.of_extensions import learners_of_extensions
 
+OF_EXTENSIONS = [kind for kind, space, _ in learners_of_extensions().values() if space is THREE_ACTIONS]
 IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 
 
@@ -93,7 +95,7 @@ def test_acting_stays_exact() -> None:
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy, tk.SACPolicy])
+@pytest.mark.parametrize("kind", [tk.DQNPolicy, tk.PPOPolicy, tk.SACPolicy, *OF_EXTENSIONS])
 def test_a_policy_is_saved_with_its_precision(kind: Any, precision: Any, tmp_path: Path) -> None:
     at = Spaces(action_space=sac.PUSH) if kind is tk.SACPolicy else Spaces()
     policy = kind.for_envs(at, hidden=(8,), device="cpu", seed=0, precision=precision)

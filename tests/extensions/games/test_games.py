@@ -228,7 +228,6 @@ def test_open_rows_continue_where_they_were_saved(n_step: int) -> None:
     straight.collect(n_step=n_step)
     state, n_before = copy.deepcopy(straight.state_dict()), len(all_rows)
     resumed.load_state_dict(state)
-    assert not resumed._needs_reset
     stats = [collector.collect(n_step=40) for collector in (straight, resumed)]
     mine, theirs = new_rows.rows(), all_rows.rows()
     for name in ("reward", "terminated", "truncated", "env_ids", "action"):
@@ -320,13 +319,13 @@ def test_groups_and_single_agents_with_actions_of_different_kinds_are_rejected()
 
 def test_a_team_of_all_agents_is_one_row() -> None:
     wrapper: Any = group_agents({"team": ["left", "right", "third"]})
-    envs, ledger = make_envs(partial(TaggedGame, 0), wrappers=[wrapper]), Ledger()
+    game, ledger = TaggedGame(0), Ledger()
+    envs = make_envs(lambda: game, wrappers=[wrapper])
     assert envs.agents == ("team",)
     assert isinstance(envs.action_space, gym.spaces.MultiDiscrete)
     assert envs.action_space.nvec.tolist() == [3, 3, 3]
     stats = Collector(Still([0, 1, 2]), envs, ledger).collect(n_episode=len(PLANS))
-    (game,) = games_of(envs)
-    log = game._driver.game.log
+    log = game.log
     rows, at = ledger.rows(), 0
     for episode in range(len(PLANS)):
         plan = plan_of(0, episode)

@@ -1,6 +1,7 @@
 """Pools of opponents: who is drawn, when copies are added, what is counted, and how a run with one resumes."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,18 +10,28 @@ import pytest
 import trainkit as tk
 from tests.helpers.learning import assert_same
 from tests.helpers.matrix_games import MatrixGame
+from tests.helpers.pairs import Corridors
+from trainkit.core.stats import CollectStats
 
 Pool = tk.callbacks.OpponentPool
 
 
-def run(pool: Any, **options: Any) -> tk.OffpolicyTrainer:
-    envs = tk.make_envs(MatrixGame, 2, seed=3)
+def run(pool: Any, game: Any = MatrixGame, **options: Any) -> tk.OffpolicyTrainer:
+    envs = tk.make_envs(game, 2, seed=3)
     learner = tk.DQNPolicy.for_envs(envs, hidden=(4,), exploration=tk.EpsilonGreedy(0.5), device="cpu")
     policy = tk.MultiAgentPolicy({"main": learner}, pool)
     train = tk.Collector(policy, envs, tk.MultiAgentBuffer({"main": tk.ReplayBuffer(400)}))
     own: dict[str, Any] = {"max_epoch": 4, "step_per_epoch": 60, "batch_size": 8, "update_per_step": 0.25, "seed": 1}
     quiet: dict[str, Any] = {"verbose": False, "show_progress": False, "callbacks": [pool]}
     return tk.OffpolicyTrainer(policy, train, **own | quiet | options)
+
+
+def count(pool: Any, *games: list[tuple[str, float]]) -> None:
+    """Let a pool count games that have ended, of which the policy and the return of each agent are given."""
+    for game in games:
+        pool.load_state_dict(pool.state_dict() | {"games": {"0": game}})
+        stopped = SimpleNamespace(policy=SimpleNamespace(clocks={"main": SimpleNamespace(env_step=0)}))
+        pool.on_collect_end(stopped, CollectStats())
 
 
 def test_copies_are_added_by_the_policys_clock_and_the_oldest_leave(tmp_path: Path) -> None:
@@ -43,12 +54,13 @@ def test_copies_are_added_by_the_policys_clock_and_the_oldest_leave(tmp_path: Pa
 
 def test_a_policy_plays_one_side_and_one_opponent_the_others() -> None:
     pool = Pool("main", add_every=10)
-    pool._agents, pool.opponents = ("row", "column", "third"), ["main-10", "main-20"]
+    agents = run(pool, lambda: Corridors({"row": 0, "column": 1, "third": 2})).train_collector.envs.agents
+    pool.opponents = ["main-10", "main-20"]
     sides: list[str] = []
     opponents: list[str] = []
     for seed in range(600):
         episode = tk.policy.GameEpisode(game=0, number=0, seed=seed)
-        names = {agent: pool(agent, episode) for agent in pool._agents}
+        names = {agent: pool(agent, episode) for agent in agents}
         (own,) = [agent for agent, name in names.items() if name == "main"]
         (other,) = {name for name in names.values() if name != "main"}
         sides.append(own)
@@ -64,13 +76,8 @@ def test_opponents_are_drawn_with_these_probabilities(draw: Any, expected: list[
     pool = Pool("main", add_every=10, draw=draw)
     pool.opponents = ["main-10", "main-20"]
     for _ in range(3):  # 3 of 4 games won against the first, 1 of 4 against the second
-        pool._games[0] = [("main", 1.0), ("main-10", 0.0)]
-        pool._count_game(0)
-        pool._games[0] = [("main", 0.0), ("main-20", 2.0)]
-        pool._count_game(0)
-    for name, own in (("main-10", 0.0), ("main-20", 9.0)):
-        pool._games[0] = [("main", own), (name, 1.0)]
-        pool._count_game(0)
+        count(pool, [("main", 1.0), ("main-10", 0.0)], [("main", 0.0), ("main-20", 2.0)])
+    count(pool, [("main", 0.0), ("main-10", 1.0)], [("main", 9.0), ("main-20", 1.0)])
     assert [pool.win_rate(name) for name in pool.opponents] == [0.75, 0.25]
     np.testing.assert_allclose(pool.probabilities(), expected)
 
@@ -80,16 +87,15 @@ def test_a_copy_is_added_when_the_policy_wins_often_enough() -> None:
     trainer = run(pool, max_epoch=1)
     next(trainer)
     assert pool.opponents == ["main-0"]
-    pool._recent.extend([1.0] * 60 + [0.0] * 40)
+    pool.load_state_dict(pool.state_dict() | {"recent": [1.0] * 60 + [0.0] * 40})
     pool.on_collect_end(trainer, trainer.info.last_test)
     assert len(pool.opponents) == 2
-    assert not pool._recent
+    assert pool.state_dict()["recent"] == []
 
 
 def test_four_agents_with_equal_returns_draw() -> None:
     pool = Pool("main", add_every=30)
-    pool._games[0] = [("main", 0.1), *[("main-30", 0.1)] * 3]  # the computed mean of three is larger
-    pool._count_game(0)
+    count(pool, [("main", 0.1), *[("main-30", 0.1)] * 3])  # the computed mean of three is larger
     assert pool.win_rate("main-30") == 0.5
 
 
@@ -146,4 +152,4 @@ def test_games_of_evaluations_do_not_count() -> None:
     )  # fmt: skip
     trainer.run()
     assert trainer.info.n_test_episode > 0
-    assert "random" not in pool._results
+    assert "random" not in pool.state_dict()["results"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.nets import test_critic_only
+from tests.nets import critic_leaves
 from tests.pretend import PretendDevice
 from trainkit.core.errors import ConfigError
 from trainkit.extensions.memory.memories import ignore_copied_weights, make_memory
@@ -161,4 +161,4 @@ def test_an_lstm_on_a_device_runs_where_torch_warns_of_copied_weights(
 
 
 def test_the_memory_of_the_actor_does_not_see_a_leaf_of_the_critic() -> None:
-    test_critic_only.test_a_leaf_of_the_critic_changes_the_value_and_no_output({"recurrent": "lstm"})
+    critic_leaves.check_that_a_leaf_of_the_critic_changes_the_value_and_no_output({"recurrent": "lstm"})

@@ -236,7 +236,7 @@ def test_a_run_resumes_in_the_middle_of_episodes_with_the_same_bits(tmp_path: An
     whole, first, second = made(), made(), made()
     whole.run()
     next(iter(first))
-    assert (first.train_collector._state != 0).any()
+    assert (first.train_collector.policy_state != 0).any()
     first.save(tmp_path / "half")
     second.load(tmp_path / "half")
     second.run()

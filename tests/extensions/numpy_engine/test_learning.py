@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
+from tests.extensions.numpy_engine.pairs import NESTED, TWO_NUMBERS, gradients_of, learn_alike
 from tests.helpers.learning import (
     FOUR_NUMBERS,
     MASKED,
@@ -37,7 +37,6 @@ from trainkit import (
     ExpectedValue,
     MaxBackup,
     MunchausenBackup,
-    Policy,
     PPOPolicy,
     QuantileValue,
     ReinforcePolicy,
@@ -49,42 +48,15 @@ from trainkit.extensions.numpy_engine import kernels
 from trainkit.nets import ActorNetwork, CriticNetwork
 from trainkit.nets.preprocess import WithoutMask
 
-NESTED = spaces.Dict({"place": spaces.Discrete(5), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})
 WIDE_DTYPES = spaces.Dict(
     {"a": spaces.Box(-1, 1, (2,), np.float64), "b": spaces.Box(0, 9, (3,), np.uint8), "c": spaces.MultiBinary(2)}
 )
-TWO_NUMBERS = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 @pytest.fixture(params=[True, False], ids=["packing spared", "packed"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Multiply as AVX-512 kernels do best, and as others do, whatever this machine has."""
     monkeypatch.setattr(kernels, "spares_packing", lambda: request.param)
-
-
-def gradients_of(policy: Policy) -> dict[str, Tensor]:
-    return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
-
-
-def learn_alike(
-    mine: Policy, theirs: Policy, batches: list[Any], *, rtol: float = 1e-4, atol: float = 1e-5, n_passes: int = 1
-) -> None:
-    """Take the same updates by numpy and by torch."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        passes: list[int] = []
-        note_numpy_passes(monkeypatch, lambda: passes.append(1))
-        for step, batch in enumerate(batches):
-            one, other = mine.update(batch, step=step), theirs.update(batch, step=step)
-            if other.priority is not None:
-                np.testing.assert_allclose(one.read_priority(), other.read_priority(), rtol=2 * rtol, atol=atol)
-            if step == 0:
-                torch.testing.assert_close(gradients_of(mine), gradients_of(theirs), rtol=1e-4, atol=1e-6)
-    assert len(passes) == n_passes * len(batches)
-    torch.testing.assert_close(parameters_of(mine), parameters_of(theirs), rtol=rtol, atol=atol)
-    metrics, expected = mine.read_metrics(), theirs.read_metrics()
-    assert metrics == {
-        name: pytest.approx(number, rel=10 * rtol, abs=atol, nan_ok=True) for name, number in expected.items()
-    }
 
 
 # ---- Q-learners ----

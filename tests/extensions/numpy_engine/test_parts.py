@@ -10,19 +10,16 @@ from numpy.testing import assert_allclose
 from torch.testing import assert_close
 
 import trainkit as tk
-from tests.engine.test_optimizers import ADAMW, COSINE, SGD, Signs, updated
 from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
 from tests.helpers.learning import MASKED, Spaces, batch_of, made, observations, parameters_of
 from tests.helpers.nested_actions import Turrets
+from tests.helpers.of_extensions import learners_of_extensions
+from tests.helpers.optimizers import ADAMW, COSINE, SGD, Signs, updated
 from tests.helpers.rollouts import played
-from tests.policy.learners import Squares, every_learner, learned
-from tests.policy.test_auxiliary import RewardModel
-from tests.policy.test_hl_gauss import TARGETS
-from tests.policy.test_support import AUTOMATIC, bounds, short
+from tests.policy.learners import RewardModel, Squares, every_learner, learned
 from tests.trainer.toys import make_trainer
 from trainkit import HLGaussValue
-
-__all__ = ["short"]  # a fixture
+from trainkit.policy import support
 
 PARTS: list[Any] = [
     pytest.param({}, id="dqn"),
@@ -49,7 +46,7 @@ def test_every_policy_learns_an_auxiliary_loss_as_by_torch(name: str) -> None:
 
 
 @pytest.mark.one_of_each
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["hl_gauss", "two_hot"])
 @pytest.mark.parametrize("space", [None, MASKED], ids=["all legal", "masked"])
 @pytest.mark.parametrize("options", PARTS)
 def test_histograms_are_learned_as_by_torch(options: Any, space: Any, target: Any) -> None:
@@ -69,21 +66,23 @@ def test_histograms_are_learned_as_by_torch(options: Any, space: Any, target: An
     assert_allclose(policies[0].action_values(obs), policies[1].action_values(obs), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["rainbow", "sac", "ppo"])
+@pytest.mark.parametrize("name", ["rainbow", "sac", "ppo", *learners_of_extensions()])
 def test_activations_and_norms_are_executed(name: str) -> None:
     policy = learned(name, n_updates=4, activation="mish", norm="layer", engine="numpy")
 
     assert str(policy.engine) == "numpy (as requested)"
 
 
-@pytest.mark.usefixtures("short")
-def test_supports_widen_as_by_torch() -> None:
+def test_supports_widen_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "PERIOD", 7)  # updates between two looks for clipped targets
+    monkeypatch.setattr(support, "LARGEST_SHARE", 0.0)
     policies = []
     for engine in ("numpy", "torch"):
-        trainer = make_trainer(policy=AUTOMATIC | {"engine": engine})
+        trainer = make_trainer(policy={"value": tk.CategoricalValue(5), "engine": engine})
         trainer.run()
         policies.append(trainer.policy)
-    assert bounds(policies[0].value) == bounds(policies[1].value)
+    one, other = (policy.value for policy in policies)
+    assert (one.v_min, one.v_max) == (other.v_min, other.v_max)
     obs = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     values = [policy.action_values(obs) for policy in policies]
     np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-3)

@@ -13,7 +13,6 @@ from tests.extensions.offline.tiny_runs import tiny
 from tests.helpers.engine import precisions
 from tests.helpers.learning import Spaces
 from tests.helpers.network_options import NETWORK_OPTIONS, given, options_in
-from tests.policy.test_support import bounds
 from tests.trainer.toys import Walk, columns
 from trainkit import presets
 
@@ -99,8 +98,8 @@ REACHES: dict[str, tuple[Any, Any]] = {
     "n_step": (4, lambda t: t.policy.horizon.n_step),
     "gamma": (0.5, lambda t: t.policy.horizon.gamma),
     "reward": ("sign", lambda t: t.policy.horizon.reward),
-    "target_every": (77, lambda t: t.policy._learning.targets["network"].spec.every),
-    "target_tau": (0.5, lambda t: t.policy._learning.targets["network"].spec.tau),
+    "target_every": (77, lambda t: t.describe()["policy/target/every"]),
+    "target_tau": (0.5, lambda t: t.describe()["policy/target/tau"]),
     "optimizer": (torch.optim.AdamW, lambda t: adam(t).factory),
     "lr": (0.125, lambda t: adam(t).lr),
     "max_grad_norm": (3.0, lambda t: next(iter(t.policy.gradient_steps.values())).clip.limit),
@@ -205,4 +204,6 @@ def test_a_categorical_value_takes_its_support_from_the_dataset() -> None:
     buffer = tk.ReplayBuffer.from_arrays(**rows, terminated=is_last, spaces=Spaces())
     options = {"hidden": (8,), "max_epoch": 1, "update_per_epoch": 2, "device": "cpu", "seed": 1}
     trainer = presets.bcq(buffer, value="categorical", gamma=0.5, **options)
-    assert bounds(trainer.policy.value) == pytest.approx((0.0, 1.1 * 1.875))  # 1 + 0.5 + 0.25 + 0.125
+    assert (trainer.policy.value.v_min, trainer.policy.value.v_max) == pytest.approx(
+        (0.0, 1.1 * 1.875)
+    )  # 1 + 0.5 + 0.25 + 0.125

@@ -4,8 +4,7 @@ from typing import Any
 
 import trainkit as tk
 from tests.helpers.evaluation_options import as_evaluated
-from tests.trainer.test_offline import columns
-from tests.trainer.toys import Walk
+from tests.trainer.toys import Walk, columns
 
 TINY: dict[str, Any] = {"max_epoch": 2, "update_per_epoch": 5, "batch_size": 8, "n_test_envs": 2, "episode_per_test": 2}
 

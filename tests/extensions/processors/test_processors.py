@@ -199,7 +199,7 @@ def test_observations_go_out_through_all_and_actions_in() -> None:
 
 
 def log_calls(envs: Envs, name: str) -> list[Any]:
-    return [getattr(env, name) for env in envs._backend.environments.runner.envs]  # type: ignore[attr-defined]  # Processed, Sync
+    return [getattr(env, name) for env in envs.runner.envs]  # type: ignore[attr-defined]  # Processed, Sync
 
 
 def test_the_policys_own_actions_and_observations_are_stored() -> None:
@@ -489,7 +489,7 @@ def taken(space: gym.Space[Any], *processors: Any, actions: list[int]) -> list[A
     envs.reset()
     for action in actions:
         envs.step(np.array([action]), envs.all_ids)
-    (env,) = envs._backend.environments.runner.envs  # type: ignore[attr-defined]  # Processed, SyncBackend
+    (env,) = envs.runner.envs  # type: ignore[attr-defined]  # Processed, SyncBackend
     return [np.asarray(one).tolist() for one in env.actions]
 
 
@@ -512,7 +512,7 @@ class TestDiscretizeActions:
         assert envs.action_space == gym.spaces.Discrete(4)
         envs.reset()
         envs.step(np.array([0, 1, 3]), envs.all_ids)
-        got = [env.actions[0] for env in envs._backend.environments.runner.envs]  # type: ignore[attr-defined]  # as above
+        got = [env.actions[0] for env in envs.runner.envs]  # type: ignore[attr-defined]  # as above
         assert [one.tolist() for one in got] == [[[-1], [-1]], [[-1], [1]], [[1], [1]]]
         assert {one.dtype for one in got} == {np.dtype(np.float64)}
 

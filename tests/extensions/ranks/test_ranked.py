@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,6 @@ from trainkit.extensions.ranks.ranks import Ranks
 
 SCRIPT = Path(__file__).parent / "ranks_script.py"
 PORTS = iter(range(29_600, 29_700))
-
-
-@pytest.fixture
-def single_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
-    """Have trainers take part in a group of one rank."""
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    ranks = Ranks(0, 1)
-    monkeypatch.setenv("WORLD_SIZE", "1")  # as torchrun does
-    monkeypatch.setattr(Ranks, "launched", classmethod(lambda cls: ranks))
-    yield ranks
-    torch.distributed.destroy_process_group()
 
 
 def make_run(name: str = "dqn", **options: Any) -> tk.Trainer:
