@@ -224,14 +224,17 @@ class TestAct:
         with pytest.raises(tk.ConfigError, match=r"Acting\.act .* got -2\.5 for \[-2\.0, 2\.0\] in row 1"):
             collecting(Acting(output, space), space).collect(n_step=2)
 
-    def test_later_acts_are_the_policys_own(self) -> None:
-        policy = Acting(ActOutput(np.zeros((2, 2)), {}, None))
+    def test_only_the_first_act_is_checked(self) -> None:
+        good, outside = (ActOutput(np.full((2, 2), push), {}, None) for push in (0.0, 9.0))
+        policy = Acting(outside)
         collector = collecting(policy)
-        assert collector._behavior.acts is not policy
         collector.collect(n_step=2, random=True)
-        assert collector._behavior.acts is not policy
+        with pytest.raises(tk.ConfigError, match=r"Acting\.act"):
+            collector.collect(n_step=2)
+        policy.output = good
         collector.collect(n_step=2)
-        assert collector._behavior.acts is policy
+        policy.output = outside
+        collector.collect(n_step=2)
 
 
 # ---- what a loss reads ----
