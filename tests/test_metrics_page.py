@@ -23,7 +23,8 @@ def spread(tag: str) -> list[str]:
 
 def rows() -> list[list[str]]:
     """Return the tags of each row of the page's tables."""
-    return [spread(row) for row in re.findall(r"^\| `([^`]+)` \|", MAIN, re.MULTILINE)]
+    cells = re.findall(r"^\| (`[^|]+`) \|", MAIN, re.MULTILINE)
+    return [[tag for own in re.findall("`([^`]+)`", cell) for tag in spread(own)] for cell in cells]
 
 
 def documented() -> list[str]:

@@ -93,3 +93,20 @@ def test_every_option_of_a_trainer_has_a_default_of_its_type() -> None:
 
 def test_an_off_policy_trainer_has_at_most_40_options() -> None:
     assert len(options_of(tk.OffpolicyTrainer)) <= 40
+
+
+def test_a_test_fn_that_changes_how_a_policy_explores_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    def test_fn(epoch: int, env_step: int) -> None:
+        trainer.policy.exploration.epsilon = 0.5
+
+    trainer = make_trainer(test=True, test_fn=test_fn, max_epoch=2)
+    trainer.run()
+    (message,) = [one.getMessage() for one in caplog.records if "test_fn" in one.getMessage()]
+    assert message.startswith(
+        "test_fn set epsilon to 0.5, which has no effect on evaluations, since they do not explore"
+    )
+
+
+def test_a_test_fn_that_leaves_exploration_alone_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    make_trainer(test=True, test_fn=lambda epoch, env_step: None, max_epoch=1).run()
+    assert "test_fn" not in caplog.text

@@ -104,6 +104,7 @@ class DQNPolicy(Policy):
     unwatched: ClassVar[frozenset[str]] = frozenset({"_exploration", "_own_values", "_joint", "_acting_copy"})
     epsilon = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
+    set_eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
     _exploration: Exploration = Greedy()  # until the constructor sets it
 

@@ -208,6 +208,8 @@ def callbacks_of(options: TrainerOptions) -> list[Callback]:
         for option, (event, arguments) in _CALLS.items()
         if given[option] is not None
     }
+    if options["test_fn"] is not None and options["evaluation"] is None:
+        functions["on_evaluate_start"] = _warning_of_exploration(functions["on_evaluate_start"])
     made: list[Callback] = [OptionFunctions(functions)]
     if (stop_fn := options["stop_fn"]) is not None:
         made.append(StopFn(stop_fn))
@@ -243,6 +245,31 @@ def _named_call(
         fn(*arguments(trainer))
 
     call.__qualname__ = name
+    return call
+
+
+def _warning_of_exploration(call_test_fn: Callable[..., object]) -> Callable[..., object]:
+    """Return the call of a `test_fn` that warns, once, where it changes an exploration that evaluations do not use."""
+    was_warned = False
+
+    def call(trainer: "Trainer", *_: object) -> None:
+        nonlocal was_warned
+        before = trainer.policy.explore_metrics(trainer.clock)
+        call_test_fn(trainer)
+        changed = {
+            name: value
+            for name, value in trainer.policy.explore_metrics(trainer.clock).items()
+            if before.get(name) != value
+        }
+        if changed and not was_warned:
+            was_warned = True
+            _log.warning(
+                "test_fn set %s, which has no effect on evaluations, since they do not explore, and stays for training: "
+                "leave it out, or give evaluation=Evaluation(explore=True)",
+                " and ".join(f"{name} to {value:g}" for name, value in changed.items()),
+            )
+
+    call.__qualname__ = call_test_fn.__qualname__
     return call
 
 
