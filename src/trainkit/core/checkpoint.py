@@ -179,8 +179,8 @@ def nothing_at(path: str | Path) -> str:
     files.check_local(path)
     if Path(path).is_file():
         return (
-            f"{path} is a file, and a checkpoint is a folder, such as {Path(path).parent}: name it, or load weights alone "
-            "by policy.load_weights"
+            f"{path} is a file, and a checkpoint is a folder, such as {Path(path).parent}: name it, or load weights "
+            "alone by policy.load_weights"
         )
     return (
         f"{path} holds no readable checkpoint: name a folder that a run or a policy was saved to, by checkpoint= or "

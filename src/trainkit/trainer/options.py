@@ -264,8 +264,8 @@ def _warning_of_exploration(call_test_fn: Callable[..., object]) -> Callable[...
         if changed and not was_warned:
             was_warned = True
             _log.warning(
-                "test_fn set %s, which has no effect on evaluations, since they do not explore, and stays for training: "
-                "leave it out, or give evaluation=Evaluation(explore=True)",
+                "test_fn set %s, which has no effect on evaluations, since they do not explore, and stays for "
+                "training: leave it out, or give evaluation=Evaluation(explore=True)",
                 " and ".join(f"{name} to {value:g}" for name, value in changed.items()),
             )
 
