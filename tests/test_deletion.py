@@ -35,7 +35,7 @@ OF_SEVERAL = {
     "test_export_with_offline": "export offline",
     "test_games_with_memory": "games memory",
     "test_games_with_others": "background games processors restarts",
-    "test_offline_engines": "compile cuda numpy_engine offline",
+    "test_offline_engines": "numpy_engine offline",
     "test_offline_memory": "memory offline",
     "test_offline_with_others": "cuda export games memory offline",
     "test_ranks_with_restarts": "ranks restarts",

@@ -28,7 +28,7 @@ INEXACT = spaces.Box(-0.1, 0.1, (2, 2), np.float64)  # float32(0.1) is above 0.1
 EVERY = [WIDE, NARROW, HALF_OPEN, OPEN, FAR, INEXACT, spaces.Box(-2.0, 2.0, (), np.float32)]
 BOUNDED = [space for space in EVERY if space.is_bounded()]
 ACTORS = [tk.PPOPolicy, tk.SACPolicy]  # A2C and REINFORCE act as PPO
-ACTORS += [kind for kind, space, _ in learners_of_extensions().values() if isinstance(space, spaces.Box)]
+ACTORS += {kind for kind, space, _ in learners_of_extensions().values() if isinstance(space, spaces.Box)}
 ON_POLICY = [tk.PPOPolicy, tk.A2CPolicy, tk.ReinforcePolicy]
 
 

@@ -16,7 +16,18 @@ from torch.testing import assert_close
 from tests.engine import scaled_losses
 from tests.helpers import rollouts, sac
 from tests.helpers.engine import needs_compile
-from tests.helpers.learning import FOUR_NUMBERS, PARTS, assert_same, batch_of, made, parameters_of, small_net
+from tests.helpers.learning import (
+    FOUR_NUMBERS,
+    PARTS,
+    Spaces,
+    assert_same,
+    batch_of,
+    made,
+    observations,
+    parameters_of,
+    small_net,
+)
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.torch_step import Ours, Reference, assert_nets_close
 from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
 from tests.policy.regression import Regression, with_batch_norm, with_spectral_norm
@@ -93,6 +104,22 @@ def test_a_q_learner_of_any_parts_learns_as_without(parts: dict[str, Any]) -> No
 def test_sac_learns_as_without() -> None:
     batches = [sac.rows(16, seed=seed) for seed in range(4)]
     learn_alike(sac.made(engine="compile"), sac.made(), batches)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("name", learners_of_extensions())
+def test_every_gradient_step_of_an_extensions_learner_is_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: set[int] = set()
+    call = compiling.LossGraph.__call__
+    monkeypatch.setattr(
+        compiling.LossGraph, "__call__", lambda graph, *given: graphs.add(id(graph)) or call(graph, *given)
+    )
+    kind, actions, own = learners_of_extensions()[name]
+    options: dict[str, Any] = {"hidden": (8,), "device": "cpu", "seed": 0, **own}
+    policies = [kind.for_envs(Spaces(action_space=actions), engine=engine, **options) for engine in ("compile", "auto")]
+    learn_alike(*policies, [batch_of(16, seed=seed, action=observations(actions, 16, seed)) for seed in range(6)])
+    assert len(graphs) == len(policies[0].gradient_steps)
 
 
 def learn_rollouts_alike(

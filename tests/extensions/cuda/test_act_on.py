@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import trainkit as tk
 from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, batch_of, made, small_net
+from tests.helpers.of_extensions import learners_of_extensions
 from trainkit.extensions.cuda import cpu_copy
 from trainkit.extensions.cuda.cpu_copy import CpuCopy, copy_for
 from trainkit.policy.acting_copy import ActOn
@@ -186,7 +187,7 @@ class Cautious(tk.DQNPolicy):
         return np.minimum(super().action_values(obs, explore=explore), np.float32(0.0))
 
 
-@pytest.mark.parametrize("kind", [Cautious])
+@pytest.mark.parametrize("kind", [Cautious, *(kind for kind, _ in learners_of_extensions("TD_LEARNERS").values())])
 def test_acting_of_ones_own_is_not_copied(kind: type[tk.DQNPolicy]) -> None:
     with pytest.raises(tk.ConfigError, match=r"\.act_on must be 'policy', got 'cpu': it has its own action_values"):
         kind.for_envs(Spaces(), hidden=(8,), device="cpu", act_on="cpu")

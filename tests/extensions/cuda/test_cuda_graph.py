@@ -30,10 +30,7 @@ from tests.extensions.cuda.graph_learners import (
     N_WARM_UPS,
     NAN,
     Curious,
-    Learner,
     charge_more,
-    check_that_acting_has_the_bits_of_torch_and_waits_once,
-    check_that_updates_are_those_of_torch_in_one_copy_and_one_launch,
 )
 from tests.helpers import rollouts, sac
 from tests.helpers.engine import AUTO
@@ -48,10 +45,11 @@ from tests.helpers.learning import (
     parameters_of,
     small_net,
 )
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.sac import PUSH
 from tests.helpers.tape import TapeCapture
 from tests.helpers.updates import MORE_PARTS, ON_POLICY, batches, learn_alike
-from tests.pretend import PretendDevice
+from tests.pretend import DeviceCounts, PretendDevice
 from trainkit import (
     Adam,
     Clip,
@@ -74,6 +72,7 @@ from trainkit.engine.loss import OwnObjective
 from trainkit.errors import DeviceError, DivergedError
 from trainkit.extensions.cuda import cuda_graph
 from trainkit.policy import ActOutput
+from trainkit.policy.learning import Learning
 
 
 def there(**options: Any) -> DQNPolicy:
@@ -132,6 +131,36 @@ class Modeler(Policy):
         return ActOutput(values.argmax(axis=1), {}, None)
 
 
+class Learner(NamedTuple):
+    """A policy to make, and what it learns from."""
+
+    make: Callable[..., Any]
+    space: Any = FOUR_NUMBERS
+    actions: Any = None  # as made up for the batches; None: three actions
+    is_on_policy: bool = False
+    tolerance: float = 1e-5
+
+    def both(self) -> tuple[Any, Any]:
+        """Return a policy that learns and acts by graphs and one by torch, both on the pretend device."""
+        graph, plain = (self.make(device=DEVICE, engine=engine) for engine in ("cuda_graph", "torch"))
+        return graph, plain
+
+    def learn(self, policy: Any, step: int) -> Any:
+        """Take an update, or eight on a rollout; return the priorities, if there are any."""
+        if self.is_on_policy:
+            rollout = rollouts.played(copy.deepcopy(self.make(device="cpu")), self.space, [20, 13, 7], seed=step)
+            for _ in policy.learn(rollout, step=step, batch_size=10, repeat=2):
+                pass
+            return None
+        columns = {} if self.actions is None else {"action": observations(self.actions, 16, step)}
+        return policy.update(batch_of(16, seed=step, space=self.space, **columns), step=step).read_priority()
+
+
+def by_spaces(kind: Any, actions: Any = None, **options: Any) -> Learner:
+    envs = Spaces() if actions is None else Spaces(FOUR_NUMBERS, actions)
+    return Learner(lambda **how: kind.for_envs(envs, hidden=(8,), seed=0, **options, **how), FOUR_NUMBERS, actions)
+
+
 def q_learner(parts: dict[str, Any], tolerance: float = 1e-5) -> Learner:
     parts = {"target": NEVER, "exploration": EpsilonGreedy(0.0)} | parts
     return Learner(
@@ -150,6 +179,7 @@ LEARNERS = {
     "sac scheduled": Learner(lambda **how: sac.made(temperature=[(0, 1.0), (9, 0.1)], **how), FOUR_NUMBERS, PUSH),
     "sac colored noise": Learner(lambda **how: sac.made(exploration=ColoredNoise(), **how), FOUR_NUMBERS, PUSH),
     **{str(case.id): on_policy(*case.values) for case in ON_POLICY},
+    **{name: by_spaces(kind, actions, **own) for name, (kind, actions, own) in learners_of_extensions().items()},
     "of a user": Learner(lambda **how: Modeler(**Spaces()._asdict(), seed=0, **how)),
 }
 EVERY = pytest.mark.parametrize("name", LEARNERS)
@@ -160,13 +190,58 @@ EVERY = pytest.mark.parametrize("name", LEARNERS)
 def test_updates_by_a_graph_are_those_of_torch_in_one_copy_and_one_launch(
     name: str, taped: PretendDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_that_updates_are_those_of_torch_in_one_copy_and_one_launch(LEARNERS[name], taped, monkeypatch)
+    """Only a target network that moves in every update, and the columns of a rollout, take further launches."""
+    learner = LEARNERS[name]
+    graph, plain = learner.both()
+    counted: list[tuple[DeviceCounts, Counter[str]]] = []
+    own_update = Learning.update
+
+    def update_once(learning: Learning, *given: Any, **facts: Any) -> Any:
+        with taped.counting() as counts:
+            results = own_update(learning, *given, **facts)
+        counted.append((counts, counts.operations - TapeCapture.inside))
+        return results
+
+    for step in range(2 if learner.is_on_policy else N_WARM_UPS + 3):
+        with monkeypatch.context() as patched:
+            patched.setattr(Learning, "update", update_once)
+            mine = learner.learn(graph, step)
+        theirs = learner.learn(plain, step)
+        if theirs is not None:
+            np.testing.assert_allclose(mine, theirs, rtol=learner.tolerance, atol=learner.tolerance)
+    assert TapeCapture.n_recorded == 1
+    weights, close = plain.get_weights(), {"rtol": learner.tolerance, "atol": learner.tolerance}
+    for path, weight in graph.get_weights().items():
+        np.testing.assert_allclose(weight, weights[path], **close, err_msg=path)
+    close = {"rel": 10 * learner.tolerance, "abs": 10 * learner.tolerance}
+    expected = {metric: pytest.approx(number, **close) for metric, number in plain.read_metrics().items()}
+    assert graph.read_metrics() == expected
+    n_moved = sum(target.spec.every == 1 for target in graph._learning.targets.values())
+    for counts, outside in counted[N_WARM_UPS + 1 :]:
+        assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (0, 1, 0)
+        assert outside.pop("aten::lerp", 0) == n_moved
+        assert set(outside) <= ({"aten::copy_"} if learner.is_on_policy else set())
 
 
 @pytest.mark.fast_cases(9)
 @EVERY
 def test_acting_by_a_graph_has_the_bits_of_torch_and_waits_once(name: str, taped: PretendDevice) -> None:
-    check_that_acting_has_the_bits_of_torch_and_waits_once(LEARNERS[name], taped)
+    learner = LEARNERS[name]
+    graph, plain = learner.both()
+    for call in range(N_WARM_UPS + 2):
+        for explore in (False, True):
+            for n_rows in (4, 1):
+                obs = observations(learner.space, n_rows, seed=call)
+                with taped.counting() as counts:
+                    mine = graph.act(obs, explore=explore, env_ids=np.arange(n_rows))
+                theirs = plain.act(obs, explore=explore, env_ids=np.arange(n_rows))
+                assert_same(mine.action, theirs.action)
+                assert_same(mine.extras, theirs.extras)
+    assert (counts.waits, counts.copies_to_device, counts.copies_to_cpu) == (1, 1, 1)
+    assert counts.operations == TapeCapture.inside
+    has_noise = not isinstance(graph, DQNPolicy) or graph.network.noise_size
+    assert TapeCapture.n_recorded == (4 if has_noise else 2)
+    assert_same(graph.streams_state(), plain.streams_state())
 
 
 @pytest.mark.fast_cases(2)

@@ -4,6 +4,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import trainkit as tk
 from tests.extensions.cuda.frames_and_arrays import BOX, MIXED, SMALL, STACKED, Source, learn_alike
 from tests.extensions.cuda.graph_learners import DEVICE
 from tests.helpers.engine import engines, torch_only
-from tests.helpers.learning import Spaces, assert_same, made, parameters_of
+from tests.helpers.learning import THREE_ACTIONS, Spaces, assert_same, made, parameters_of
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.padded import Flicker, assert_same_rows, by_gymnasium, collected
 from tests.helpers.tape import TapeCapture
 from trainkit import (
@@ -96,6 +98,13 @@ LEARNERS: list[Any] = [
         MIXED,
         lambda: made(MIXED, hidden=(8,), head=(8,), dueling=True, noisy=True, value=CategoricalValue(5, -3, 3)),
         id="rainbow of an image, numbers and a mask",
+    ),
+    *(
+        pytest.param(
+            STACKED, partial(kind.for_envs, Spaces(STACKED), hidden=(8,), device="cpu", seed=0, **own), id=name
+        )
+        for name, (kind, actions, own) in learners_of_extensions().items()
+        if actions is THREE_ACTIONS
     ),
     pytest.param(SMALL, lambda: made(SMALL), id="dqn in numpy"),
     pytest.param(SMALL, lambda: torch_only(made(SMALL)), id="dqn of numbers by torch"),

@@ -9,23 +9,27 @@ import torch
 from gymnasium import spaces
 
 from tests.extensions.numpy_engine.numpy_passes import note_numpy_passes
-from tests.extensions.numpy_engine.pairs import CHOICES, IMAGES, assert_act_alike, check_that_policies_act_alike, pair
-from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, assert_same, observations
+from tests.helpers.learning import FOUR_NUMBERS, MASKED, PARTS, Spaces, assert_same, observations
+from tests.helpers.of_extensions import learners_of_extensions
 from tests.helpers.sac import PUSH
 from trainkit import (
     A2CPolicy,
     CategoricalValue,
     DQNPolicy,
+    Policy,
     PPOPolicy,
     ReinforcePolicy,
     SACPolicy,
 )
 from trainkit.core import tree
+from trainkit.engine.device import CPU, to_device
 from trainkit.errors import DivergedError
 from trainkit.nets import QNetwork
 
 NESTED = spaces.Dict({"place": spaces.Discrete(3), "speed": FOUR_NUMBERS, "action_mask": spaces.MultiBinary(3)})
 
+IMAGES = spaces.Box(0, 255, (2, 40, 36), np.uint8)
+CHOICES = spaces.MultiDiscrete([2, 3], start=[1, 5])
 CASES: list[Any] = [
     *(pytest.param(DQNPolicy, FOUR_NUMBERS, None, one.values[0], id=f"q {one.id}") for one in PARTS),
     pytest.param(DQNPolicy, MASKED, None, {"dueling": True, "noisy": True, "head": (6,)}, id="q masked noisy"),
@@ -38,16 +42,55 @@ CASES: list[Any] = [
     pytest.param(PPOPolicy, FOUR_NUMBERS, None, {"hidden": (), "shared": True}, id="ppo without layers"),
     pytest.param(PPOPolicy, FOUR_NUMBERS, PUSH, {"shared": True}, id="ppo box"),
     pytest.param(PPOPolicy, FOUR_NUMBERS, PUSH, {"action_bound_method": "tanh"}, id="ppo squashed"),
+    *(pytest.param(kind, FOUR_NUMBERS, *own, id=name) for name, (kind, *own) in learners_of_extensions().items()),
     pytest.param(SACPolicy, FOUR_NUMBERS, PUSH, {"hidden": (16, 8)}, id="sac"),
     pytest.param(SACPolicy, FOUR_NUMBERS, PUSH, {"hidden": ()}, id="sac without layers"),
     pytest.param(SACPolicy, FOUR_NUMBERS, PUSH, {"normalize_obs": True}, id="sac normalised"),
 ]
 
 
+def pair(kind: Any, space: Any, action_space: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Make equal policies for numpy and for torch, which have observed the same."""
+    at = Spaces(space) if action_space is None else Spaces(space, action_space)
+    own = {"hidden": (8,), "device": "cpu", "seed": 1} | options
+    both = kind.for_envs(at, engine="numpy", **own), kind.for_envs(at, engine="torch", **own)
+    for policy in both if options.get("normalize_obs") else ():
+        policy.preprocess.observe(to_device(observations(space, 50), CPU))
+        policy.preprocess.fold()
+    return both
+
+
+def assert_act_alike(mine: Policy, theirs: Policy, obs: Any, *, explore: bool) -> None:
+    """Compare what two policies do by equal streams, and what they do it by."""
+    for policy in (mine, theirs):
+        policy.start_streams(5)
+    one, other = mine.act(obs, explore=explore, step=10**6), theirs.act(obs, explore=explore, step=10**6)
+    assert one.action.dtype == other.action.dtype
+    np.testing.assert_allclose(one.action, other.action, rtol=1e-4, atol=1e-5)
+    assert one.extras.keys() == other.extras.keys()
+    for name, column in one.extras.items():
+        assert column.dtype == other.extras[name].dtype
+        np.testing.assert_allclose(column, other.extras[name], rtol=1e-3, atol=1e-4)
+    if isinstance(mine, DQNPolicy):
+        for policy in (mine, theirs):
+            policy.start_streams(6)
+        q, expected = (policy.action_values(obs, explore=explore) for policy in (mine, theirs))
+        assert q.dtype == expected.dtype == np.float32
+        np.testing.assert_allclose(q, expected, rtol=1e-4, atol=1e-5)
+    assert_same(mine.generator.get_state(), theirs.generator.get_state())
+
+
 @pytest.mark.fast_cases(10)
 @pytest.mark.parametrize(("kind", "space", "action_space", "options"), CASES)
 def test_policies_act_as_by_torch(kind: Any, space: Any, action_space: Any, options: Any) -> None:
-    check_that_policies_act_alike(kind, space, action_space, options)
+    mine, theirs = pair(kind, space, action_space, options)
+    sizes = (5, 1, 64, 65, 5) if space is not IMAGES else (3, 1)
+    for n_rows in sizes:
+        obs = observations(space, n_rows, seed=n_rows)
+        before = copy.deepcopy(obs)
+        for explore in (False, True):
+            assert_act_alike(mine, theirs, obs, explore=explore)
+        assert_same(obs, before)
 
 
 @pytest.mark.parametrize(("kind", "space", "action_space", "options"), CASES[:3] + CASES[-3:])
