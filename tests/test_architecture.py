@@ -201,3 +201,14 @@ def test_importing_a_trainer_loads_no_more_modules_than_before() -> None:
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     loaded = [name for name in ran.stdout.split() if is_ours(name)]
     assert len(loaded) <= MODULES_LOADED
+
+
+def test_no_test_imports_another() -> None:
+    """What several tests share stands in a module that is no test; those of the buffer are run against mutants."""
+    found = []
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
+                names = {*(node.module or "").split("."), *(alias.name for alias in node.names)}
+                found += [path.name for name in names if name.startswith("test_")]
+    assert {*found} <= {"test_mutants.py", "mutants.py"}

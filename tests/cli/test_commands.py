@@ -61,7 +61,7 @@ def test_a_run_that_is_refused_leaves_no_folder(here: Path, capsys: pytest.Captu
     assert train(lrr="1") == 2
     assert complaint(capsys) == (
         "trainkit: presets.dqn: unknown option 'lrr', did you mean 'lr'?; "
-        "docs/migration.md lists the names of other libraries"
+        "docs/migration.md leads to the names of other libraries"
     )
     assert list(here.rglob("*")) in ([], [here / "runs"])
 

@@ -110,7 +110,7 @@ def test_an_error_about_unknown_options_names_the_page_once() -> None:
     for call in (presets.dqn, tk.make_envs):
         with pytest.raises(tk.ConfigError) as caught:
             call("CartPole-v1", xyzzy=1, zyxxy=2)
-        assert str(caught.value).splitlines()[-1] == "docs/migration.md lists the names of other libraries"
+        assert str(caught.value).splitlines()[-1] == "docs/migration.md leads to the names of other libraries"
         assert str(caught.value).count("migration") == 1
     with pytest.raises(tk.ConfigError) as caught:
         tk.ReplayBuffer(0)
@@ -162,7 +162,7 @@ def test_an_unknown_event_and_an_unknown_attribute_name_the_page() -> None:
         for name, hint in {"learn": ":", "polcy": ", did you mean 'policy'?"}.items():
             with pytest.raises(AttributeError) as caught:
                 getattr(trainer, name)
-            page = "docs/migration.md lists the names of other libraries"
+            page = "docs/migration.md leads to the names of other libraries"
             assert str(caught.value) == f"OffpolicyTrainer has no attribute {name!r}{hint} {page}"
 
 
@@ -223,8 +223,8 @@ def test_a_misspelled_name_is_answered_with_the_nearest(name: str, meant: str) -
     [
         ("__wrapped__", ""),
         ("_private", ""),
-        ("xyzzy", ": docs/migration.md lists the names of other libraries"),
-        ("Batch", ": docs/migration.md lists the names of other libraries"),
+        ("xyzzy", ": docs/migration.md leads to the names of other libraries"),
+        ("Batch", ": docs/migration.md leads to the names of other libraries"),
     ],
 )
 def test_a_name_near_nothing_is_answered_with_the_page(name: str, hint: str) -> None:

@@ -462,7 +462,7 @@ def test_an_option_of_a_group_is_checked_as_others_are() -> None:
     assert str(caught.value).splitlines() == [
         "presets.dqn.network: unknown option 'duelling', did you mean 'dueling'?",
         "presets.dqn.network.noisy must be True or False or a number, got 'yes'",
-        "docs/migration.md lists the names of other libraries",
+        "docs/migration.md leads to the names of other libraries",
     ]
 
 
@@ -505,7 +505,7 @@ def test_an_unknown_override_is_refused_with_the_nearest(preset: Any) -> None:
         f"presets.{preset.name}: unknown option 'updates_per_step', did you mean 'update_per_step'?",
         f"presets.{preset.name}: unknown option 'btach_size', did you mean 'batch_size'?",
         f"presets.{preset.name}: unknown option 'colour'",
-        "docs/migration.md lists the names of other libraries",
+        "docs/migration.md leads to the names of other libraries",
     ]
 
 

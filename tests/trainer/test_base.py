@@ -32,7 +32,7 @@ def test_an_unknown_attribute_is_an_error_that_names_a_misspelled_one(name: str,
     with pytest.raises(AttributeError) as caught:
         getattr(make_trainer(), name)
     hint = ":" if ours is None else f", did you mean {ours!r}?"
-    page = "docs/migration.md lists the names of other libraries"
+    page = "docs/migration.md leads to the names of other libraries"
     assert str(caught.value) == f"OffpolicyTrainer has no attribute {name!r}{hint} {page}"
 
 

@@ -282,3 +282,11 @@ def test_changed_arguments_of_environments_are_warned_of(tmp_path: Path, caplog:
     change = "{'sutton_barto_reward': False} -> {'sutton_barto_reward': True}"
     assert f"env_kwargs of the environments {change}" in caplog.text
     assert "max_episode_steps of the environments None -> 9" in caplog.text
+
+
+def test_a_policy_saved_alone_is_no_run_and_the_error_says_what_it_is_for(tmp_path: Path) -> None:
+    make_trainer().policy.save(tmp_path / "best")
+    with pytest.raises(
+        tk.errors.CheckpointError, match=r"best has a policy alone, no run: give load_policy\('.*best'\)"
+    ):
+        make_trainer(resume_from=tmp_path / "best")

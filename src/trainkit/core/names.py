@@ -7,7 +7,7 @@ or with other words, mostly means something else.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-OTHER_LIBRARIES = "docs/migration.md lists the names of other libraries"
+OTHER_LIBRARIES = "docs/migration.md leads to the names of other libraries"
 
 _IN_PARTS = {  # options of presets and of `for_envs`, where policies take the part that has them
     "double": "backup=DoubleBackup()",

@@ -185,6 +185,11 @@ def newest_intact(folder: Path) -> Path | None:
 
 def _check_same_run(folder: Path, manifest: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Raise a `CheckpointError` that lists all differences if the checkpoint is of another kind of run."""
+    if "trainer" not in manifest.get("settings", {}):
+        raise CheckpointError(
+            f"{folder} has a policy alone, no run: give load_policy({str(folder)!r}) to a new trainer, or name a "
+            "checkpoint of checkpoint= or trainer.save"
+        )
     saved, here = ({**dict.fromkeys(_IDENTITY), **about.get("settings", {})} for about in (manifest, own))
     pairs = [(name, saved[name], here[name]) for name in _IDENTITY]
     pairs += [(name, manifest.get("spaces", {}).get(name), own["spaces"][name]) for name in own["spaces"]]

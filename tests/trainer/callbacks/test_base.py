@@ -113,7 +113,7 @@ def test_a_misspelt_event_is_refused_with_the_nearest_name() -> None:
         type("Mine", (tk.Callback,), {"on_epoch_ends": print})
     assert str(caught.value) == (
         "Mine.on_epoch_ends is no event of trainkit.Callback, did you mean 'on_epoch_end'? "
-        "docs/migration.md lists the names of other libraries"
+        "docs/migration.md leads to the names of other libraries"
     )
 
 
@@ -143,7 +143,7 @@ def test_methods_that_are_no_events_may_have_any_other_name() -> None:
 def test_other_libraries_events_and_private_ones_are_refused_by_name(name: str, hint: str) -> None:
     with pytest.raises(tk.ConfigError) as caught:
         type("Mine", (tk.Callback,), {name: print})
-    page = "docs/migration.md lists the names of other libraries"
+    page = "docs/migration.md leads to the names of other libraries"
     assert str(caught.value) == f"Mine.{name} is no event of trainkit.Callback{hint} {page}"
 
 

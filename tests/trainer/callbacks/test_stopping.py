@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,16 @@ def test_training_returns_alone_stop_a_run_once_the_window_is_full() -> None:
     means = [sum(returns[n - 4 : n]) / 4 for n in range(4, len(returns) + 1)]
     assert means[-1] >= -0.5 or means[-2] >= -0.5  # two environments may end an episode in one step
     assert max(means[:-2], default=-1.0) < -0.5
+
+
+def test_a_mean_that_is_reached_within_a_collect_stops_a_run_though_it_falls_again() -> None:
+    stop = tk.callbacks.StopAt(train_return_mean=0.9, train_episodes=2)
+    reasons: list[str] = []
+    trainer: Any = SimpleNamespace(clock=0, stop=reasons.append, seconds=0.0)
+    stop.on_collect_end(trainer, SimpleNamespace(episode_returns=[1.0, 0.0, 0.0, 1.0]))  # type: ignore[arg-type]
+    assert reasons == []
+    stop.on_collect_end(trainer, SimpleNamespace(episode_returns=[1.0, 0.0]))  # type: ignore[arg-type]
+    assert reasons == ["train_return_mean"]
 
 
 def test_the_window_of_training_returns_outlives_a_resume(tmp_path: Path) -> None:

@@ -47,11 +47,12 @@ class StopFn(Callback):
 
 @checked
 class StopAt(Callback):
-    """A stop as soon as any of these limits is reached.
+    """A stop where any of these limits is reached; what was collected is still learned from.
 
     Args:
         return_mean: of an evaluation, and again of one on fresh seeds.
-        train_return_mean: of the last `train_episodes` training episodes, which explore; needs no evaluation.
+        train_return_mean: of the last `train_episodes` training episodes, which explore, at the end of any of them;
+            needs no evaluation. It is looked at after each collect, such as a rollout.
         train_episodes: that this mean is over; before as many have finished it stops nothing.
         env_step: of the trainer's clock; offline, updates. The current epoch ends there.
         seconds: spent within `next()`; this makes a run irreproducible.
@@ -92,9 +93,10 @@ class StopAt(Callback):
     def on_collect_end(self, trainer: "Trainer", stats: CollectStats) -> None:
         self._check_clock(trainer)
         if self._train_return_mean is not None and stats.episode_returns:
-            self._returns.extend(stats.episode_returns)
-            if len(self._returns) == self._n_episodes and fmean(self._returns) >= self._train_return_mean:
-                trainer.stop("train_return_mean")
+            for one in stats.episode_returns:
+                self._returns.append(one)
+                if len(self._returns) == self._n_episodes and fmean(self._returns) >= self._train_return_mean:
+                    trainer.stop("train_return_mean")
 
     def on_update_end(self, trainer: "Trainer") -> None:
         self._check_clock(trainer)
