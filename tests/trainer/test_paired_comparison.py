@@ -44,8 +44,15 @@ def test_the_standard_error_is_that_of_the_differences() -> None:
     assert found.differences == (2.0, 0.0, 4.0)
     assert found.mean == 2.0
     assert found.std_error == pytest.approx(2.0 / 3**0.5)
-    assert found.interval == pytest.approx((2.0 - 1.959964 * 2 / 3**0.5, 2.0 + 1.959964 * 2 / 3**0.5))
-    assert str(found) == "6 against 4, difference +2 +- 1.155, better in 2 of 3 episodes"
+    assert found.interval == pytest.approx((2.0 - 4.303 * 2 / 3**0.5, 2.0 + 4.303 * 2 / 3**0.5))
+    assert str(found) == "6 against 4, difference +2 (95 % interval -2.969 to +6.969), better in 2 of 3 episodes"
+
+
+@pytest.mark.parametrize(("n_episode", "t"), [(2, 12.706), (10, 2.262), (11, 2.228), (31, 2.042), (121, 1.980)])
+def test_the_interval_of_a_difference_is_students(n_episode: int, t: float) -> None:
+    """Against tables of Student's t distribution."""
+    found = PairedComparison(returns=tuple(map(float, range(n_episode))), baseline_returns=(0.0,) * n_episode)
+    assert found.interval[1] - found.mean == pytest.approx(t * found.std_error, rel=5e-4)
 
 
 def test_a_seed_gives_the_same_comparison() -> None:

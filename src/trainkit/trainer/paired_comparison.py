@@ -13,7 +13,8 @@ from trainkit.core.stats import format_number
 from trainkit.envs.envs_config import EnvSpec
 from trainkit.trainer.evaluation import evaluate
 
-_Z = 1.959964  # of a 95 % interval
+_Z = 1.959964  # the normal distribution's quantile of a 95 % interval
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # Student's, of 1 degree of freedom and more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +49,31 @@ class PairedComparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean difference, for 30 episodes or more."""
-        return self.mean - _Z * self.std_error, self.mean + _Z * self.std_error
+        """The 95 % interval of the mean difference, by Student's t: where it contains 0, neither was shown to be better.
+
+        It is about these two policies. Whether an algorithm is better than another takes policies of several seeds.
+        """
+        half = _quantile(len(self.differences) - 1) * self.std_error
+        return self.mean - half, self.mean + half
 
     def __str__(self) -> str:
         means = (format_number(statistics.fmean(side)) for side in (self.returns, self.baseline_returns))
         n_better = sum(difference > 0 for difference in self.differences)
-        return "{} against {}, difference {} +- {}, better in {} of {} episodes".format(
+        return "{} against {}, difference {} (95 % interval {} to {}), better in {} of {} episodes".format(
             *means,
-            format_number(self.mean, "+"),
-            format_number(self.std_error),
+            *(format_number(one, "+") for one in (self.mean, *self.interval)),
             n_better,
             len(self.differences),
         )
+
+
+def _quantile(n_degrees: int) -> float:
+    """Return Student's quantile of a 95 % interval, from 10 degrees of freedom on by Abramowitz and Stegun, 26.7.5."""
+    if n_degrees <= len(_T):
+        return _T[n_degrees - 1]
+    first, second = (_Z**3 + _Z) / 4, (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / 96
+    third = (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / 384
+    return _Z + first / n_degrees + second / n_degrees**2 + third / n_degrees**3
 
 
 @checked
@@ -83,7 +96,8 @@ def compare(
         policy: any policy.
         baseline: what it should beat, such as a `RandomPolicy`, or a rule as a `trainkit.policy.ScriptedPolicy`.
         env: as in `make_envs`, whose further options are `env_options`; a maker of environments, not an open one.
-        n_episode: episodes of each, one after the other.
+        n_episode: episodes of each, one after the other in one environment: not those of `evaluate` with the same seed,
+            which plays in several.
         explore: whether the policies explore.
         seed: root of the episodes; None draws one.
         max_episode_steps: as in `evaluate`.

@@ -89,9 +89,12 @@ def no_progress(trainer: "Trainer") -> str | None:
     threshold = _threshold(trainer)
     if threshold is not None and trained.mean() >= threshold:
         return None
+    gamma = getattr(trainer.policy, "gamma", None)
+    is_low = isinstance(gamma, float | int) and gamma < 0.9
     return (
         f"training returns {trained.mean():.3g}, in the first epoch {first:.3g}: train for longer, try another lr, "
-        f"a lower gamma or normalize_obs=True, or {_how_to_explore(trainer)}"
+        f"{f'a higher gamma than {gamma:g}' if is_low else 'a lower gamma'} or normalize_obs=True, or "
+        f"{_how_to_explore(trainer)}"
     )
 
 
