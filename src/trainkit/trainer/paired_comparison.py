@@ -49,7 +49,7 @@ class PairedComparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean difference, by Student's t: where it contains 0, neither was shown to be better.
+        """The 95 % interval of the mean difference, by Student's t: where it has 0, neither was shown to be better.
 
         It is about these two policies. Whether an algorithm is better than another takes policies of several seeds.
         """

@@ -455,3 +455,11 @@ def test_a_learning_rate_that_has_ended_at_0_is_warned_of(caplog: pytest.LogCapt
         ended.run(epochs=1)
     assert all((weights[name] == own).all() for name, own in ended.policy.get_weights().items())
     assert "update/lr is 0" in caplog.text
+
+
+@pytest.mark.parametrize(("gamma", "advice"), [(0.0, "a higher gamma than 0"), (0.99, "a lower gamma")])
+def test_a_run_without_progress_is_advised_by_its_gamma(gamma: float, advice: str) -> None:
+    columns = returns([0.015] + [0.02] * 9, test=0.05, std=0.12)
+    message = rules.no_progress(run_of(max_epoch=12, policy={"gamma": gamma}, columns=columns))
+    assert message is not None
+    assert f"try another lr, {advice} or normalize_obs" in message
