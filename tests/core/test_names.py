@@ -153,6 +153,31 @@ def test_no_name_in_the_table_is_answered_by_itself(library: str) -> None:
         assert not set(theirs) & set(options_in(ours)) or len(options_in(ours)) > 1
 
 
+@LIBRARIES
+def test_another_term_for_an_option_is_answered_with_the_option_of_the_table(library: str) -> None:
+    page, section = TABLES[library]
+    known = [*tk.presets.ppo.option_types, *tk.presets.dqn.option_types]
+    for theirs, ours in rows_of(section, page):
+        for name in {*theirs} - {*known}:
+            hint = re.findall(r"'(\w+)'", names.option_hint(name, known))
+            assert hint == [] or hint[0] in options_in(ours), name
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "ours"),
+    [
+        (tk.presets.ppo, "ent_coef", "entropy_weight"),
+        (tk.presets.ppo, "gae_lambda", "lam"),
+        (tk.presets.ppo, "update_epochs", "repeat_per_collect"),
+        (tk.presets.sac, "ent_coef", "temperature"),
+        (tk.presets.dqn, "buffer_size", "capacity"),
+        (tk.presets.dqn, "discount_factor", "gamma"),
+    ],
+)
+def test_an_option_by_another_term_is_answered_with_ours(call: Any, name: str, ours: str) -> None:
+    assert message(call, "CartPole-v1", **{name: 1}).endswith(f"unknown option {name!r}, did you mean {ours!r}?")
+
+
 def test_an_unknown_event_and_an_unknown_attribute_name_the_page() -> None:
     with pytest.raises(tk.ConfigError, match=r"Theirs\._on_step is no event of trainkit\.Callback: docs/migration\.md"):
         type("Theirs", (tk.Callback,), {"_on_step": lambda self: True})

@@ -17,6 +17,26 @@ _IN_PARTS = {  # options of presets and of `for_envs`, where policies take the p
     "n_step": "horizon=Horizon(n_step=...)",
 }
 
+_OTHER_TERMS = {  # of options: the first that a call has is suggested
+    "buffer_size": ("capacity",),
+    "clip_coef": ("clip_ratio",),
+    "clip_range": ("clip_ratio",),
+    "discount_factor": ("gamma",),
+    "ent_coef": ("entropy_weight", "temperature"),
+    "eps_clip": ("clip_ratio",),
+    "estimation_step": ("n_step",),
+    "gae_lambda": ("lam",),
+    "hidden_sizes": ("hidden",),
+    "n_epochs": ("repeat_per_collect",),
+    "net_arch": ("hidden",),
+    "num_envs": ("n_envs",),
+    "target_network_frequency": ("target_every",),
+    "target_update_freq": ("target_every",),
+    "target_update_interval": ("target_every",),
+    "update_epochs": ("repeat_per_collect",),
+    "vf_coef": ("value_weight",),
+}
+
 
 def option_hint(name: str, known: Iterable[str], owners: Mapping[str, Sequence[str]] | None = None) -> str:
     """Return the hint for an unknown option, as the end of a message; "" if no option is similar.
@@ -36,6 +56,9 @@ def option_hint(name: str, known: Iterable[str], owners: Mapping[str, Sequence[s
         return f", did you mean callbacks=[tk.on({event}=...)]?"
     if name in _IN_PARTS and _IN_PARTS[name].partition("=")[0] in options:
         return f", did you mean {_IN_PARTS[name]}?"
+    term = next((term for term in _OTHER_TERMS.get(name, ()) if term in options), None)
+    if term is not None:
+        return f", did you mean {term!r}?"
     if name in owners and "_" in name and nearest_word(name, options) is None:  # one word alone has many meanings
         return f": it belongs to {', '.join(owners[name][:3])}"
     return did_you_mean(name, options)
