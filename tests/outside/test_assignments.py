@@ -317,6 +317,23 @@ def test_settings_of_the_loop_apply_from_the_next_step_on() -> None:
             r"ReplayBuffer\.capacity cannot be assigned.*ReplayBuffer\(\.\.\.",
         ),
         (lambda t: setattr(t.train_collector, "envs", None), r"Collector\.envs cannot be assigned"),
+        (
+            lambda t: setattr(t, "clip_ratio", 0.1),
+            r"OffpolicyTrainer\.clip_ratio would have no effect: policy\.clip_ratio",
+        ),
+        (
+            lambda t: setattr(t, "exploration", None),
+            r"OffpolicyTrainer\.exploration would have no effect: policy\.expl",
+        ),
+        (
+            lambda t: setattr(t, "optimizer", None),
+            r"OffpolicyTrainer\.optimizer would have no effect: it is the policy's",
+        ),
+        (
+            lambda t: setattr(t.policy, "target_every", 5),
+            r"DQNPolicy\.target_every would have no effect: .*target=Target",
+        ),
+        (lambda t: setattr(tk.Greedy(), "epsilon", 0.1), r"Greedy\.epsilon would have no effect: .*EpsilonGreedy"),
         (lambda t: setattr(t.policy, "clip", tk.Clip(0.1)), r"DQNPolicy\.clip would have no effect: .* construction"),
         (lambda t: setattr(t.policy, "target", tk.Target(5)), r"DQNPolicy\.target would have no effect"),
         (lambda t: setattr(t.policy, "reward", 0.1), r"DQNPolicy\.reward would have no effect"),

@@ -106,6 +106,8 @@ class DQNPolicy(Policy):
     eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     set_eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
+    target_every = Elsewhere("it is fixed at construction: give target=Target(every) there")
+    target_tau = Elsewhere("it is fixed at construction: give target=Target(every, tau=...) there")
     _exploration: Exploration = Greedy()  # until the constructor sets it
 
     def __init__(

@@ -97,6 +97,9 @@ class HasOwnValues(Exploration, Protocol):
 class Greedy(Part):
     """Greedy actions; exploration can only come from noise in the network."""
 
+    epsilon = Elsewhere("Greedy has none: policy.exploration = EpsilonGreedy(0.1) is for actions that follow")
+    eps = Elsewhere("Greedy has none: policy.exploration = EpsilonGreedy(0.1) is for actions that follow")
+
     def choose(
         self, q: Values, legal: Mask, *, step: int, env_ids: EnvIds, rng: np.random.Generator, starts: Mask = None
     ) -> Actions:

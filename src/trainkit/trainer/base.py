@@ -108,6 +108,11 @@ class Trainer(Generic[TraineeT]):
     gamma = Elsewhere("policy.gamma = 0.9 is for updates that follow")
     n_step = Elsewhere("policy.n_step = 3 is for updates that follow")
     epsilon = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
+    exploration = Elsewhere("policy.exploration = EpsilonGreedy(0.1) is for actions that follow")
+    clip_ratio = Elsewhere("policy.clip_ratio = 0.1 is for updates that follow")
+    entropy_weight = Elsewhere("policy.entropy_weight = 0.01 is for updates that follow")
+    optimizer = Elsewhere("it is the policy's, fixed at construction: give optimizer= there, or assign policy.lr")
+    max_grad_norm = Elsewhere("it is the policy's, fixed at construction: give max_grad_norm= there")
     beta = Elsewhere("buffer.beta = 0.7 is for batches that follow")
     total_timesteps = Elsewhere("max_epoch = 40 is the length of the run, in epochs of step_per_epoch")
 
