@@ -121,10 +121,9 @@ def test_a_video_in_another_format_is_an_error_instead_of_a_folder(
     assert list(here.iterdir()) == []
 
 
-def test_readme_says_how_to_watch_with_commands_that_exist() -> None:
-    page = (ROOT / "README.md").read_text()
-    assert re.search(r"^trainkit eval runs/\S+ .*--video \S+\.mp4", page, re.MULTILINE)
-    assert re.search(r"^trainkit eval runs/\S+ .*--render", page, re.MULTILINE)
+def test_pages_say_how_to_watch_with_commands_that_exist() -> None:
+    for page, option in (("README.md", "--render"), ("docs/cli.md", r"--video \S+\.mp4")):
+        assert re.search(rf"^trainkit eval runs/\S+ .*{option}", (ROOT / page).read_text(), re.MULTILINE), page
 
 
 # ---- the line of an epoch ----

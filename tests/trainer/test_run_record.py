@@ -175,3 +175,18 @@ def test_the_users_repository_is_recorded_with_its_changes(tmp_path: Path, monke
     assert trainer.describe()["git/dirty"] is True
     monkeypatch.setenv("PATH", "")
     assert "git/commit" not in trainer.describe()
+
+
+@pytest.mark.parametrize(
+    ("preset", "env", "options", "name"),
+    [
+        ("ppo", "Pendulum-v1", {"action_scaling": False}, "action_scaling"),
+        ("dqn", "CartPole-v1", {"store_action_prob": True}, "store_action_prob"),
+        ("sac", "Pendulum-v1", {"initial_temperature": 0.5}, "initial_temperature"),
+    ],
+)
+def test_an_option_that_is_fixed_at_construction_is_on_record(
+    preset: str, env: str, options: dict[str, Any], name: str
+) -> None:
+    with tk.presets.PRESETS[preset](env, seed=1, hidden=(4,), verbose=False, **options) as trainer:
+        assert trainer.describe()[f"policy/{name}"] == options[name]

@@ -45,7 +45,8 @@ def _arguments_of_for_envs(policy: "Policy") -> dict[str, Plain]:
     parameters = inspect.signature(for_envs).parameters.values()
     options = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
     options |= {name: from_plain(own) for name, own in policy.config["arguments"].items()} | policy.config["unknown"]
-    others = {*options_of(type(policy)), *_BY_PARTS}
+    described = (name for name in options_of(type(policy)) if hasattr(policy, name))
+    others = {*described, *_ELSEWHERE, *_BY_PARTS}
     return flatten("", {name: own for name, own in options.items() if name not in others})
 
 
