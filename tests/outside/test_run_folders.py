@@ -160,7 +160,7 @@ def test_load_policy_of_a_file_in_a_checkpoint_names_the_folder(here: Path) -> N
     (file,) = Path("runs/mine/checkpoint").glob("save-*/policy*")
     with pytest.raises(
         tk.errors.CheckpointError,
-        match=f"is a file, and a checkpoint is a folder, such as {file.parent}: name it, or load weights",
+        match=f"is a file, and a checkpoint is a folder, such as {file.resolve().parent}: name it, or load weights",
     ):
         tk.load_policy(file)
 

@@ -179,7 +179,7 @@ def nothing_at(path: str | Path) -> str:
     files.check_local(path)
     if Path(path).is_file():
         return (
-            f"{path} is a file, and a checkpoint is a folder, such as {Path(path).parent}: name it, or load weights "
+            f"{path} is a file, and a checkpoint is a folder, such as {Path(path).resolve().parent}: name it, or load weights "
             "alone by policy.load_weights"
         )
     return (
