@@ -178,9 +178,10 @@ def nothing_at(path: str | Path) -> str:
     """Return the text of an error: there is no checkpoint at a path."""
     files.check_local(path)
     if Path(path).is_file():
+        folder = Path(path).resolve().parent
         return (
-            f"{path} is a file, and a checkpoint is a folder, such as {Path(path).resolve().parent}: name it, or load weights "
-            "alone by policy.load_weights"
+            f"{path} is a file, and a checkpoint is a folder, such as {folder}: name it, or load weights alone by "
+            "policy.load_weights"
         )
     return (
         f"{path} holds no readable checkpoint: name a folder that a run or a policy was saved to, by checkpoint= or "
