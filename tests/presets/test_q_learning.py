@@ -425,6 +425,16 @@ def test_a_subclass_is_the_policy_of_a_tuned_baseline() -> None:
     assert trainer.run().gradient_step > 0
 
 
+def test_an_option_of_a_subclass_is_assigned_to_the_policy() -> None:
+    class Penalized(tk.DQNPolicy):
+        def __init__(self, *args: Any, l2: float = 0.0, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.l2 = l2
+
+    with pytest.raises(tk.ConfigError, match=r"unknown option 'l2', did you mean trainer\.policy\.l2 = \.\.\.\?"):
+        presets.dqn("CartPole-v1", policy_class=Penalized, l2=1.0)
+
+
 def test_a_value_part_is_copied_for_every_policy() -> None:
     part = tk.QuantileValue(7, kappa=0.5)
     config = presets.dqn.config("CartPole-v1", value=part, device="cpu", evaluation=None)

@@ -18,7 +18,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.extensions import exported, table
 from trainkit.core.protocols import Dataset, EnvSpaces
 from trainkit.core.schedules import Linear, Scheduled
-from trainkit.core.signatures import check_options, checked
+from trainkit.core.signatures import check_options, checked, options_of
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.core.typed_options import completed, types_of
 from trainkit.engine.engine import EngineName
@@ -378,7 +378,9 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise `ConfigError` for unknown options, and for values that do not match their annotation."""
-        check_options(repr(self), options, self.option_types, self._hints())
+        own = options.get("policy_class")
+        assigned = {name: f"trainer.policy.{name} = ..." for name in options_of(own)} if isinstance(own, type) else {}
+        check_options(repr(self), options, self.option_types, assigned | self._hints())
 
     def _hints(self) -> dict[str, str]:
         """Return {name: where it is given, at most three places}, of what is no option but within one."""

@@ -462,4 +462,16 @@ def test_a_run_without_progress_is_advised_by_its_gamma(gamma: float, advice: st
     columns = returns([0.015] + [0.02] * 9, test=0.05, std=0.12)
     message = rules.no_progress(run_of(max_epoch=12, policy={"gamma": gamma}, columns=columns))
     assert message is not None
-    assert f"try another lr, {advice} or normalize_obs" in message
+    assert f"train for longer, try another lr, {advice}, scale the reward, normalize_obs=True, or " in message
+
+
+def test_remedies_that_are_in_use_are_left_out() -> None:
+    columns = {**returns([-3000.0] * 10, std=100.0), "test/returns/mean": [-6300.0] * 9 + [-6200.0]}
+    plain = rules.worse_than_random(run_of(max_epoch=12, policy={"gamma": 0.5}, columns=columns))
+    in_use = {"horizon": tk.Horizon(reward="return_scale"), "preprocess": SimpleNamespace(observes=True)}
+    scaled = rules.worse_than_random(run_of(max_epoch=12, policy=in_use, columns=columns))
+    assert plain is not None
+    assert scaled is not None
+    first = "train for longer, a higher gamma than 0.5, lower lr, scale the reward, normalize_obs=True, or "
+    assert first in plain
+    assert "train for longer, lower lr, or " in scaled

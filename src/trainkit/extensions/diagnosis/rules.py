@@ -89,13 +89,8 @@ def no_progress(trainer: "Trainer") -> str | None:
     threshold = _threshold(trainer)
     if threshold is not None and trained.mean() >= threshold:
         return None
-    gamma = getattr(trainer.policy, "gamma", None)
-    is_low = isinstance(gamma, float | int) and gamma < 0.9
-    return (
-        f"training returns {trained.mean():.3g}, in the first epoch {first:.3g}: train for longer, try another lr, "
-        f"{f'a higher gamma than {gamma:g}' if is_low else 'a lower gamma'} or normalize_obs=True, or "
-        f"{_how_to_explore(trainer)}"
-    )
+    remedy = _first_of_all(trainer, "train for longer", "try another lr", _higher_gamma(trainer) or "a lower gamma")
+    return f"training returns {trained.mean():.3g}, in the first epoch {first:.3g}: {remedy}"
 
 
 def worse_than_random(trainer: "Trainer") -> str | None:
@@ -112,10 +107,9 @@ def worse_than_random(trainer: "Trainer") -> str | None:
         return None
     if recent.max() >= first - max(spread, 0.01 * abs(first)):
         return None
-    return (
-        f"evaluations return {recent[-1]:.4g}, the first epoch of training {first:.4g}: lower lr, scale the reward, or "
-        f"{_how_to_explore(trainer)}"
-    )
+    longer = "train for longer" if recent[-1] == recent.max() > recent[0] else None
+    remedy = _first_of_all(trainer, longer, _higher_gamma(trainer), "lower lr")
+    return f"evaluations return {recent[-1]:.4g}, the first epoch of training {first:.4g}: {remedy}"
 
 
 # ---- rules: values ----
@@ -363,6 +357,22 @@ def _entropy_bonus(trainer: "Trainer") -> float:
         return 0.0
     gamma: float = trainer.policy.horizon.gamma
     return abs(float(temperature[0] * entropy[0])) * gamma / max(1.0 - gamma, 1e-3)
+
+
+def _first_of_all(trainer: "Trainer", *remedies: str | None) -> str:
+    """Return a list of remedies: those given, then those for any policy that are not in use yet."""
+    policy = trainer.policy
+    scaling = "scale the reward" if getattr(getattr(policy, "horizon", None), "reward", None) is None else None
+    is_normalized = getattr(getattr(policy, "preprocess", None), "observes", False)
+    normalizing = None if is_normalized else "normalize_obs=True"
+    known = [one for one in (*remedies, scaling, normalizing) if one is not None]
+    return f"{', '.join(known)}, or {_how_to_explore(trainer)}"
+
+
+def _higher_gamma(trainer: "Trainer") -> str | None:
+    """Return the remedy for a discount factor that sees few steps ahead, None for another."""
+    gamma = getattr(trainer.policy, "gamma", None)
+    return f"a higher gamma than {gamma:g}" if isinstance(gamma, float | int) and gamma < 0.9 else None
 
 
 def _how_to_explore(trainer: "Trainer") -> str:
