@@ -1,7 +1,7 @@
 """`DQNPolicy`, the Q-learner: its parts make it DQN, C51, QR-DQN, IQN, Rainbow or a new algorithm."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Self, Unpack
@@ -68,8 +68,9 @@ _MANY_JOINT_ACTIONS = 256
 
 @checked
 @fixed_options(
-    *("act_on", "clip", "dueling", "flush_denormals", "max_grad_norm", "noisy", "normalize_obs", "optimizer", "reward"),
-    *("store_action_prob", "store_q_values", "target"),
+    *("act_on", "activation", "channels_last", "clip", "dueling", "encoder", "flush_denormals", "head", "hidden"),
+    *("max_grad_norm", "noisy", "norm", "normalize_obs", "optimizer", "recurrent", "reward", "store_action_prob"),
+    *("store_q_values", "target"),
 )
 class DQNPolicy(Policy):
     """Q-learner (Mnih et al., 2015) made of the parts passed in.
@@ -106,7 +107,10 @@ class DQNPolicy(Policy):
     eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     set_eps = Elsewhere("policy.exploration.epsilon = 0.1 is for actions that follow")
     learning_rate = Elsewhere("policy.lr = 1e-4 is for updates that follow")
+    alpha = Elsewhere("it is the buffer's, fixed at construction: give PrioritizedReplayBuffer(..., alpha=...)")
+    beta = Elsewhere("buffer.beta = 0.7 is for batches that follow")
     target_every = Elsewhere("it is fixed at construction: give target=Target(every) there")
+    tau = Elsewhere("it is fixed at construction: give target=Target(every, tau=...) there")
     target_tau = Elsewhere("it is fixed at construction: give target=Target(every, tau=...) there")
     _exploration: Exploration = Greedy()  # until the constructor sets it
 
@@ -231,6 +235,11 @@ class DQNPolicy(Policy):
             "exploration": None if initial_noise(noisy) is None else Greedy(),
         }
         return cls(network, value=value, **defaults | parts)
+
+    @property
+    def double(self) -> Callable[[], Self]:
+        """Double Q-learning is `policy.backup = DoubleBackup()`; called, this converts to float64 as in torch."""
+        return super().double
 
     @property
     def exploration(self) -> Exploration:

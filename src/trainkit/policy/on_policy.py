@@ -40,7 +40,7 @@ _STORED = {name: ArraySpec(shape=(), dtype=_FLOAT32) for name in ("log_prob", "v
 
 
 @read_only
-@fixed_options("action_bound_method", "action_scaling", "adam_eps", "log_std")
+@fixed_options("action_bound_method", "action_scaling", "adam_eps", "critic_only", "log_std", "shared")
 class OnpolicyPolicy(StochasticPolicy):
     """Base class of on-policy learners: a subclass defines `loss`, and names its schedules.
 

@@ -29,7 +29,10 @@ from trainkit.policy.statistics import ActionStd
 
 
 @read_only
-@fixed_options("clip", "flush_denormals", "max_grad_norm", "normalize_obs", "optimizer", "reward")
+@fixed_options(
+    *("activation", "clip", "encoder", "flush_denormals", "hidden", "max_grad_norm", "norm", "normalize_obs"),
+    *("optimizer", "recurrent", "reward"),
+)
 class StochasticPolicy(Policy):
     """Base class of policies whose actor's outputs are the parameters of a distribution of actions.
 

@@ -75,7 +75,7 @@ class PlausibleBackup:
 
 
 @checked
-@fixed_options("imitation_optimizer", "threshold")
+@fixed_options("imitation", "imitation_optimizer", "threshold")
 class DiscreteBCQPolicy(DQNPolicy):
     """Discrete BCQ (Fujimoto et al., 2019): a Q-learner that only uses the values of actions probable in the data.
 
