@@ -1,5 +1,6 @@
 """What holds for every test: one torch thread, repeatable hypothesis examples, no draw from a global generator."""
 
+import functools
 import gc
 import os
 import random
@@ -82,6 +83,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device, torch finds none")
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let `torch.compile` trace graphs and run them, but not compile them; no compiler is needed."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr("trainkit.extensions.compile.compile_engine.missing", lambda device: None)
+    yield
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]  # torch's own
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

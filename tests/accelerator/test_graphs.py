@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.accelerator.runs import make
+from tests.helpers.engine import engines
 from tests.helpers.learning import assert_same, batch_of, made
 from tests.helpers.tape import TapeCapture
 from tests.pretend import PretendDevice
@@ -41,6 +43,30 @@ def test_a_run_by_graphs_is_that_of_torch(name: str, options: Any, pretend: Pret
         np.testing.assert_allclose(mine.update[key], number, rtol=1e-3, atol=1e-4, err_msg=key)
     if expected is not None:
         np.testing.assert_allclose(weight, expected, rtol=1e-3)
+    assert_same(policy.streams_state(), plain.streams_state())
+
+
+@pytest.mark.usefixtures("taped")
+@pytest.mark.parametrize("engine", engines("compile"))
+@pytest.mark.parametrize("name", ["dqn", "rainbow", "sac", "ppo"])
+def test_compiled_losses_are_recorded_with_the_rest_of_an_update(
+    name: str, engine: str, pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # which a tape cannot record
+    monkeypatch.setattr("trainkit.extensions.compile.compile_engine.missing", lambda device: None)
+    runs = []
+    for one in (engine, "torch"):
+        with make(name, pretend.device, n_updates=6) as trainer:
+            trainer.policy.engine = one
+            (epoch,) = list(trainer)
+        runs.append((epoch.stats, trainer.policy))
+    (mine, policy), (theirs, plain) = runs
+    assert str(policy.engine) == "compile (as requested; all but losses by cuda_graph (on pretend))"
+    assert TapeCapture.n_recorded > 1  # an update, and what acts
+    for path, tensor in plain.get_weights().items():
+        np.testing.assert_allclose(policy.get_weights()[path], tensor, rtol=1e-4, atol=1e-5, err_msg=path)
+    for key, number in theirs.update.items():
+        np.testing.assert_allclose(mine.update[key], number, rtol=1e-3, atol=1e-4, err_msg=key)
     assert_same(policy.streams_state(), plain.streams_state())
 
 

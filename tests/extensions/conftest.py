@@ -1,12 +1,10 @@
 """Fixtures of the tests of one extension and of several; none needs its extension to be imported."""
 
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed
 
 
@@ -19,15 +17,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     Here.made.clear()
     yield Here.made
     Here.made.clear()
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let graphs be traced and run, but not compiled; no compiler is needed."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    monkeypatch.setattr("trainkit.extensions.compile.compile_engine.missing", lambda device: None)
-    yield
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]  # torch's own
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.engine import needs_compile
 from tests.helpers.learning import batch_of, made, parameters_of
 from trainkit import ConfigError
 from trainkit.extensions.compile import compiling
@@ -24,8 +23,8 @@ def learned(*engines: Any) -> dict[str, torch.Tensor]:
     "engines",
     [
         ("torch", "numpy"),
-        pytest.param(("torch", "compile"), marks=[needs_compile, pytest.mark.slow]),
-        pytest.param(("numpy", "compile", "torch"), marks=needs_compile),
+        pytest.param(("torch", "compile"), marks=pytest.mark.slow),
+        ("numpy", "compile", "torch"),
     ],
 )
 @pytest.mark.usefixtures("traced")

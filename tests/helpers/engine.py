@@ -1,10 +1,6 @@
 """What executes a policy's losses and forward passes: how tests choose it."""
 
-import inspect
 from typing import Any, TypeVar
-
-import pytest
-import torch
 
 from trainkit.core.extensions import table
 
@@ -22,10 +18,6 @@ def precisions(*names: str) -> list[str]:
 
 
 AUTO = engines("numpy", "torch")[0]  # what "auto" is on the CPU
-COMPILES = "isolate_recompiles" in inspect.signature(torch.compile).parameters
-needs_compile = pytest.mark.skipif(
-    not COMPILES, reason=f"engine='compile' needs torch 2.13, and this is {torch.__version__}"
-)
 
 
 def torch_only(policy: P) -> P:

@@ -1,12 +1,13 @@
 """A loss and its gradients as one compiled graph, where there is a compiler."""
 
-import inspect
+import itertools
 import os
 import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,12 +19,12 @@ from trainkit.engine.flat_storage import FlatGroup
 
 Objective = Callable[[Any], dict[str, Any]]  # rows -> the scalar to minimize as "loss", and other results
 Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: number of elements, shape} of one flat tensor
+_MOST_GRAPHS = 64  # of one loss, for other shapes and modes; torch's default is 8
+_numbers = itertools.count()
 
 
 def missing(device: torch.device) -> str | None:
     """Name a requirement of compiling that is not met, None where all are."""
-    if "isolate_recompiles" not in inspect.signature(torch.compile).parameters:
-        return f"torch 2.13 or newer, which keeps the graphs of several policies apart, and this is {torch.__version__}"
     if device.type == "cuda":
         return None if is_installed("triton") else "the package triton"
     usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
@@ -47,9 +48,9 @@ class LossGraph:
 
     def __init__(self, module: nn.Module, movable: Callable[[], Mapping[str, Tensor]]) -> None:
         self._caller, self._movable = _Caller(module), movable
-        compiled: Any = torch.compile  # whose annotations lack `isolate_recompiles`
-        options = {"fullgraph": True, "dynamic": False, "recompile_limit": 64, "isolate_recompiles": True}
-        self._graph = compiled(_gradients, **options)
+        dynamo: Any = torch._dynamo
+        dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, _MOST_GRAPHS)
+        self._graph: Any = torch.compile(_with_own_graphs(_gradients), fullgraph=True, dynamic=False)
 
     def __call__(self, objective: Objective, rows: Any, groups: Sequence[FlatGroup]) -> dict[str, Any]:
         """Return the objective's results, and write the gradients of the parameters' groups."""
@@ -63,6 +64,12 @@ class LossGraph:
             for name, buffer in buffers.items():
                 buffer.copy_(moved[name])
         return results
+
+
+def _with_own_graphs(function: Any) -> Any:
+    """Return the same function with code of its own, as torch keeps graphs, and their limit, by code."""
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_numbers)}")
+    return FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
 
 
 class _Caller(nn.Module):
