@@ -161,7 +161,8 @@ class GradientStep:
         else:  # without reading a number, for which the CPU would wait
             norms = [group.gradient.norm() for group in groups]
             total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-            skipped = ((total + loss) * 0.0).ne(0.0).to(torch.float32)  # nan and infinity times 0 are nan
+            product = torch.lerp(total, torch.as_tensor(loss), 0.0)  # nan where one is nan or infinite, as 0 times it is
+            skipped = torch.ne(product, product, out=torch.empty_like(total))
             taken = Taken(loss, total, skipped, outputs)
             if limit < math.inf:
                 scale = ((total + 1e-6) / limit).clamp_(min=1.0)

@@ -1,6 +1,8 @@
 """Noisy linear layers (Fortunato et al., 2018), whose noise is an argument of the forward pass."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,5 +79,15 @@ def check_noise(checks: Checks, noisy: object) -> None:
 
 def sample_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
     """Sample f(e) for standard normal e, [R, size], on the generator's device."""
-    normal = torch.randn(rows, size, generator=generator, device=generator.device, dtype=torch.float32)
-    return normal.sign() * normal.abs().sqrt()
+    return _factors(torch.randn(rows, size, generator=generator, device=generator.device, dtype=torch.float32))
+
+
+def sample_noises(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
+    """Return n samples [1, size] as `sample_noise` draws them one after the other."""
+    how: dict[str, Any] = {"generator": generator, "device": generator.device, "dtype": torch.float32}
+    return _factors(torch.cat([torch.randn(1, size, **how) for _ in range(n)])).split(1)
+
+
+def _factors(normal: Tensor) -> Tensor:
+    """Return f(e) = sign(e) sqrt|e|."""
+    return torch.copysign(normal.abs().sqrt_(), normal)

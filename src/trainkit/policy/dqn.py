@@ -39,7 +39,7 @@ from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_w
 from trainkit.nets.encoders import EncoderLike, Recurrent, default_hidden
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.networks import ActionValues, ImplicitQNetwork, PlainModule, Prediction, QNetwork, RandomInputs
-from trainkit.nets.noisy import initial_noise, sample_noise
+from trainkit.nets.noisy import initial_noise, sample_noise, sample_noises
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.acting_copy import ActOn, Parts, acting_copy
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, best_action, pick
@@ -486,7 +486,9 @@ class DQNPolicy(Policy):
     def loss_noise(self, n_rows: int) -> dict[str, Any]:
         """Sample the noise and the quantile fractions of the "online" and of the "target" network."""
         n_noise, value = self.network.noise_size, self.value
-        noise = [sample_noise(1, n_noise, self.generator) if n_noise else None for _ in range(2)]
+        noise: Sequence[Tensor | None] = (None, None)
+        if n_noise:
+            noise = sample_noises(2, n_noise, self.generator)
         fractions: tuple[Tensor | None, Tensor | None] = None, None
         if self._draws_fractions and isinstance(value, DrawnFractions):
             fractions = value.draw(n_rows, self.generator)

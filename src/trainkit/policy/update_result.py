@@ -107,7 +107,7 @@ class MeanMetrics:
                 _add(self._sums, name, float(scalar))
         if not on_device:
             return None
-        values, names = torch.stack(list(on_device.values())).double(), tuple(on_device)
+        values, names = torch.stack(list(on_device.values())), tuple(on_device)
         sums = self._on_device.get((kind, names))
         if sums is not None:
             sums.total += values
@@ -121,7 +121,7 @@ class MeanMetrics:
         unused = [key for key, one in self._on_device.items() if key[0] == kind and not one.n_updates]
         for key in unused:
             del self._on_device[key]
-        sums = self._on_device[kind, names] = DeviceSums(names, values)
+        sums = self._on_device[kind, names] = DeviceSums(names, values.double())
         return sums
 
     def on_device(self, kind: tuple[str, ...]) -> tuple[Tensor, ...]:
