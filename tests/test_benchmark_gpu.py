@@ -1,5 +1,6 @@
 """The day on a GPU: its sides do the same work, it resumes where it stopped, and a rehearsal is never published."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu import __main__ as day
 from benchmarks.gpu import page
-from benchmarks.gpu.plain import LEARNERS
+from benchmarks.gpu.plain import LEARNERS, InGraph
 from benchmarks.gpu.record import ROWS, MissingError, Piece, Record, Setup, Unit
 from benchmarks.gpu.workloads import COUNTED_ROWS, WORKLOADS
+from tests.pretend import PretendDevice
 
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 
@@ -31,6 +33,25 @@ def test_the_plain_loop_trains_as_many_parameters_by_as_many_operations(name: st
     surplus = counter.get_total_flops() - workload.flops(COUNTED_ROWS)
     wasted = {"SAC, 256-256": 2 * COUNTED_ROWS * 2 * (23 * 256 + 256 * 256 + 256)}  # critics' gradients for the actor
     assert surplus == wasted.get(name, 0)
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_plain_loop_in_a_graph_learns_as_without(name: str, taped: PretendDevice) -> None:
+    plain = LEARNERS[name](BY_NAME[name], 4, str(taped.device))
+    recorded = copy.deepcopy(plain)
+    graph, rows = InGraph(recorded, compiled=False), [column.to(taped.device) for column in plain.rows()]
+    for _ in range(3):  # the graph's warm-ups
+        plain.learn(*rows)
+    for _ in range(3):
+        plain.update()
+        graph.update()
+    pairs = zip(plain.trained, recorded.trained, strict=True)
+    weights = [[one for net in nets for one in net.parameters()] for nets in zip(*pairs, strict=True)]
+    for own, other in zip(*weights, strict=True):
+        assert own.isfinite().all()
+        if name.startswith("DQN"):  # others draw noise, or the order of rows
+            torch.testing.assert_close(own, other)
 
 
 def test_the_operations_of_dqn_on_frames_are_those_of_its_layers() -> None:

@@ -1,7 +1,8 @@
 """Updates as a researcher writes them on a page of torch, without a library: what `rates` compares with.
 
 Networks, losses and rows are those of `workloads`: the numbers of parameters and of floating-point operations are
-equal (`tests/test_benchmark_gpu.py`). Adam is fused, where the device has it. IQN has no plain side.
+equal (`tests/test_benchmark_gpu.py`). Adam is fused, where the device has it. IQN has no plain side. `InGraph` repeats
+what a learner does with its rows by one CUDA graph, which may be of compiled functions.
 """
 
 import math
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.gpu.workloads import FORCES, MINIBATCHES, NUMBERS, REPEAT, SIX, Workload
+from trainkit.extensions.cuda.cuda_graph import CAPTURES, garbage_kept
 
 N_NUMBERS, N_FORCES, N_ACTIONS = NUMBERS.shape[0], FORCES.shape[0], int(SIX.n)
 ATOMS, LOW, HIGH = 51, -10.0, 10.0
@@ -69,26 +71,40 @@ class Dueling(nn.Module):
 
 
 class Learner:
-    """Networks and rows on the device; `rows` are sent by each update, as from a numpy replay buffer."""
+    """Networks on the device; each update sends its rows there, as from a numpy replay buffer.
+
+    An update is `learn`, which is all work of the device, with the next `rows`, and then `finish`.
+    """
 
     def __init__(self, workload: Workload, n_rows: int, device: str) -> None:
         self.device = torch.device(device)
-        self.batches = [workload.batch(n_rows, seed) for seed in range(4)]
+        made = [workload.batch(n_rows, seed) for seed in range(4)]
+        columns = [(one.obs, one.action, one.reward, one.discount, one.next_obs) for one in made]
+        self.batches = [[torch.from_numpy(column) for column in batch] for batch in columns]
         self.n = 0
 
     def adam(self, module: nn.Module) -> torch.optim.Adam:
-        fused = True if self.device.type == "cuda" else None
-        return torch.optim.Adam(module.parameters(), lr=1e-4, fused=fused)
+        on_device: dict[str, Any] = {} if self.device.type == "cpu" else {"fused": True, "capturable": True}
+        return torch.optim.Adam(module.parameters(), lr=1e-4, **on_device)
 
     def send(self, column: Any) -> Tensor:
         return torch.from_numpy(column).to(self.device)
 
-    def rows(self) -> tuple[Tensor, ...]:
-        """Send the next batch: observations, actions, rewards, discounts, next observations."""
-        batch = self.batches[self.n % 4]
+    def rows(self) -> list[Tensor]:
+        """Return the next batch: observations, actions, rewards, discounts, next observations."""
         self.n += 1
-        columns = (batch.obs, batch.action, batch.reward, batch.discount, batch.next_obs)
-        return tuple(self.send(column) for column in columns)
+        return self.batches[self.n % 4]
+
+    def update(self) -> None:
+        self.learn(*[column.to(self.device) for column in self.rows()])
+        self.finish()
+
+    def learn(self, *rows: Tensor) -> None:
+        """Take the gradient steps of an update."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Do what not every update does."""
 
     @staticmethod
     def step(adam: torch.optim.Adam, loss: Tensor) -> None:
@@ -113,10 +129,12 @@ class DQN(Learner):
             return dense(N_NUMBERS, 256, 256, N_ACTIONS)
         return nn.Sequential(*convolutions(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, N_ACTIONS))
 
-    def update(self) -> None:
-        obs, action, reward, discount, next_obs = self.rows()
+    def learn(self, *rows: Tensor) -> None:
+        obs, action, reward, discount, next_obs = rows
         obs, next_obs = (x / 255.0 if x.dtype == torch.uint8 else x for x in (obs, next_obs))
         self.step(self.optimizer, self.loss(obs, action, reward, discount, next_obs))
+
+    def finish(self) -> None:
         if self.n % 2_000 == 0:
             self.target.load_state_dict(self.online.state_dict())
 
@@ -176,8 +194,8 @@ class SAC(Learner):
         x = torch.cat([obs, action], 1)
         return torch.minimum(critics[0](x)[:, 0], critics[1](x)[:, 0])
 
-    def update(self) -> None:
-        obs, action, reward, discount, next_obs = self.rows()
+    def learn(self, *rows: Tensor) -> None:
+        obs, action, reward, discount, next_obs = rows
         log_alpha = self.temperature[0]
         alpha = log_alpha.detach().exp()
         with torch.no_grad():
@@ -224,9 +242,11 @@ class PPO(Learner):
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         log_std = self.log_std[0]
-        return torch.distributions.Normal(self.actor(obs), log_std.exp()).log_prob(action).sum(1)
+        normal = torch.distributions.Normal(self.actor(obs), log_std.exp(), validate_args=False)  # which would wait
+        return normal.log_prob(action).sum(1)
 
-    def update(self) -> None:
+    def rows(self) -> list[Tensor]:
+        """Return the next minibatch: observations, actions, log-probabilities, advantages, returns."""
         turn = self.n % (MINIBATCHES * REPEAT)
         if turn == 0:
             self.start_epochs()
@@ -235,15 +255,42 @@ class PPO(Learner):
         self.n += 1
         first = turn % MINIBATCHES * self.n_rows
         rows = self.order[first : first + self.n_rows]
-        advantage = self.advantage[rows]
+        return [column[rows] for column in (self.obs, self.action, self.old, self.advantage, self.returns)]
+
+    def learn(self, *rows: Tensor) -> None:
+        obs, action, old, advantage, returns = rows
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        ratio = (self.log_prob(self.obs[rows], self.action[rows]) - self.old[rows]).exp()
+        ratio = (self.log_prob(obs, action) - old).exp()
         gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
-        value_loss = F.mse_loss(self.critic(self.obs[rows])[:, 0], self.returns[rows])
+        value_loss = F.mse_loss(self.critic(obs)[:, 0], returns)
         self.optimizer.zero_grad()
         (0.5 * value_loss - gain).backward()
         nn.utils.clip_grad_norm_(self.trained[0].parameters(), 0.5)
         self.optimizer.step()
+
+
+class InGraph:
+    """A learner whose gradient steps are one launch of a CUDA graph; its rows are copied to where the graph reads them.
+
+    Args:
+        learner: whose `learn` is recorded.
+        compiled: whether by `torch.compile` first.
+    """
+
+    def __init__(self, learner: Learner, *, compiled: bool) -> None:
+        self._learner, learn = learner, torch.compile(learner.learn) if compiled else learner.learn
+        self._given = [column.to(learner.device, copy=True) for column in learner.rows()]
+        learner.batches = [[column.pin_memory() for column in batch] for batch in learner.batches]
+        capture = CAPTURES[learner.device.type](learner.device)
+        for _ in range(3):
+            capture.warm_up(lambda: learn(*self._given))
+        with garbage_kept:
+            _, self._replay = capture.record(lambda: learn(*self._given), torch.Generator(learner.device))
+
+    def update(self) -> None:
+        torch._foreach_copy_(self._given, self._learner.rows(), non_blocking=True)
+        self._replay()
+        self._learner.finish()
 
 
 LEARNERS: dict[str, Callable[[Workload, int, str], Any]] = {

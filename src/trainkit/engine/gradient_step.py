@@ -161,7 +161,7 @@ class GradientStep:
         else:  # without reading a number, for which the CPU would wait
             norms = [group.gradient.norm() for group in groups]
             total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-            product = torch.lerp(total, torch.as_tensor(loss), 0.0)  # nan where one is nan or infinite, as 0 times it is
+            product = torch.lerp(total, torch.as_tensor(loss), 0.0)  # nan where one of the two is not finite
             skipped = torch.ne(product, product, out=torch.empty_like(total))
             taken = Taken(loss, total, skipped, outputs)
             if limit < math.inf:

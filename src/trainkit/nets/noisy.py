@@ -85,7 +85,7 @@ def sample_noise(rows: int, size: int, generator: torch.Generator) -> Tensor:
 def sample_noises(n: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
     """Return n samples [1, size] as `sample_noise` draws them one after the other."""
     how: dict[str, Any] = {"generator": generator, "device": generator.device, "dtype": torch.float32}
-    return _factors(torch.cat([torch.randn(1, size, **how) for _ in range(n)])).split(1)
+    return _factors(torch.cat([torch.randn(1, size, **how) for _ in range(n)])).chunk(n)
 
 
 def _factors(normal: Tensor) -> Tensor:
