@@ -166,7 +166,7 @@ def test_a_trainers_buffer_writes_images_where_the_device_reads_them(
     send = PinnedBatch.on
 
     def on(batch: PinnedBatch, device: torch.device) -> Any:
-        images = [leaf for leaf in tree.leaves(batch._arrays) if isinstance(leaf, np.ndarray) and leaf.ndim == 4]
+        images = [leaf for leaf in batch._leaves if isinstance(leaf, np.ndarray) and leaf.ndim == 4]
         in_place.extend(is_in(batch.block, leaf) for leaf in images if len(leaf) == 8)
         return send(batch, device)
 

@@ -64,9 +64,11 @@ ATARI = [
 TUNING = ["--folder", "LOGDIR", "--trials", "2", "--steps", "128", "--epochs", "2"]
 RUNS = {
     "dqn_cartpole": script("dqn_cartpole"),
+    "inventory": script("inventory", max_epoch=1, n_episode=2),
     "league": script("league"),
     "offline_cql": script("offline_cql", n_rows=300, max_epoch=1, update_per_epoch=4),
     "own_algorithm": script("own_algorithm"),
+    "own_dataset": script("own_dataset", max_epoch=1, update_per_epoch=4),
     "ppo_cartpole": script("ppo_cartpole"),
     "ppo_simulator": script("ppo_simulator", n=8, max_epoch=2),
     "rainbow_atari": script("rainbow_atari", ATARI),
@@ -92,8 +94,9 @@ def policies_of(trainer: Any) -> list[tuple[Any, bool]]:
     return [(one, name in policy.policies_to_train) for name, one in policy.policies.items()]
 
 
-def test_every_example_is_run() -> None:
-    assert sorted(RUNS) == sorted(path.stem for path in EXAMPLES.glob("[!_]*.*"))
+def test_every_example_but_ported_scripts_is_run() -> None:
+    own = [path.stem for path in EXAMPLES.glob("[!_]*.*") if not path.stem.startswith("from_")]
+    assert sorted(RUNS) == sorted(own)
 
 
 @pytest.fixture

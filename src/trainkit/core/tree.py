@@ -1,7 +1,7 @@
 """Nested observations: an array, or a dict or tuple of them, mapped leaf by leaf."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from trainkit.core.errors import ConfigError, TrainkitError
@@ -43,6 +43,33 @@ def leaves(tree: Any) -> list[Any]:
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in leaves(tree[key])]
     return [leaf for child in tree for leaf in leaves(child)] if isinstance(tree, tuple) else [tree]
+
+
+def flatten(tree: Any) -> tuple[list[Any], Hashable]:
+    """Return (the leaves in the order in which dicts have them, the structure without them); see `unflatten`."""
+    found: list[Any] = []
+    return found, _structure(tree, found)
+
+
+def _structure(tree: Any, found: list[Any]) -> Hashable:
+    """Return a tree's structure, and append its leaves."""
+    if isinstance(tree, dict):
+        return dict, tuple([(key, _structure(child, found)) for key, child in tree.items()])
+    if isinstance(tree, tuple):
+        return type(tree), tuple([_structure(child, found) for child in tree])
+    found.append(tree)
+    return None
+
+
+def unflatten(structure: Any, found: Iterator[Any]) -> Any:
+    """Return the tree of a structure and leaves that `flatten` returned, or of other leaves in their places."""
+    if structure is None:
+        return next(found)
+    kind, children = structure
+    if kind is dict:
+        return {key: unflatten(child, found) for key, child in children}
+    values = [unflatten(child, found) for child in children]
+    return tuple(values) if kind is tuple else kind(*values)
 
 
 def first_leaf(tree: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Self, TypeVar
 
@@ -140,14 +140,15 @@ def to_device(arrays: Any, device: torch.device, memory: "BatchMemory | None" = 
     """
     if isinstance(arrays, PinnedBatch):
         return arrays.on(device)
+    if device.type != "cpu" and any(isinstance(leaf, np.ndarray) for leaf in tree.leaves(arrays)):
+        return PinnedBatch(arrays, memory).on(device)
 
     def moved(leaf: Any) -> Any:
         if isinstance(leaf, _NUMBERS):
             return torch.full((), float(leaf), device=device, dtype=torch.float32)
-        return as_tensor(leaf) if device.type == "cpu" and _is_array(leaf) else leaf
+        return leaf if leaf is None or isinstance(leaf, Tensor) else as_tensor(leaf)
 
-    moving = tree.map_tree(moved, arrays)
-    return PinnedBatch(moving, memory).on(device) if any(map(_is_array, tree.leaves(moving))) else moving
+    return tree.map_tree(moved, arrays)
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -251,15 +252,6 @@ class DelayedRead:
         return type(self), ()
 
 
-def _is_array(leaf: Any) -> bool:
-    return not (leaf is None or isinstance(leaf, Tensor))
-
-
-def as_array(leaf: Any) -> Any:
-    """Return a number as an array [] of float32; arrays, tensors and None stay."""
-    return np.asarray(leaf, np.float32) if isinstance(leaf, _NUMBERS) else leaf
-
-
 def as_tensor(array: NDArray[Any]) -> Tensor:
     """Return a tensor that shares the array's memory, or a copy if torch cannot share it."""
     if not array.flags.writeable or min(array.strides, default=0) < 0:
@@ -268,56 +260,72 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 
 
 class PinnedBatch:
-    """A tree of arrays, copied into one block of pinned memory, from which a device reads them by one copy.
+    """A tree of arrays and numbers in one block of pinned memory, from which a device reads them by one copy.
 
     torch keeps pinned memory that was freed for later batches, and gives it away once copies from it are done.
 
     Args:
-        arrays: a tree; tensors and None in it stay.
+        arrays: a tree; numbers become scalars of float32, tensors and None in it stay.
         memory: has some of the arrays already, which are not copied if all others fit behind them.
 
     Attributes:
         block: all bytes.
-        layout: what blocks with the same arrangement have in common.
+        tensors: of the tree, in its order.
+        layout: what trees with the same arrangement have in common.
     """
 
     def __init__(self, arrays: Any, memory: "BatchMemory | None" = None) -> None:
-        self._arrays = arrays
-        leaves = [(path, leaf) for path, leaf in tree.named_leaves(arrays) if _is_array(leaf)]
-        given, end, block = ({}, 0, None) if memory is None else memory.take([leaf for _, leaf in leaves])
-        self._starts = dict(given)  # in the block, by id of the array: one that occurs twice is sent once
-        for _, leaf in leaves:
-            if id(leaf) not in self._starts:
-                self._starts[id(leaf)] = end
-                end += _aligned(leaf.nbytes)
-        self.layout = tuple((path, leaf.shape, leaf.dtype, self._starts[id(leaf)]) for path, leaf in leaves)
+        self._leaves, self._structure = tree.flatten(arrays)
+        given, end, block = ({}, 0, None) if memory is None else memory.take(self._leaves)
+        starts = dict(given)  # in the block, by id of the array: one that occurs twice is sent once
+        self._places: list[_Place | None] = []  # of each leaf in the block
+        self.tensors: list[Tensor] = []
+        kinds: list[Hashable] = []  # of leaves that are not in the block
+        for leaf in self._leaves:
+            if isinstance(leaf, np.ndarray):
+                start = starts.get(id(leaf))
+                if start is None:
+                    start = starts[id(leaf)] = end
+                    end += _aligned(leaf.nbytes)
+                self._places.append((start, leaf.shape, leaf.dtype))
+            elif isinstance(leaf, _NUMBERS):
+                self._places.append((end, (), _FLOAT32))
+                end += _ALIGNMENT
+            else:
+                if leaf is not None:
+                    self.tensors.append(leaf)
+                    kinds.append((leaf.shape, leaf.dtype))
+                self._places.append(None)
+        self.layout = self._structure, tuple(self._places), tuple(kinds)
         if memory is not None:
             memory.n_bytes = max(memory.n_bytes, end)
         if block is None or len(block) < end:
             given, block = {}, _pinned_block(end)
         self.block = block[:end]
         content = self.block.numpy()
-        for _, leaf in leaves:
-            if id(leaf) not in given:
-                np.copyto(_array_in(content, self._starts[id(leaf)], leaf.shape, leaf.dtype), leaf)
+        for leaf, place in zip(self._leaves, self._places, strict=True):
+            if place is not None and id(leaf) not in given:
+                np.copyto(_array_in(content, *place), leaf)
 
     def on(self, device: torch.device) -> Any:
         """Return the tree as tensors on the device, without waiting for it."""
-        return self.views(self.block.to(device, non_blocking=True))
+        return self.views(self.block.to(device, non_blocking=True) if len(self.block) else self.block)
 
-    def views(self, block: Tensor) -> Any:
-        """Return the tree as views of a copy of the block."""
+    def views(self, block: Tensor, tensors: Sequence[Tensor] | None = None) -> Any:
+        """Return the tree as views of a copy of the block, with other tensors in the place of its own."""
         typed: dict[torch.dtype, Tensor] = {}
+        others = iter(self.tensors if tensors is None else tensors)
 
-        def view(leaf: Any) -> Any:
-            if not _is_array(leaf):
-                return leaf
-            dtype, start = _torch_dtype(leaf.dtype), self._starts[id(leaf)]
+        def view(leaf: Any, place: "_Place | None") -> Any:
+            if place is None:
+                return None if leaf is None else next(others)
+            start, shape, of_array = place
+            dtype = _torch_dtype(of_array)
             if dtype not in typed:
                 typed[dtype] = block.view(dtype)
-            return typed[dtype].narrow(0, start // dtype.itemsize, leaf.size).view(leaf.shape)
+            return typed[dtype].narrow(0, start // dtype.itemsize, math.prod(shape)).view(shape)
 
-        return tree.map_tree(view, self._arrays)
+        return tree.unflatten(self._structure, map(view, self._leaves, self._places))
 
 
 class BatchMemory:
@@ -347,7 +355,7 @@ class BatchMemory:
         self._end += _aligned(n_bytes)
         return array
 
-    def take(self, arrays: Sequence[NDArray[Any]]) -> tuple[dict[int, int], int, Tensor | None]:
+    def take(self, arrays: Sequence[Any]) -> tuple[dict[int, int], int, Tensor | None]:
         """Return what is known of a batch's arrays, and start another block; nothing if none is from this block.
 
         Returns:
@@ -369,6 +377,8 @@ class BatchMemory:
         return type(self), ()
 
 
+_Place = tuple[int, tuple[int, ...], np.dtype[Any]]  # of an array in a block: its first byte, shape and dtype
+_FLOAT32 = np.dtype(np.float32)
 _ALIGNMENT = 64  # bytes, at which each array of a block starts
 _LARGE = 1 << 15  # bytes, from which copying an array takes longer than finding a place for it
 
@@ -378,12 +388,14 @@ def _aligned(n_bytes: int) -> int:
 
 
 def _pinned_block(n_bytes: int) -> Tensor:
-    return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=torch.accelerator.is_available())
+    return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=_has_accelerator())
 
 
 def _array_in(block: NDArray[np.uint8], start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    array: NDArray[Any] = block[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
-    return array
+    return np.ndarray(shape, dtype, block, start)
+
+
+_has_accelerator = cache(torch.accelerator.is_available)
 
 
 @cache

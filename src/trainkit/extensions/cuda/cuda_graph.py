@@ -9,7 +9,7 @@ import contextlib
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from operator import is_
 from threading import Lock, RLock
@@ -22,13 +22,14 @@ from torch import Tensor
 from trainkit.core import tree, user_code
 from trainkit.core.errors import ConfigError, DeviceError, TrainkitError
 from trainkit.engine.changes import Changes
-from trainkit.engine.device import BatchMemory, PinnedBatch, as_array, convolutions_timed, to_device
+from trainkit.engine.device import BatchMemory, PinnedBatch, convolutions_timed, to_device
 from trainkit.engine.recording_engine import GaveUpError
 
 _N_WARM_UPS = 3  # calls before a recording: libraries choose their kernels, parameters are laid out
 _MOST_RECORDINGS = 32  # of one function, each for other shapes
 _MOST_IN_A_ROW = 8  # times that recordings are dropped before a second replay
 _N_KEPT = 2  # replays for which kept results last
+_IS_SLOT = [np.arange(_N_KEPT) == slot for slot in range(_N_KEPT)]
 
 
 class Capture:
@@ -194,13 +195,13 @@ class CudaGraph:
             with user_code.running():
                 return function(to_device(inputs, self._policy.device), fixed)
         self._slot = (self._slot + 1) % _N_KEPT
-        given = _Inputs(inputs, self._slot if self._keeps else None, memory)
+        given = PinnedBatch((inputs, _IS_SLOT[self._slot] if self._keeps else None), memory)
         key = variant, given.layout
         recording = self._recordings.pop(key, None)
         if recording is None:
             warm_up = self._warm_ups.setdefault(key, _WarmUp())
             if warm_up.n_calls < _N_WARM_UPS:
-                return self._warm_up(warm_up, lambda: function(given.on(self._policy.device), fixed))
+                return self._warm_up(warm_up, lambda: function(given.on(self._policy.device)[0], fixed))
             recording = self._record(function, given, fixed, warm_up)
             del self._warm_ups[key]
             if len(self._recordings) == _MOST_RECORDINGS:
@@ -208,7 +209,7 @@ class CudaGraph:
         else:
             self._n_dropped = 0
         self._recordings[key] = recording
-        return recording(given)
+        return recording(given, self._slot)
 
     def _warm_up(self, warm_up: "_WarmUp", work: Callable[[], Any]) -> tuple[Any, Any]:
         """Call the function before it is recorded; the last time, find out whether that will be possible."""
@@ -229,10 +230,10 @@ class CudaGraph:
 
     @torch.inference_mode(False)
     def _record(
-        self, function: Callable[[Any, Any], tuple[Any, Any]], given: "_Inputs", fixed: Any, warm_up: "_WarmUp"
+        self, function: Callable[[Any, Any], tuple[Any, Any]], given: PinnedBatch, fixed: Any, warm_up: "_WarmUp"
     ) -> "_Recording":
         """Record the function on memory of its own."""
-        block = given.batch.block.to(self._policy.device, non_blocking=True, copy=True)
+        block = given.block.to(self._policy.device, non_blocking=True, copy=True)
         tensors = [tensor.detach().clone() for tensor in given.tensors]
         inputs, is_slot = given.views(block, tensors)
 
@@ -284,37 +285,6 @@ class CudaGraph:
         return len(before) != len(now) or not all(map(is_, before, now))
 
 
-class _Inputs:
-    """The inputs of a call: arrays and numbers in one block of pinned memory, and tensors on the device.
-
-    Args:
-        inputs: a tree of arrays, numbers, tensors and None.
-        slot: the kept results that the call overwrites; None if there are none.
-        memory: see `PinnedBatch`.
-
-    Attributes:
-        layout: what inputs with the same arrangement have in common.
-    """
-
-    def __init__(self, inputs: Any, slot: int | None, memory: BatchMemory | None) -> None:
-        self.slot = slot
-        is_slot = None if slot is None else np.arange(_N_KEPT) == slot
-        self.batch = PinnedBatch((tree.map_tree(as_array, inputs), is_slot), memory)
-        named = [(path, leaf) for path, leaf in tree.named_leaves(inputs) if isinstance(leaf, Tensor)]
-        self.tensors = [leaf for _, leaf in named]
-        self.layout = self.batch.layout, tuple((path, leaf.shape, leaf.dtype) for path, leaf in named)
-
-    def on(self, device: torch.device) -> Any:
-        """Return the inputs on the device."""
-        return (self.batch.on(device) if len(self.batch.block) else self.batch.views(self.batch.block))[0]
-
-    def views(self, block: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, Tensor | None]:
-        """Return (inputs, which slot is overwritten [2]): views of a copy of the block, and copies of the tensors."""
-        copies = {id(tensor): copy for tensor, copy in zip(self.tensors, tensors, strict=True)}
-        inputs, is_slot = self.batch.views(block)
-        return tree.map_tree(lambda leaf: copies.get(id(leaf), leaf), inputs), is_slot
-
-
 @dataclass(slots=True)
 class _WarmUp:
     """Calls of one set of shapes before its recording."""
@@ -333,13 +303,14 @@ class _Recording:
         self._kept, self._others = kept, others  # to which it writes
         self._replay = replay
 
-    def __call__(self, given: _Inputs) -> tuple[Any, Any]:
+    def __call__(self, given: PinnedBatch, slot: int) -> tuple[Any, Any]:
+        """Repeat the work with other inputs; slot is that of the kept results it overwrites."""
         if len(self.block):
-            self.block.copy_(given.batch.block, non_blocking=True)
+            self.block.copy_(given.block, non_blocking=True)
         if self.tensors:
             torch._foreach_copy_(self.tensors, given.tensors)
         self._replay()
-        return self._kept[given.slot or 0], self._others
+        return self._kept[slot], self._others
 
 
 def _referred(reference: "weakref.ref[Any] | None") -> Any:
