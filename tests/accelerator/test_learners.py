@@ -21,7 +21,7 @@ IMAGES = spaces.Box(0, 255, (4, 36, 38), np.uint8)
 KINDS: list[Any] = [
     *PARTS,
     pytest.param({"space": MASKED, "dueling": True, "normalize_obs": True}, id="masked dueling normalized"),
-    pytest.param({"space": IMAGES, "hidden": None, "head": (8,), "channels_last": True}, id="images"),
+    pytest.param({"space": IMAGES, "hidden": None, "head": (8,)}, id="images"),
     pytest.param({"space": IMAGES, "hidden": None, "head": (8,), "precision": "bf16"}, id="bf16 images"),
     pytest.param({"clip": tk.Clip(0.1, by="norm")}, id="clipped norms"),
 ]

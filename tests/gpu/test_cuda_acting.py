@@ -33,7 +33,7 @@ IMAGES = spaces.Box(0, 255, (4, 44, 44), np.uint8)
 KINDS = [
     *PARTS,
     pytest.param({"space": MASKED, "dueling": True, "normalize_obs": True}, id="masked dueling normalised"),
-    pytest.param({"space": IMAGES, "hidden": None, "head": (32,), "channels_last": True}, id="images"),
+    pytest.param({"space": IMAGES, "hidden": None, "head": (32,)}, id="images"),
 ]
 
 

@@ -242,7 +242,7 @@ def tried_options(constructor: Any) -> list[str]:
 
 
 # The same results in another way, or after another time: the tests of their packages look at it.
-UNTRIED = {"channels_last", "act_on", "frames", "where", "restart_delay_s", "step_timeout_s"}
+UNTRIED = {"act_on", "frames", "where", "restart_delay_s", "step_timeout_s"}
 
 
 def values_of(option: str, annotation: Any, current: list[Any]) -> list[Any]:

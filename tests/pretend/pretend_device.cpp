@@ -556,6 +556,18 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Te
   return {gates[3].sigmoid().mul(next.tanh()), next, sum};
 }
 
+// One operation within the device, as on CUDA; a copy for each tensor from or to the CPU.
+void copy_each(at::TensorList own, at::TensorList given, bool non_blocking) {
+  const auto is_here = [](const Tensor& tensor) { return is_ours(tensor); };
+  if (!std::all_of(own.begin(), own.end(), is_here) || !std::all_of(given.begin(), given.end(), is_here)) {
+    for (size_t i = 0; i < own.size(); i++) own[i].copy_(given[i], non_blocking);
+    return;
+  }
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_foreach_copy_", "");
+  torch::jit::Stack stack{own, given, non_blocking};
+  run(op, &stack);
+}
+
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { m.impl("_thnn_fused_lstm_cell", lstm_cell); }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&run>()); }
@@ -567,7 +579,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", set_tensor);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
-  for (auto name : {"mse_loss", "smooth_l1_loss"}) {  // torch's default calls `out=` with a shape that it warns of
+  // Torch's defaults call `out=` with a shape that it warns of, or need channels first.
+  for (auto name : {"mse_loss", "smooth_l1_loss", "native_group_norm"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
+  }
+  // One operation on CUDA too; torch's default is one for each tensor.
+  m.impl("_foreach_copy_", copy_each);
+  for (auto name : {"_foreach_norm.Scalar", "_foreach_lerp_.Scalar", "_foreach_zero_", "_foreach_div_.Tensor",
+                    "_foreach_clamp_max_.Scalar", "_foreach_clamp_min_.Scalar"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
   }
 }

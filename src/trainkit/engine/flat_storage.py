@@ -1,4 +1,9 @@
-"""Flat storage: parameters that move together are views of one tensor, and their gradients of another."""
+"""Where parameters that move together, and their gradients, are in memory.
+
+On the CPU they are views of one tensor, and their gradients of another: a call into torch takes longer than its work
+on a small tensor, and one call does for all of them. On other devices every parameter keeps memory and strides of its
+own, as libraries of convolutions and recurrent layers want them, and its gradient is the tensor that autograd returns.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +18,11 @@ from trainkit.core.errors import ConfigError
 
 
 def lay_out(parameters: Iterable[nn.Parameter]) -> None:
-    """Make parameters neighbors in memory, those of each dtype and device; those that are already stay there."""
-    groups: dict[Any, list[nn.Parameter]] = {}
+    """Make parameters on the CPU neighbors in memory, those of each dtype; those that are already stay there."""
+    groups: dict[torch.dtype, list[nn.Parameter]] = {}
     for parameter in parameters:
-        if parameter.is_contiguous():
-            groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        if parameter.is_cpu and parameter.is_contiguous():
+            groups.setdefault(parameter.dtype, []).append(parameter)
     for group in groups.values():
         in_one(group)
 
@@ -92,79 +97,101 @@ class Placement:
         return all(parameter.data_ptr() == address for parameter, address in self._addresses)
 
 
-class FlatGroup:
-    """Parameters that are views of one tensor, as are their gradients.
+class ParameterGroup:
+    """Parameters that move together, and their gradients.
 
     Args:
         named: the parameters of a module, with their paths.
         indices: of the group's parameters among them.
-        moves: whether the tensor is a new one in any case, so that readers of the parameters see another address.
 
     Attributes:
         indices: of these parameters among the module's.
         members: the parameters.
-        layout: {path of a parameter: its number of elements, its shape}, in the order of the pieces.
-        parameters, gradient: flat.
+        is_flat: whether they are views of one tensor: on the CPU.
+        stored: the tensors that they are stored in: one [N] if flat, else one for each.
+        gradients: their gradients, stored alike; on a device other tensors at every step.
     """
 
-    def __init__(
-        self, named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int], *, moves: bool = True
-    ) -> None:
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int]) -> None:
         self.indices = list(indices)
         self.members = [named[i][1] for i in indices]
-        self.layout = {named[i][0]: (named[i][1].numel(), named[i][1].shape) for i in indices}
         first = self.members[0]
         if any(p.dtype != first.dtype or p.device != first.device for p in self.members):
             raise ConfigError("GradientStep needs parameters of one dtype on one device: move the module as a whole")
-        for path, parameter in zip(self.layout, self.members, strict=True):
-            if parameter.grad is not None and parameter.grad.is_sparse:
+        for i in indices:
+            path, gradient = named[i][0], named[i][1].grad
+            if gradient is not None and gradient.is_sparse:
                 raise ConfigError(
                     f"GradientStep needs dense gradients, but that of {path} is sparse: make its module with "
                     "sparse=False"
                 )
-        self.parameters = (lay_flat if moves else in_one)(self.members)
-        self.gradient = torch.zeros_like(self.parameters)
-        self._gradient_array = self.gradient.numpy() if first.is_cpu and first.dtype == torch.float32 else None
-        self._gradients = self.pieces(self.gradient)
+        self.is_flat = first.is_cpu
+        self.stored = [in_one(self.members)] if self.is_flat else [p.detach() for p in self.members]
+        self.gradients = [torch.zeros_like(tensor) for tensor in self.stored]
+        is_numpy = self.is_flat and first.dtype == torch.float32
+        self._gradient_array = self.gradients[0].numpy() if is_numpy else None
+        self._pieces = self.pieces(self.gradients)
         with torch.no_grad():
-            for parameter, gradient in zip(self.members, self._gradients, strict=True):
+            for parameter, gradient in zip(self.members, self._pieces, strict=True):
                 if parameter.grad is not None:
                     gradient.copy_(parameter.grad)
                 parameter.grad = gradient
         self._addresses = [parameter.data_ptr() for parameter in self.members]
 
-    def pieces(self, flat: Tensor) -> list[Tensor]:
-        """Return views of a flat tensor in the shapes of the parameters."""
-        pieces = torch.split(flat, [p.numel() for p in self.members])
+    def pieces(self, stored: Sequence[Tensor]) -> list[Tensor]:
+        """Return tensors that are stored as the parameters are, one for each of them."""
+        if not self.is_flat:
+            return list(stored)
+        pieces = torch.split(stored[0], [p.numel() for p in self.members])
         return [piece.view_as(p) for piece, p in zip(pieces, self.members, strict=True)]
 
     def is_current(self) -> bool:
-        """Return whether the parameters and their gradients still are the views made here."""
-        for parameter, address, gradient in zip(self.members, self._addresses, self._gradients, strict=True):
-            if parameter.data_ptr() != address or parameter.grad is not gradient:
+        """Return whether the parameters, and gradients that are views, still are where they were put."""
+        for parameter, address, gradient in zip(self.members, self._addresses, self._pieces, strict=True):
+            if parameter.data_ptr() != address or (self.is_flat and parameter.grad is not gradient):
                 return False
         return True
 
-    def set_gradient(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
-        """Write the gradients by parameter, 0 for one that has none, by one operation."""
-        pieces = [gradients[p] if p in gradients else torch.zeros_like(p) for p in self.members]
-        torch.cat([piece.reshape(-1) for piece in pieces], out=self.gradient)
+    def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """Set the gradients by parameter, 0 for one that has none."""
+        if self.is_flat:
+            pieces = [gradients[p] if p in gradients else torch.zeros_like(p) for p in self.members]
+            torch.cat([piece.reshape(-1) for piece in pieces], out=self.gradients[0])
+            return
+        self.show([_as_stored(gradients.get(p), p) for p in self.members])
+
+    def show(self, gradients: list[Tensor]) -> None:
+        """Make tensors that are stored as the parameters are their gradients."""
+        if gradients is not self.gradients:
+            self.gradients = self._pieces = gradients
+            for parameter, gradient in zip(self.members, gradients, strict=True):
+                parameter.grad = gradient
 
     def square_norm(self) -> float:
-        """Return the squared norm of the gradient, which is on the CPU."""
+        """Return the squared norm of the gradients, which are on the CPU."""
         if self._gradient_array is not None:
             square = float(self._gradient_array.dot(self._gradient_array))
             if math.isfinite(square):  # else only the square may have overflowed
                 return square
-        norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
+        norm = float(torch.linalg.vector_norm(self.gradients[0], dtype=torch.float64))
         return norm * norm
 
     def clip_values(self, limit: float) -> None:
-        """Clip each element of the gradient."""
-        self.gradient.clamp_(-limit, limit)
+        """Clip each element of the gradients."""
+        torch._foreach_clamp_max_(self.gradients, limit)
+        torch._foreach_clamp_min_(self.gradients, -limit)
 
     def clip_norms(self, limit: float) -> None:
         """Clip the norm of each parameter's gradient."""
-        for gradient in self._gradients:
+        for gradient in self._pieces:
             norm = torch.linalg.vector_norm(gradient)
             gradient.mul_((limit / (norm + 1e-6)).clamp_(max=1.0))
+
+
+def _as_stored(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:
+    """Return a gradient with the strides of its parameter, which Adam's fused call needs; 0 if there is none."""
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    if gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype:
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)

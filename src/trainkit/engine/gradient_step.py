@@ -3,10 +3,10 @@
 An engine computes the gradients of a loss, and then calls `GradientStep.apply`: `Engine.minimize` computes them by
 `GradientStep.differentiate`, which is torch's autograd, `NumpyEngine.minimize` by a recorded program.
 
-Parameters that get gradients are kept as views of one flat tensor, and so are their gradients (`flat_storage`) and
-Adam's moments (`update_rules`): one norm and one fused Adam call, however many layers there are. A module's parameters
-stay its own: where they were replaced (`.to`, `deepcopy`, `load_state_dict(assign=True)`, `zero_grad`), the next step
-lays them out again and keeps the optimizer's state.
+On the CPU, parameters that get gradients are kept as views of one flat tensor, and so are their gradients
+(`flat_storage`) and Adam's moments (`update_rules`): one norm and one fused Adam call, however many layers there are. A
+module's parameters stay its own: where they were replaced (`.to`, `deepcopy`, `load_state_dict(assign=True)`,
+`zero_grad`), the next step lays them out again and keeps the optimizer's state.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import checked
 from trainkit.engine.device import convolutions_timed
-from trainkit.engine.flat_storage import FlatGroup, lay_out
+from trainkit.engine.flat_storage import ParameterGroup, lay_out
 from trainkit.engine.optimizers import OptimizerSpec, as_spec
 from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
 from trainkit.engine.update_rules import State, rule_for
@@ -109,7 +109,7 @@ class GradientStep:
         self.module, self.loss = module, loss
         self.optimizer, self.clip, self.flush_denormals = as_spec(optimizer), clip, flush_denormals
         self.every, self.after, self.reads, self.training = every, after, reads, training
-        self.groups: list[FlatGroup] = []  # for Adam one more for each set of parameters that came to move later
+        self.groups: list[ParameterGroup] = []  # for Adam one more for each set of parameters that came to move later
         self._laid_out: set[nn.Parameter] = set()  # the parameters of all groups
         self._named = list(module.named_parameters())
         lay_out(self.trainable)  # now, as moving them later invalidates what was recorded with them
@@ -122,6 +122,11 @@ class GradientStep:
     def not_recordable(self) -> str | None:
         """Why a CUDA graph cannot record steps; None where it can."""
         return self.process_group.not_recordable or self._rule.not_recordable
+
+    @property
+    def moments(self) -> list[Tensor]:
+        """One tensor of the optimizer's state of each group, another one where the state was laid out again."""
+        return self._rule.moments
 
     def lr(self, step: int) -> float:
         """Return the learning rate of an update at an environment step, of the first group of parameters."""
@@ -151,7 +156,7 @@ class GradientStep:
         limit = clip.limit if clip is not None and clip.by == "global_norm" else math.inf
         scale: Tensor | None = None  # what gradients are divided by
         skipped: Tensor | None = None
-        if groups[0].parameters.is_cpu and lr is None:
+        if groups[0].is_flat and lr is None:
             norm = math.sqrt(sum(group.square_norm() for group in groups))
             taken = Taken(float(loss), norm, 0.0, outputs)
             if not math.isfinite(norm + taken.loss):
@@ -159,7 +164,7 @@ class GradientStep:
             if norm + 1e-6 > limit:
                 scale = torch.full((), min((norm + 1e-6) / limit, _LARGEST), dtype=torch.float32)
         else:  # without reading a number, for which the CPU would wait
-            norms = [group.gradient.norm() for group in groups]
+            norms = torch._foreach_norm([gradient for group in groups for gradient in group.gradients])
             total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
             product = torch.lerp(total, torch.as_tensor(loss), 0.0)  # nan where one of the two is not finite
             skipped = torch.ne(product, product, out=torch.empty_like(total))
@@ -197,14 +202,14 @@ class GradientStep:
     def zero_gradients(self) -> None:
         """Set all gradients to 0."""
         for group in self.groups:
-            group.gradient.zero_()
+            torch._foreach_zero_(group.gradients)
 
     def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Set the gradients of the parameters that have one, and lay out parameters that are not laid out yet."""
         is_current = self.is_laid_out
         if is_current and gradients.keys() <= self._laid_out:
             for group in self.groups:
-                group.set_gradient(gradients)
+                group.set_gradients(gradients)
             return
         if not is_current:
             self._find_parameters()
@@ -329,8 +334,7 @@ class GradientStep:
         """Lay out the parameters that require gradients, and have one or have had one."""
         state = self._rule.state()
         moving = [i for i, (_, p) in enumerate(self._named) if p.requires_grad and (i in state or p.grad is not None)]
-        moves = bool(self.groups)  # a recorded graph has the memory of groups before
-        self.groups = [FlatGroup(self._named, indices, moves=moves) for indices in self._rule.partition(moving)]
+        self.groups = [ParameterGroup(self._named, indices) for indices in self._rule.partition(moving)]
         self._rule.lay_out(self.groups)
         self._laid_out = {parameter for group in self.groups for parameter in group.members}
 

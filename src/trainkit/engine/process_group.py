@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from trainkit.engine.flat_storage import FlatGroup
+from trainkit.engine.flat_storage import ParameterGroup
 
 
 class ObservesRows(Protocol):
@@ -34,7 +34,7 @@ class ProcessGroup:
         """Return where this process's part of a checkpoint is."""
         return folder
 
-    def average(self, groups: Sequence[FlatGroup], loss: Tensor | float) -> None:
+    def average(self, groups: Sequence[ParameterGroup], loss: Tensor | float) -> None:
         """Average the gradients of groups in place; without a finite loss everywhere they are not finite anywhere."""
 
     def gather(self, value: Any) -> list[Any]:

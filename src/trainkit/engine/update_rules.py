@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from trainkit.core.errors import CheckpointError
 from trainkit.core.schedules import Schedule
-from trainkit.engine.flat_storage import FlatGroup
+from trainkit.engine.flat_storage import ParameterGroup
 from trainkit.engine.optimizers import Adam, Rate, TorchOptimizer, has_scheduler, options_of
 
 State = Mapping[str, Any]  # of one parameter, by name, such as "exp_avg"
@@ -44,6 +44,11 @@ class UpdateRule(Protocol):
         """Step the scheduler of the learning rate, if there is one, after an update."""
         ...
 
+    @property
+    def moments(self) -> list[Tensor]:
+        """One tensor of the state of each group, another one where the state was laid out again."""
+        ...
+
     def state(self) -> dict[int, State]:
         """Return the state of every parameter that has one, those without a gradient now included."""
         ...
@@ -56,7 +61,7 @@ class UpdateRule(Protocol):
         """Return the parameters that will move in groups that may be stored together."""
         ...
 
-    def lay_out(self, groups: Sequence[FlatGroup]) -> None:
+    def lay_out(self, groups: Sequence[ParameterGroup]) -> None:
         """Move the parameters of these groups from now on."""
         ...
 
@@ -100,7 +105,7 @@ def _is_plain_adam(optimizer: Optimizer) -> bool:
 
 
 class FusedAdam:
-    """Adam or AdamW on flat storage: one fused call for all parameters.
+    """Adam or AdamW: one fused call for all parameters.
 
     Args:
         group: options by the names of torch's: betas, eps, weight_decay, decoupled_weight_decay.
@@ -113,7 +118,7 @@ class FusedAdam:
     def __init__(self, group: Mapping[str, Any], rate: Rate, name: str = "Adam") -> None:
         self.name, self.rate = name, rate
         self._group = group
-        self._flat: list[FlatMoments] = []  # of the groups, in their order
+        self._moments: list[Moments] = []  # of the groups, in their order
         self._kept: dict[int, State] = {}  # of parameters that are in no group
         self.not_recordable: str | None = None
 
@@ -133,9 +138,14 @@ class FusedAdam:
             scheduler = type(self.rate.scheduler).__name__
             self.not_recordable = f"{scheduler} changes betas, which needs cycle_momentum=False to be recorded"
 
+    @property
+    def moments(self) -> list[Tensor]:
+        """The counts of steps."""
+        return [one.count for one in self._moments]
+
     def state(self) -> dict[int, State]:
         """Return {parameter's index: step, exp_avg, exp_avg_sq}."""
-        return {**self._kept, **{i: moment for flat in self._flat for i, moment in flat.moments()}}
+        return {**self._kept, **{i: moment for one in self._moments for i, moment in one.by_index()}}
 
     def adopt(self, parameters: list[nn.Parameter], state: Mapping[int, State]) -> None:
         """Continue with these parameters and their moments.
@@ -150,7 +160,7 @@ class FusedAdam:
                     f"GradientStep cannot take moments {tuple(moment['exp_avg'].shape)} for parameter {i} of {shapes}: "
                     "they are of another module"
                 )
-        self._flat, self._kept = [], dict(state)
+        self._moments, self._kept = [], dict(state)
 
     def partition(self, indices: Sequence[int]) -> list[list[int]]:
         """Return groups of parameters with equal numbers of steps."""
@@ -160,10 +170,10 @@ class FusedAdam:
             by_count.setdefault(float(state[i]["step"]) if i in state else 0.0, []).append(i)
         return list(by_count.values())
 
-    def lay_out(self, groups: Sequence[FlatGroup]) -> None:
-        """Lay out the moments of these groups flat, too."""
+    def lay_out(self, groups: Sequence[ParameterGroup]) -> None:
+        """Lay out the moments of these groups as their parameters are."""
         state = self.state()
-        self._flat = [FlatMoments(group, state) for group in groups]
+        self._moments = [Moments(group, state) for group in groups]
         moving = {i for group in groups for i in group.indices}
         self._kept = {i: moment for i, moment in state.items() if i not in moving}
 
@@ -172,17 +182,17 @@ class FusedAdam:
         group = self._group
         beta1, beta2 = group["betas"]
         rate = self.rate(step) if lr is None else lr
-        if lr is None and not self._flat[0].count.is_cpu:
+        if lr is None and not self._moments[0].count.is_cpu:
             rate = float(np.float32(rate))  # as `lr` on the device is, so that recorded steps have the same bits
-        for flat in self._flat:
-            flat.count_step(skipped)
+        for one in self._moments:
+            one.count_step(skipped)
         (torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_)(
-            [flat.group.parameters for flat in self._flat],
-            [flat.group.gradient for flat in self._flat],
-            [flat.mean for flat in self._flat],
-            [flat.square for flat in self._flat],
+            [tensor for one in self._moments for tensor in one.group.stored],
+            [tensor for one in self._moments for tensor in one.group.gradients],
+            [tensor for one in self._moments for tensor in one.mean],
+            [tensor for one in self._moments for tensor in one.square],
             [],
-            [flat.count for flat in self._flat],
+            [one.count for one in self._moments for _ in one.mean],
             lr=rate,
             beta1=beta1,
             beta2=beta2,
@@ -195,22 +205,21 @@ class FusedAdam:
         )
 
 
-class FlatMoments:
+class Moments:
     """Adam's moments of a group of parameters with an equal number of steps.
 
     Attributes:
         group: the parameters and their gradients.
-        mean, square: flat.
+        mean, square: stored as the parameters are.
         count: steps taken.
     """
 
-    def __init__(self, group: FlatGroup, state: Mapping[int, State]) -> None:
+    def __init__(self, group: ParameterGroup, state: Mapping[int, State]) -> None:
         self.group = group
         first = group.indices[0]
         count = float(state[first]["step"]) if first in state else 0.0
-        self.mean = torch.zeros_like(group.parameters)
-        self.square = torch.zeros_like(group.parameters)
-        self.count = torch.full((), count, dtype=torch.float32, device=group.parameters.device)
+        self.mean, self.square = ([torch.zeros_like(tensor) for tensor in group.stored] for _ in range(2))
+        self.count = torch.full((), count, dtype=torch.float32, device=group.stored[0].device)
         self._count_array = self.count.numpy() if self.count.is_cpu else None
         self._views = list(zip(group.pieces(self.mean), group.pieces(self.square), strict=True))
         for i, (mean, square) in zip(group.indices, self._views, strict=True):
@@ -225,7 +234,7 @@ class FlatMoments:
         else:
             self.count.add_(1.0 if skipped is None else 1.0 - skipped)
 
-    def moments(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    def by_index(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield (parameter's index, its step, exp_avg and exp_avg_sq)."""
         for i, (mean, square) in zip(self.group.indices, self._views, strict=True):
             yield i, {"step": self.count.clone(), "exp_avg": mean, "exp_avg_sq": square}
@@ -248,7 +257,7 @@ class TorchRule:
         self.name = type(optimizer).__name__
         self._spec, self._optimizer, self._parameters = spec, optimizer, parameters
         self.rate = Rate("TorchOptimizer", spec.lr, optimizer)
-        self._groups: Sequence[FlatGroup] = ()
+        self._groups: Sequence[ParameterGroup] = ()
         self.not_recordable: str | None = (
             f"the CPU has to know whether to skip a step of {self.name}, unlike one of Adam or AdamW"
         )
@@ -265,6 +274,11 @@ class TorchRule:
     def advance(self) -> None:
         """Step the scheduler of the learning rate, if there is one, after an update."""
         self.rate.advance()
+
+    @property
+    def moments(self) -> list[Tensor]:
+        """None, as its steps cannot be recorded."""
+        return []
 
     def state(self) -> dict[int, State]:
         """Return the optimizer's state of every parameter that has one; Adagrad makes one before the first step."""
@@ -298,7 +312,7 @@ class TorchRule:
         """Return one group."""
         return [list(indices)] if indices else []
 
-    def lay_out(self, groups: Sequence[FlatGroup]) -> None:
+    def lay_out(self, groups: Sequence[ParameterGroup]) -> None:
         """Scale the gradients of these groups from now on; parameters without a gradient do not move."""
         self._groups = groups
 
@@ -309,7 +323,7 @@ class TorchRule:
             return
         if scale is not None:
             for group in self._groups:
-                group.gradient.div_(scale)
+                torch._foreach_div_(group.gradients, scale)
         self.rate.set(step)
         self._optimizer.step()
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,26 @@ def _check_shape(name: str, shape: Sequence[int], smallest: int = 1) -> None:
         checks.require(fits, f" needs at least {smallest} x {smallest} pixels, got {shape!r}: {remedy}")
 
 
-class ImageCNN(SeededModule):
+def laid_out(images: Tensor) -> Tensor:
+    """Return tensors [B, C, H, W] as convolutions of their device read them fastest.
+
+    That is with their channels last, as kernels for tensor cores do, but on the CPU.
+    """
+    return images if images.is_cpu else images.contiguous(memory_format=torch.channels_last)
+
+
+class Convolutions(SeededModule):
+    """Base of encoders of images, whose kernels lie in memory as their device reads them fastest."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's own
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.weight.data = laid_out(layer.weight.data.contiguous())
+        return self
+
+
+class ImageCNN(Convolutions):
     """Convolutions without padding, each before an activation, flattened; for images of at least 36 x 36 pixels.
 
     Attributes:
@@ -66,7 +85,6 @@ class ImageCNN(SeededModule):
         *,
         activation: Activation | None = None,
         norm: Norm | None = None,
-        channels_last: bool = False,
     ) -> None:
         """Make the convolutions for images of the shape (C, H, W); the options are those of `Encoder`."""
         _check_shape(type(self).__name__, shape, SMALLEST_IMAGE)
@@ -79,13 +97,11 @@ class ImageCNN(SeededModule):
         self.norms = None if norm is None else nn.ModuleList([ChannelNorm(norm, own[0]) for own in self.layers])
         self.activation = activation_function(activation)
         self.n_features = channels * height * width
-        self.channels_last = channels_last
         self.draw()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, F] of images [B, C, H, W]."""
-        if self.channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
+        x = laid_out(x)
         for position, convolution in enumerate(self.convolutions):
             x = convolution(x)
             x = self.activation(x if self.norms is None else self.norms[position](x))
@@ -94,11 +110,7 @@ class ImageCNN(SeededModule):
 
 @checked
 class NatureCNN(ImageCNN):
-    """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened.
-
-    `channels_last` selects torch's memory format for images, which suits GPUs' tensor cores; parameters and features
-    are the same.
-    """
+    """The convolutions of Mnih et al. (2015): 32 of 8x8/4, 64 of 4x4/2, 64 of 3x3/1, flattened."""
 
     layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
@@ -108,17 +120,16 @@ class SmallCNN(ImageCNN):
     """The convolutions of Mnih et al. (2013), 16 of 8x8/4 and 32 of 4x4/2, and a third, 32 of 3x3/2, flattened.
 
     For training on a CPU: of 84 x 84 pixels it makes 512 features, where `NatureCNN` makes 3,136.
-    `channels_last` is as there.
     """
 
     layers = ((16, 8, 4), (32, 4, 2), (32, 3, 2))
 
 
 @checked
-class MinAtarCNN(SeededModule):
+class MinAtarCNN(Convolutions):
     """The convolution of Young and Tian (2019) for grids such as MinAtar's 10 x 10: 16 of 3x3/1, flattened.
 
-    Their linear layer of 128 is `hidden=(128,)` of the network. `channels_last` is as in `NatureCNN`.
+    Their linear layer of 128 is `hidden=(128,)` of the network.
     """
 
     def __init__(
@@ -127,7 +138,6 @@ class MinAtarCNN(SeededModule):
         *,
         activation: Activation | None = None,
         norm: Norm | None = None,
-        channels_last: bool = False,
     ) -> None:
         _check_shape("MinAtarCNN", shape, 3)
         super().__init__()
@@ -136,19 +146,17 @@ class MinAtarCNN(SeededModule):
         self.norm = None if norm is None else ChannelNorm(norm, 16)
         self.activation = activation_function(activation)
         self.n_features = 16 * (height - 2) * (width - 2)
-        self.channels_last = channels_last
         self.draw()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, F] of images [B, C, H, W]."""
-        if self.channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
+        x = laid_out(x)
         x = self.convolution(x)
         return self.activation(x if self.norm is None else self.norm(x)).flatten(1)
 
 
 @checked
-class ImpalaCNN(SeededModule):
+class ImpalaCNN(Convolutions):
     """The 15 convolutions of IMPALA's deep network (Espeholt et al., 2018, figure 3), flattened.
 
     Three sections of 16, 32 and 32 times `width` channels: a convolution of 3x3, the maximum over 3x3/2, two residual
@@ -162,7 +170,6 @@ class ImpalaCNN(SeededModule):
         width: factor of the numbers of channels.
         activation: before each convolution but a section's first, and after the last; default relu.
         norm: after each convolution of the residual blocks.
-        channels_last: as in `NatureCNN`.
     """
 
     def __init__(
@@ -172,7 +179,6 @@ class ImpalaCNN(SeededModule):
         width: int = 1,
         activation: Activation | None = None,
         norm: Norm | None = None,
-        channels_last: bool = False,
     ) -> None:
         _check_shape("ImpalaCNN", shape)
         with Checks("ImpalaCNN") as checks:
@@ -186,13 +192,11 @@ class ImpalaCNN(SeededModule):
             channels, size = n_channels, [(one + 1) // 2 for one in size]
         self.sections = nn.ModuleList(sections)
         self.n_features = channels * math.prod(size)
-        self.channels_last = channels_last
         self.draw()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, F] of images [B, C, H, W]."""
-        if self.channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
+        x = laid_out(x)
         for section in self.sections:
             x = section(x)
         return self.activation(x).flatten(1)
@@ -310,7 +314,6 @@ class Encoder(nn.Module):
             returns [B, F]; a module is copied. A mapping has an encoder for each key of a dict of features; those left
             out are encoded by default.
         norm: before each activation.
-        channels_last: of images, see `NatureCNN`.
         ignores: leaves of a dict of features that are not encoded.
     """
 
@@ -323,7 +326,6 @@ class Encoder(nn.Module):
         default: Activation = torch.relu,
         encoder: EncoderLike | None = None,
         norm: Norm | None = None,
-        channels_last: bool = False,
         ignores: Collection[str] = (),
     ) -> None:
         super().__init__()
@@ -331,7 +333,7 @@ class Encoder(nn.Module):
         shapes = self._seen(shapes)
         if isinstance(encoder, Mapping):
             encoder = self._seen(encoder)
-        how: dict[str, Any] = {"activation": activation, "norm": norm, "channels_last": channels_last}
+        how: dict[str, Any] = {"activation": activation, "norm": norm}
         inputs = list(_inputs(shapes, encoder, how))
         self._paths = [path for path, _, _ in inputs]
         self._is_encoded = [module is not None for _, module, _ in inputs]

@@ -149,7 +149,6 @@ class QNetwork(SeededModule):
         norm: "layer" or "rms", before each activation; None for none.
         recurrent: what carries a state behind the hidden layers: "lstm", "gru", "transformer", or a function of its
             number of inputs that returns a `nets.Memory`; None for nothing.
-        channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling` and `noisy`, as in `ActionHeads`.
     """
 
@@ -164,14 +163,13 @@ class QNetwork(SeededModule):
         activation: Activation | None = None,
         norm: Norm | None = None,
         recurrent: Recurrent | None = None,
-        channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
         with Checks("QNetwork") as checks:
             check_layers(checks, n_actions, width=width, hidden=hidden, **heads)
         super().__init__()
         how: dict[str, Any] = {"activation": activation, "norm": norm}
-        of_encoder: dict[str, Any] = {"encoder": encoder, "channels_last": channels_last, "recurrent": recurrent}
+        of_encoder: dict[str, Any] = {"encoder": encoder, "recurrent": recurrent}
         self.encoder = make_encoder(shapes, hidden, **of_encoder, **how)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, width=width, **how, **heads)
         self.noise_size = self.heads.noise_size
@@ -226,7 +224,6 @@ class ImplicitQNetwork(SeededModule):
         norm: "layer" or "rms", before each activation; None for none.
         recurrent: what carries a state behind the hidden layers: "lstm", "gru", "transformer", or a function of its
             number of inputs that returns a `nets.Memory`; None for nothing.
-        channels_last: of images, see `NatureCNN`.
         heads: `head`, `dueling` and `noisy`, as in `ActionHeads`.
     """
 
@@ -241,7 +238,6 @@ class ImplicitQNetwork(SeededModule):
         activation: Activation | None = None,
         norm: Norm | None = None,
         recurrent: Recurrent | None = None,
-        channels_last: bool = False,
         **heads: Unpack[HeadOptions],
     ) -> None:
         with Checks("ImplicitQNetwork") as checks:
@@ -249,7 +245,7 @@ class ImplicitQNetwork(SeededModule):
             checks.integer("n_cosines", n_cosines, low=1)
         super().__init__()
         how: dict[str, Any] = {"activation": activation, "norm": norm}
-        of_encoder: dict[str, Any] = {"encoder": encoder, "channels_last": channels_last, "recurrent": recurrent}
+        of_encoder: dict[str, Any] = {"encoder": encoder, "recurrent": recurrent}
         self.encoder = make_encoder(shapes, hidden, **of_encoder, **how)
         self.embedding = CosineEmbedding(self.encoder.n_features, n_cosines)
         self.heads = ActionHeads(self.encoder.n_features, n_actions, **how, **heads)

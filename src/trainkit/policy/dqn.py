@@ -68,7 +68,7 @@ _MANY_JOINT_ACTIONS = 256
 
 @checked
 @fixed_options(
-    *("act_on", "activation", "channels_last", "clip", "dueling", "encoder", "flush_denormals", "head", "hidden"),
+    *("act_on", "activation", "clip", "dueling", "encoder", "flush_denormals", "head", "hidden"),
     *("max_grad_norm", "noisy", "norm", "normalize_obs", "optimizer", "recurrent", "reward", "store_action_prob"),
     *("store_q_values", "target"),
 )
@@ -188,7 +188,6 @@ class DQNPolicy(Policy):
         recurrent: Recurrent | None = None,
         dueling: bool = False,
         noisy: bool | float = False,
-        channels_last: bool = False,
         double: bool = False,
         value: Value | None = None,
         normalize_obs: bool = False,
@@ -204,7 +203,7 @@ class DQNPolicy(Policy):
 
         Args:
             envs: anything with `observation_space` and `action_space`.
-            hidden, head, encoder, activation, norm, recurrent, dueling, noisy, channels_last: as in `QNetwork`;
+            hidden, head, encoder, activation, norm, recurrent, dueling, noisy: as in `QNetwork`;
                 layers default to (128, 128) shared and none per head, for images to none and (512,) as in the paper,
                 with `recurrent` (512,) and none, for grids to (128,) and none; noisy heads explore by themselves.
             double: `DoubleBackup`.
@@ -222,7 +221,7 @@ class DQNPolicy(Policy):
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         heads: dict[str, Any] = {"head": head, "dueling": dueling, "noisy": noisy}
         heads |= {"encoder": encoder, "activation": activation, "norm": norm, "recurrent": recurrent}
-        network = default_network(preprocess, n_actions, value, hidden, channels_last=channels_last, **heads)
+        network = default_network(preprocess, n_actions, value, hidden, **heads)
         defaults = parts_for(
             envs,
             preprocess,

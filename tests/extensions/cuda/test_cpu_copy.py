@@ -32,7 +32,7 @@ KINDS = [
     pytest.param({"normalize_obs": True, "value": QuantileValue(5)}, id="normalised quantiles"),
     pytest.param({"space": MASKED, "dueling": True, "normalize_obs": True}, id="masked dueling normalised"),
     pytest.param({"space": NESTED, "normalize_obs": True, "noisy": True}, id="nested noisy"),
-    pytest.param({"space": IMAGES, "hidden": None, "head": (8,), "channels_last": True}, id="images"),
+    pytest.param({"space": IMAGES, "hidden": None, "head": (8,)}, id="images"),
     pytest.param({"hidden": (600,), "value": CategoricalValue(301, -1, 1)}, id="too large for numpy"),
 ]
 

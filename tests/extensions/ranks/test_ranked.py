@@ -14,7 +14,7 @@ import trainkit as tk
 from tests.trainer.toys import everything
 from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
 from trainkit.core.worker_process import ONE_THREAD
-from trainkit.engine.flat_storage import FlatGroup
+from trainkit.engine.flat_storage import ParameterGroup
 from trainkit.engine.process_group import ProcessGroup
 from trainkit.extensions.ranks.ranks import Ranks
 
@@ -56,16 +56,16 @@ def test_a_group_of_one_rank_has_the_bits_of_one_process(
 
 
 def test_a_loss_that_is_not_finite_stops_the_step_of_every_rank(single_rank: Ranks) -> None:
-    def group(n: int) -> FlatGroup:
-        made = FlatGroup([("weight", torch.nn.Parameter(torch.zeros(n)))], [0])
-        made.gradient.fill_(1)
+    def group(n: int) -> ParameterGroup:
+        made = ParameterGroup([("weight", torch.nn.Parameter(torch.zeros(n)))], [0])
+        made.gradients[0].fill_(1)
         return made
 
     groups = [group(3), group(2)]
     single_rank.average(groups, float("inf"))
-    assert [bool(one.gradient.isfinite().all()) for one in groups] == [False, False]
+    assert [bool(one.gradients[0].isfinite().all()) for one in groups] == [False, False]
     single_rank.average(groups := [group(3)], 1e30)
-    assert groups[0].gradient.tolist() == [1, 1, 1]
+    assert groups[0].gradients[0].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ class CompileEngine(Engine):
             buffers = copied(self._movable)
             precision = self._precision.during_step(gradient_step.trainable, is_compiled=True)
             with user_code.running(), gradient_step.differentiation(), precision:
-                results = self._compiled_graphs[gradient_step](objective, rows, gradient_step.groups)
+                results, gradients = self._compiled_graphs[gradient_step](objective, rows)
+            gradient_step.set_gradients(gradients)
             return self._apply(gradient_step, objective, results, buffers, step=step, lr=lr)
 
     # ---- what the other engine executes ----

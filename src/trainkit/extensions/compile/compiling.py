@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from trainkit.core.extras import is_installed
-from trainkit.engine.flat_storage import FlatGroup
 
 Objective = Callable[[Any], dict[str, Any]]  # rows -> the scalar to minimize as "loss", and other results
-Layout = Mapping[str, tuple[int, torch.Size]]  # {parameter: number of elements, shape} of one flat tensor
 _MOST_GRAPHS = 64  # of one loss, for other shapes and modes; torch's default is 8
 _numbers = itertools.count()
 
@@ -52,18 +50,18 @@ class LossGraph:
         dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, _MOST_GRAPHS)
         self._graph: Any = torch.compile(_with_own_graphs(_gradients), fullgraph=True, dynamic=False)
 
-    def __call__(self, objective: Objective, rows: Any, groups: Sequence[FlatGroup]) -> dict[str, Any]:
-        """Return the objective's results, and write the gradients of the parameters' groups."""
-        layouts = [group.layout for group in groups]
-        parameters, gradients = [group.parameters for group in groups], [group.gradient for group in groups]
+    def __call__(self, objective: Objective, rows: Any) -> tuple[dict[str, Any], dict[nn.Parameter, Tensor]]:
+        """Return the objective's results, and the gradients of the parameters that require them."""
+        module = self._caller.module
+        trainable = {f"module.{path}": one for path, one in module.named_parameters() if one.requires_grad}
         with torch.no_grad():
-            results: dict[str, Any]
-            own = {id(buffer): f"module.{path}" for path, buffer in self._caller.module.named_buffers()}
+            own = {id(buffer): f"module.{path}" for path, buffer in module.named_buffers()}
             buffers = {own[id(one)]: one for one in self._movable().values() if id(one) in own}
-            results, moved = self._graph(self._caller, objective, rows, layouts, parameters, gradients, buffers)
+            parameters = {path: one.detach() for path, one in trainable.items()}
+            results, gradients, moved = self._graph(self._caller, objective, rows, parameters, buffers)
             for name, buffer in buffers.items():
                 buffer.copy_(moved[name])
-        return results
+        return results, {trainable[path]: gradient for path, gradient in gradients.items()}
 
 
 def _with_own_graphs(function: Any) -> Any:
@@ -84,26 +82,12 @@ class _Caller(nn.Module):
 
 
 def _gradients(
-    caller: _Caller,
-    objective: Objective,
-    rows: Any,
-    layouts: Sequence[Layout],
-    flats: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    buffers: Mapping[str, Tensor],
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    parameters: dict[str, Tensor] = {}
-    for layout, flat in zip(layouts, flats, strict=True):
-        pieces = torch.split(flat, [size for size, _ in layout.values()])
-        for (name, (_, shape)), piece in zip(layout.items(), pieces, strict=True):
-            parameters[f"module.{name}"] = piece.view(shape)
-
+    caller: _Caller, objective: Objective, rows: Any, parameters: dict[str, Tensor], buffers: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
     def loss_and_more(own: dict[str, Tensor], moved: dict[str, Tensor]) -> tuple[Tensor, Any]:
         results = functional_call(caller, {**own, **moved}, (objective, rows))
         return results["loss"], (results, moved)
 
     moved = {name: buffer.clone() for name, buffer in buffers.items()}
-    grads, (value, (results, moved)) = grad_and_value(loss_and_more, has_aux=True)(parameters, moved)
-    for layout, gradient in zip(layouts, gradients, strict=True):
-        gradient.copy_(torch.cat([grads[f"module.{name}"].flatten() for name in layout]))
-    return {**results, "loss": value}, moved
+    gradients, (value, (results, moved)) = grad_and_value(loss_and_more, has_aux=True)(parameters, moved)
+    return {**results, "loss": value}, gradients, moved

@@ -56,14 +56,20 @@ class CudaGraphEngine(RecordingEngine):
         return work if self.gave_up is not None else partial(self._update, work)
 
     def _update(self, work: UpdateWork, columns: Any, inputs: Any, frames: Any) -> Kept:
-        def function(given: Any, fixed: Any) -> Kept:
+        def function(given: Any, fixed: Any) -> tuple[Any, Any]:
             columns, inputs, rates = given
-            return work(columns, inputs, fixed[0], rates)
+            groups = [group for gradient_step in work.gradient_steps for group in gradient_step.groups]
+            before = [group.gradients for group in groups]
+            kept, others = work(columns, inputs, fixed[0], rates)
+            own = [(one, one.gradients) for one, old in zip(groups, before, strict=True) if one.gradients is not old]
+            return kept, (others, own)
 
         given, fixed = (columns, inputs, work.rates()), (frames, *work.written())
         how: dict[str, Any] = {"memory": work.memory, "variant": work.variant}
-        results: Kept = self._by_graph(self._graph("update", work.name), function, given, fixed, **how)
-        return results
+        kept, (others, own) = self._by_graph(self._graph("update", work.name), function, given, fixed, **how)
+        for group, gradients in own:  # which each recording writes to memory of its own
+            group.show(gradients)
+        return kept, others
 
     def call(
         self, name: str, function: Function, inputs: Any, *, draw: Callable[[], Tensor] | None = None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import parametrize
 
-from trainkit.engine.flat_storage import Placement, joined
+from trainkit.engine.flat_storage import Placement
 from trainkit.engine.precision import LearningPrecision
 
 
@@ -74,8 +74,8 @@ class _Bfloat16Networks:
     """Networks of a policy that multiply in bfloat16 during a gradient step, and return float32.
 
     A network is any module within the policy that a loss calls. It runs under `torch.autocast`, on copies in bfloat16
-    of the weights: the float32 parameters of modules that have one of two or more dimensions. All copies are in one
-    tensor, which is written when the step first calls a network; their gradients are converted to float32 at once.
+    of the weights: the float32 parameters of modules that have one of two or more dimensions. All copies are written by
+    one operation when the step first calls a network, and one converts their gradients to float32.
     Weights that parametrizations compute are converted by autocast.
     """
 
@@ -89,7 +89,6 @@ class _Bfloat16Networks:
         self._networks: list[nn.Module] = []  # with weights of their own, or of modules in them
         self._weights: list[tuple[dict[str, Any], str, nn.Parameter]] = []  # with the tables that name them
         self._copies: dict[nn.Parameter, Tensor] = {}
-        self._runs: list[tuple[Tensor, ...]] = []  # (weights, their copies) that are neighbors in memory
         self._trainable: Sequence[nn.Parameter] = ()  # of this step
         self._used: dict[nn.Parameter, Tensor] | None = None  # the copies, once this step has written them
 
@@ -103,10 +102,7 @@ class _Bfloat16Networks:
         tables = [(module._parameters, name, p) for module in owners for name, p in module._parameters.items()]
         self._weights = [(table, name, p) for table, name, p in tables if p is not None and p.dtype == torch.float32]
         weights = list(dict.fromkeys(p for _, _, p in self._weights))
-        flat = torch.empty(sum(p.numel() for p in weights), dtype=torch.bfloat16, device=self._device)
-        pieces = torch.split(flat, [p.numel() for p in weights])
-        self._copies = {p: piece.view(p.shape) for p, piece in zip(weights, pieces, strict=True)}
-        self._runs = joined(weights, list(self._copies.values()))
+        self._copies = {p: torch.empty_like(p, dtype=torch.bfloat16, requires_grad=False) for p in weights}
         self._placement = Placement(policy)
 
     @contextlib.contextmanager
@@ -151,8 +147,8 @@ class _Bfloat16Networks:
         """Replace the weights by their copies."""
         if self._used is None:
             with torch.no_grad():
-                if self._runs:  # none where all weights are computed
-                    torch._foreach_copy_([copy for _, copy in self._runs], [weight for weight, _ in self._runs])
+                if self._copies:  # none where all weights are computed
+                    torch._foreach_copy_(list(self._copies.values()), list(self._copies))
             trained = [parameter for parameter in self._trainable if parameter in self._copies]
             with torch.enable_grad():
                 apply: Callable[..., tuple[Tensor, ...]] = _Copies.apply
@@ -189,9 +185,10 @@ class _Copies(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         given = [gradient for gradient in gradients if gradient is not None]
-        flat = torch.cat([gradient.reshape(-1) for gradient in given]).float()
-        pieces = iter(torch.split(flat, [gradient.numel() for gradient in given]))
-        return None, *(None if gradient is None else next(pieces).view(gradient.shape) for gradient in gradients)
+        converted = [torch.empty_like(gradient, dtype=torch.float32) for gradient in given]
+        torch._foreach_copy_(converted, given)
+        of_each = iter(converted)
+        return None, *(None if gradient is None else next(of_each) for gradient in gradients)
 
 
 def _multiplies(module: nn.Module) -> bool:

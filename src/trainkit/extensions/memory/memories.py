@@ -9,7 +9,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -112,9 +112,9 @@ class _GatedMemory(Memory):
 class LSTM(_GatedMemory):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997); the state is the output and the cell, S = 2 F.
 
-    Whole sequences are one operation of torch. On CUDA, cuDNN reads weights from one block of memory, while these are
-    part of the flat tensor of all parameters that learn: torch copies them to a block in every call. Its warning of
-    that is ignored; results do not depend on it.
+    Whole sequences are one operation of torch. On CUDA, cuDNN reads weights from one block of memory, where moving the
+    module there puts them. Those that are elsewhere, as in `precision="bf16"`, torch copies to a block in every call;
+    its warning of that is ignored, as results do not depend on it.
 
     Args:
         n_inputs: I.
@@ -143,6 +143,17 @@ class LSTM(_GatedMemory):
             self.input_bias.zero_()
             self.input_bias[:size] = -logarithm  # of the input gate
             self.input_bias[size : 2 * size] = logarithm  # of the forget gate
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's own
+        device = self.input_weight.device
+        if device.type not in ("cpu", "meta"):
+            with torch.device("meta"):  # draws no initial values
+                block = nn.LSTM(self.input_weight.shape[1], self.n_features)
+            block.to_empty(device=device)  # on CUDA in one block, as cuDNN wants it
+            for own, other in zip(self.parameters(), block.parameters(), strict=True):
+                own.data = other.data.copy_(own.data)
+        return self
 
     def unroll(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs [T, B, F] and the last states [B, S] of inputs [T, B, I]."""

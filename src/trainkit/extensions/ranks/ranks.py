@@ -22,7 +22,7 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.errors import RankError
 from trainkit.engine.device import to_device
-from trainkit.engine.flat_storage import FlatGroup
+from trainkit.engine.flat_storage import ParameterGroup
 from trainkit.engine.process_group import ObservesRows, ProcessGroup
 
 _LONGEST = timedelta(hours=12)  # that ranks wait for rank 0, which evaluates
@@ -61,17 +61,21 @@ class Ranks(ProcessGroup):
 
     # ---- gradient steps ----
 
-    def average(self, groups: Sequence[FlatGroup], loss: Tensor | float) -> None:
+    def average(self, groups: Sequence[ParameterGroup], loss: Tensor | float) -> None:
         """Average the gradients of groups in place, one all-reduce each, usually one in all.
 
         Where the loss of a rank is not finite, the averaged gradient of all is not, and no rank takes the step.
         """
         for group in groups:
-            gradient = group.gradient
-            gradient[:1].add_(loss * 0.0)  # nan and infinity times 0 are nan
+            flat = group.gradients[0] if group.is_flat else torch.cat([one.reshape(-1) for one in group.gradients])
+            flat[:1].add_(loss * 0.0)  # nan and infinity times 0 are nan
             with self._together():
-                torch.distributed.all_reduce(gradient)
-            gradient.div_(self.n)
+                torch.distributed.all_reduce(flat)
+            flat.div_(self.n)
+            if not group.is_flat:
+                pieces = torch.split(flat, [one.numel() for one in group.gradients])
+                averaged = [piece.view(one.shape) for piece, one in zip(pieces, group.gradients, strict=True)]
+                torch._foreach_copy_(group.gradients, averaged)
 
     # ---- what all ranks must have the same of ----
 
