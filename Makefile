@@ -49,6 +49,14 @@ test-accelerator: $(READY)  ## run everything that learns on a pretend accelerat
 gpu-day:  ## measure and test all on a GPU, 8 minutes a call, offline: LIMIT_S=480 PIECE=updates REHEARSE=1 OUT=FOLDER
 	@PYTHONPATH=src:$$PYTHONPATH $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m benchmarks.gpu $(GPU_DAY)
 
+PY ?= 3.12
+WHEELS = --dest wheels --only-binary=:all: --python-version $(PY) --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64
+gpu-wheels: $(READY)  ## download into wheels/ what a machine with a GPU, torch and no network needs for gpu-day: PY=3.12
+	@$(BIN)/python -m pip download -q -c constraints.txt $(WHEELS) gymnasium ale-py tqdm tensorboard threadpoolctl 'pytest>=9' pytest-timeout pytest-xdist hypothesis
+	@$(BIN)/python -m pip download -q --no-deps $(WHEELS) stable-baselines3 pandas
+	@ls -sh wheels
+	@echo 'there: python3 -m pip install --no-index --no-deps wheels/*.whl && make gpu-day PYTHON=python3'
+
 quick: $(if $(wildcard $(READY)),,$(READY))  ## what each commit needs: format, lint, types, the nearest tests (4 minutes); SINCE=COMMIT PURE=1
 	@$(BIN)/python -m tests.quick $(if $(SINCE),--since $(SINCE)) $(if $(PURE),--pure $(RUNS))
 
@@ -158,5 +166,5 @@ clean:  ## remove what the verbs made, but the environments and runs
 	@rm -rf build dist site src/*.egg-info .coverage htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: help demo test coverage test-slow test-torch test-gpu test-accelerator gpu-day quick check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
+.PHONY: help demo test coverage test-slow test-torch test-gpu test-accelerator gpu-day gpu-wheels quick check format lint type type-user digests bench bench-peers bench-replay bench-footprint \
 	bench-same bench-race faults-peers bench-mujoco bench-spread bench-engine bench-offline learning-guard runs-next results-check docs docs-code build clean

@@ -108,7 +108,7 @@ def test_units_resume_after_an_interruption_and_are_given_up_after_two(tmp_path:
 
 def test_a_line_that_a_kill_has_cut_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / ROWS
-    Record(path).add("p", "a", "done", nested={"rate": 1.0})
+    Record(path).add("p", "a", "done", nested={"rate": 1.0}, commit="1")
     path.write_text(path.read_text() + '{"piece": "p", "unit": "b", "state": "done", "nested": {"rate": 1.0}')
     record = Record(path)
     assert [row["unit"] for row in record.rows("p")] == ["a"]

@@ -5,10 +5,11 @@
     make gpu-day REHEARSE=1                              # as little as possible on the pretend device: does it run?
     python -m benchmarks.gpu --rehearse --device cpu     # or on the CPU
 
-Pieces: limits, tests, updates, acting, frames, simulators, pong, profile; each is a list of units of some seconds. A
-unit that is done is a line of `OUT/gpu.jsonl`; the next call starts with the first one that is not, after a kill too. A
-unit that raises is noted and not tried again; one during which the process died is tried once more. Pong continues from
-its checkpoint in `WORK`. The page `OUT/gpu.md` is written at the end of every call, and lists what has not run.
+Pieces, in the order of what they decide: limits, tests, updates, loops, pong, acting, profile, frames, simulators,
+precisions; each is a list of units of some seconds. A unit that is done is a line of `OUT/gpu.jsonl`; the next call
+starts with the first one that is not done at this commit, after a kill too. A unit that raises is noted and not tried
+again; one during which the process died is tried once more. Pong continues from its checkpoint in `WORK`. The page
+`OUT/gpu.md` is written at the end of every call, and lists what has not run.
 """
 
 import argparse
@@ -20,23 +21,28 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 
 from benchmarks.gpu import acting, frames, limits, page, pong, profiling, simulators, suite, updates
 from benchmarks.gpu.record import MissingError, Piece, Record, Setup
 from benchmarks.pages import code_commit, machine
+from tests.helpers.tape import record_by_tapes
 from tests.pretend import PretendDevice
 from trainkit.engine.device import resolve_device
+from trainkit.extensions.compile import compile_engine
 
 PIECES = (
     limits.PIECE,
     suite.PIECE,
     updates.PIECE,
+    pong.LOOPS,
+    pong.PIECE,
     acting.PIECE,
+    profiling.PIECE,
     frames.PIECE,
     simulators.PIECE,
-    pong.PIECE,
-    profiling.PIECE,
+    updates.LOWER_PIECE,
 )
 PUBLISHED = Path("benchmarks/results")
 FAILED = 3  # exit code of a process whose unit raised: another one continues, as a device may not recover
@@ -78,7 +84,9 @@ def measure(setup: Setup, pieces: Sequence[Piece], ends: float, command: str) ->
     for piece in pieces:
         for unit in piece.units(setup):
             left_s = ends - time.monotonic()
-            if record.is_over(piece.name, unit.name) or left_s < (0 if setup.is_rehearsal else unit.needs_s):
+            if record.is_over(piece.name, unit.name, about["commit"]) or left_s < (
+                0 if setup.is_rehearsal else unit.needs_s
+            ):
                 continue
             print(f"{piece.name}: {unit.name}", flush=True)
             record.add(piece.name, unit.name, "started", commit=about["commit"])
@@ -104,8 +112,17 @@ def start(setup: Setup) -> None:
     """Load the pretend device, or check that the device is there."""
     if setup.device == "pretend":
         PretendDevice.load()
+        rehearse_graphs_and_compiling()
     resolve_device(setup.device)
     torch.set_num_threads(1)
+
+
+def rehearse_graphs_and_compiling() -> None:
+    """Let the pretend device record graphs, of what would be compiled, too, as it is."""
+    patch = pytest.MonkeyPatch()
+    record_by_tapes(patch)
+    patch.setattr(torch, "compile", lambda function, **_: function)
+    patch.setattr(compile_engine, "missing", lambda device: None)
 
 
 def release(setup: Setup) -> None:
@@ -124,11 +141,11 @@ def name_of(setup: Setup) -> str:
 
 def summary(setup: Setup, pieces: Sequence[Piece], record: Record) -> str:
     """Return how many units are done, not possible, and left, piece by piece."""
-    parts, is_over = [], True
+    parts, is_over, commit = [], True, code_commit()
     for piece in pieces:
         names = [unit.name for unit in piece.units(setup)]
-        n_done = sum(record.why_not(piece.name, name) is None for name in names)
-        n_over = sum(record.is_over(piece.name, name) for name in names)
+        n_over = sum(record.is_over(piece.name, name, commit) for name in names)
+        n_done = sum(record.is_done(piece.name, name, commit) for name in names)
         words = [
             f"{n_done} of {len(names)} done",
             f"{n_over - n_done} failed or missing",

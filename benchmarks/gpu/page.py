@@ -11,8 +11,10 @@ HEADING = """
 Everything on this page was measured by `make gpu-day` on the device that is named; the last section lists what was not.
 Updates per second are the median of three rounds of 0.7 s after 20 warm-up updates, with rows that are there already;
 the plain loop (`benchmarks/gpu/plain.py`) has the same networks and losses, sends the same rows by one copy a column
-and has fused Adam; Stable-Baselines3 draws its rows from its buffer. The floor is what an update's products and Adam's
-memory take at the best rates of this device, or the launch of a CUDA graph of one operation, whichever is longer.
+and has fused Adam; in a CUDA graph its rows come from pinned memory. Stable-Baselines3 draws its rows from its buffer.
+"CPU busy" is the time until 64 calls have returned, by call: where it is the time of an update, the CPU decides. The
+floor is what an update's products and Adam's memory take at the best rates of this device, or the launch of a CUDA
+graph of one operation, whichever is longer.
 """
 REHEARSED = """
 **This is a rehearsal.** It shows that every piece runs. Its numbers say nothing about any device, and are published

@@ -1,4 +1,4 @@
-"""Pong: environment steps per second of whole runs, and Rainbow until it wins by 18."""
+"""Pong: agent steps per second of whole loops, and Rainbow until it wins by 18."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import trainkit as tk
+from benchmarks.gpu import peer
 from benchmarks.gpu.record import MissingError, Piece, Row, Setup, Unit
 from benchmarks.gpu.timing import table
 from trainkit.presets.base import ATARI_ENVS
@@ -14,17 +15,15 @@ from trainkit.presets.base import ATARI_ENVS
 PONG = "ALE/Pong-v5"
 WON = 18.0
 MARGIN_S = 30.0  # to save a checkpoint
-SAVED_EVERY = 4  # epochs
 
-SWITCHES: dict[str, dict[str, Any]] = {
+LATE: dict[str, Any] = {"refresh_priorities": "late", "overlap": True}
+ON_DEVICE = LATE | {"on_device": True}
+SWITCHES: dict[str, dict[str, Any]] = {  # what decides most comes first
+    "late priorities, overlap, frames on the device": ON_DEVICE,
+    "the same, compiled": ON_DEVICE | {"engine": "compile"},
+    "the same in batches of 256, an update per 32 steps": ON_DEVICE | {"batch_size": 256, "update_per_step": 1 / 32},
     "as the preset is": {},
-    "late priorities": {"refresh_priorities": "late"},
-    "late priorities, overlap": {"refresh_priorities": "late", "overlap": True},
-    "late priorities, overlap, frames on the device": {
-        "refresh_priorities": "late",
-        "overlap": True,
-        "on_device": True,
-    },
+    "late priorities, overlap": LATE,
     "late priorities, acting on the CPU": {"refresh_priorities": "late", "act_on": "cpu"},
 }
 FASTEST = SWITCHES["late priorities, overlap, frames on the device"]
@@ -81,25 +80,36 @@ def collecting(setup: Setup, left_s: float) -> Row:
 
 
 def learning(setup: Setup, left_s: float) -> Row | None:
-    """Train Rainbow until an evaluation reaches 18, or 2 million steps; continue at the next call where time is out.
+    """Train Rainbow by the zoo's settings until 18 is reached; continue at the next call where time is out.
 
-    Every fourth epoch, and at the end of the time, the buffer, the weights and the curve are saved. The curve's seconds
-    include evaluations.
+    Buffer, weights and curve are saved after every epoch of 50,000 steps, and at the end of the time. The curve has the
+    seconds with evaluations.
     """
+    needs_atari()
     ends, folder = time.monotonic() + left_s - MARGIN_S, setup.work / "pong"
-    trainer = rainbow(
-        setup,
-        n_envs=32,
-        step_per_collect=4 if setup.is_rehearsal else 32,
-        capacity=200_000,
-        learning_starts=10_000,
-        max_epoch=2 if setup.is_rehearsal else 40,
-        step_per_epoch=60 if setup.is_rehearsal else 50_000,
-        n_test_envs=1 if setup.is_rehearsal else 8,
-        episode_per_test=1 if setup.is_rehearsal else 8,
+    tuned = tk.zoo.entry("rainbow", PONG).settings_on(setup.device)
+    small: dict[str, Any] = {
+        "n_envs": 4,
+        "step_per_collect": 4,
+        "batch_size": 4,
+        "capacity": 400,
+        "learning_starts": 40,
+        "max_epoch": 2,
+        "step_per_epoch": 60,
+        "n_test_envs": 1,
+        "episode_per_test": 1,
+    }
+    trainer = tk.presets.rainbow(
+        PONG,
+        seed=1,
+        device=setup.device,
+        engine=setup.fastest,
+        buffer={**tuned["buffer"], "frames": tk.engine.DeviceFrames(setup.device)},
         stop_return=WON,
         resume_from=folder if folder.exists() else None,
-        **FASTEST,
+        verbose=False,
+        show_progress=False,
+        **(small if setup.is_rehearsal else {"n_test_envs": 8, "episode_per_test": 8}),
     )
     longest_s, began = 0.0, time.monotonic()
     with trainer:
@@ -109,8 +119,7 @@ def learning(setup: Setup, left_s: float) -> Row | None:
                 break
             longest_s, began = max(longest_s, time.monotonic() - began), time.monotonic()
             print(f"  {result.info.env_step:,} steps, evaluation {result.stats.test.returns.mean}", flush=True)
-            if trainer.epoch % SAVED_EVERY == 0:
-                trainer.save(folder)
+            trainer.save(folder)
         if trainer.is_finished and trainer.stop_reason in (None, "stop_fn", "max_epoch"):
             curve = [[row["env_step"], row["seconds"], row["test/returns/mean"]] for row in trainer.history]
             best = max(score for _, _, score in curve)
@@ -119,32 +128,44 @@ def learning(setup: Setup, left_s: float) -> Row | None:
     return None
 
 
+def sb3_loop(setup: Setup, left_s: float) -> Row:
+    """Measure the loop of Stable-Baselines3's DQN in the same games, with as many updates of 32 rows."""
+    needs_atari()
+    n_envs, n_steps = (2, 8) if setup.is_rehearsal else (32, 3_200)
+    work = {"learner": "DQN", "loop": "pong", "n_envs": n_envs, "n_steps": n_steps, "n_rows": 32}
+    (rate,) = peer.run(setup, work)
+    return {"rate": rate, "n_envs": n_envs}
+
+
+def loops(setup: Setup) -> list[Unit]:
+    """List the rates of whole loops."""
+    own = [Unit(f"Rainbow, {name}", partial(loop, setup, own), 60) for name, own in SWITCHES.items()]
+    peers = [Unit("DQN of Stable-Baselines3", partial(sb3_loop, setup), 60)]
+    return [*own[:1], *peers, *own[1:], Unit("acting in 64 games", partial(collecting, setup), 30)]
+
+
 def units(setup: Setup) -> list[Unit]:
-    """List the rates, and the run."""
-    loops = [Unit(f"Rainbow, {name}", partial(loop, setup, own), 60) for name, own in SWITCHES.items()]
-    return [
-        Unit("acting in 64 games", partial(collecting, setup), 30),
-        *loops,
-        Unit(LEARNED, partial(learning, setup), 3 * MARGIN_S),
-    ]
+    """Return the run."""
+    return [Unit(LEARNED, partial(learning, setup), 3 * MARGIN_S)]
+
+
+def loops_section(rows: list[Row]) -> Iterator[str]:
+    """Yield the table of rates."""
+    cells: list[tuple[Any, ...]] = [(row["unit"], row["n_envs"], f"{row['rate']:,.0f}") for row in rows]
+    yield from table("what | games | agent steps/s", cells)
 
 
 def section(rows: list[Row]) -> Iterator[str]:
-    """Yield the table of rates, and the curve."""
-    rates: list[tuple[Any, ...]] = [
-        (row["unit"], row["n_envs"], f"{row['rate']:,.0f}") for row in rows if "rate" in row
-    ]
-    yield from table("what | games | agent steps/s", rates)
+    """Yield the curve."""
     for row in rows:
-        if "curve" in row:
-            steps, seconds, score = row["curve"][-1]
-            reached = "reached 18" if row["reached"] else "did not reach 18"
-            yield ""
-            yield f"{LEARNED}: {reached}; {score:.1f} after {steps:,} agent steps and {seconds / 60:.1f} minutes."
-            yield ""
-            points = [(f"{steps:,}", f"{seconds / 60:.1f}", f"{score:.1f}") for steps, seconds, score in row["curve"]]
-            yield from table("agent steps | minutes | mean return of an evaluation", points)
+        steps, seconds, score = row["curve"][-1]
+        reached = "reached 18" if row["reached"] else "did not reach 18"
+        yield f"{LEARNED}: {reached}; {score:.1f} after {steps:,} agent steps and {seconds / 60:.1f} minutes."
+        yield ""
+        points = [(f"{steps:,}", f"{seconds / 60:.1f}", f"{score:.1f}") for steps, seconds, score in row["curve"]]
+        yield from table("agent steps | minutes | mean return of an evaluation", points)
 
 
 LEARNED = "Rainbow until an evaluation returns 18"
+LOOPS = Piece("loops", "Whole loops on Pong", loops, loops_section)
 PIECE = Piece("pong", "Pong", units, section)

@@ -36,7 +36,7 @@ class Setup:
     @property
     def engines(self) -> tuple[str, ...]:
         """The engines that execute updates on this device."""
-        return ("torch", "cuda_graph", "compile") if self.device.startswith("cuda") else ("torch",)
+        return ("torch",) if self.device == "cpu" else ("torch", "cuda_graph", "compile")
 
     @property
     def fastest(self) -> str:
@@ -91,21 +91,27 @@ class Record:
             file.write(json.dumps(line) + "\n")
 
     def rows(self, piece: str) -> list[Row]:
-        """Return the rows of units that are done."""
-        return [line for line in self._lines if line["piece"] == piece and line["state"] == "done"]
+        """Return the last row of each unit that is done."""
+        done = [line for line in self._lines if line["piece"] == piece and line["state"] == "done"]
+        return list({line["unit"]: line for line in done}.values())
 
     def why_not(self, piece: str, unit: str) -> str | None:
         """Return why a unit has no row: it has not been started, or failed; None if it has one."""
         own = [line for line in self._lines if (line["piece"], line["unit"]) == (piece, unit)]
+        if any(line["state"] == "done" for line in own):
+            return None
         if not own:
             return "not started"
-        if own[-1]["state"] == "done":
-            return None
         if own[-1]["state"] in ("failed", "missing"):
             return f"{own[-1]['state']}: {own[-1]['error']}"
         return "started, not finished"
 
-    def is_over(self, piece: str, unit: str) -> bool:
-        """Return whether a unit is not started again."""
-        own = [line["state"] for line in self._lines if (line["piece"], line["unit"]) == (piece, unit)]
+    def is_done(self, piece: str, unit: str, commit: str) -> bool:
+        """Return whether a unit has a row of a commit."""
+        return any(row["unit"] == unit and row["commit"] == commit for row in self.rows(piece))
+
+    def is_over(self, piece: str, unit: str, commit: str) -> bool:
+        """Return whether a unit is not started again at a commit."""
+        this = piece, unit, commit
+        own = [line["state"] for line in self._lines if (line["piece"], line["unit"], line["commit"]) == this]
         return bool(own) and (own[-1] in ("done", "failed", "missing") or own[-ATTEMPTS:] == ["started"] * ATTEMPTS)

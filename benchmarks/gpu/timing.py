@@ -11,6 +11,8 @@ from benchmarks.gpu.record import Setup
 WARM_UP = 20  # calls, in which graphs are compiled and recorded
 ROUNDS = 3
 ROUND_S = 0.7
+REHEARSED = 5  # calls, of which the fourth is recorded
+QUEUED = 64  # calls; torch and CUDA queue some hundred launches before one waits
 
 
 def wait(device: str) -> None:
@@ -22,12 +24,23 @@ def wait(device: str) -> None:
 def rates(work: Callable[[], Any], setup: Setup) -> list[float]:
     """Return calls per second of each round, slowest first."""
     if setup.is_rehearsal:
-        work()
-        return [1 / seconds(work, 1, setup.device)]
+        return [1 / seconds(work, REHEARSED, setup.device)]
     for _ in range(WARM_UP):
         work()
     n_calls = max(1, round(ROUND_S / seconds(work, 5, setup.device)))
     return sorted(1 / seconds(work, n_calls, setup.device) for _ in range(ROUNDS))
+
+
+def host_us(work: Callable[[], Any], setup: Setup) -> float:
+    """Return the microseconds that the CPU is busy with a call, of calls that the device has room to queue."""
+    n_calls = 1 if setup.is_rehearsal else QUEUED
+    wait(setup.device)
+    began = time.perf_counter()
+    for _ in range(n_calls):
+        work()
+    took_s = time.perf_counter() - began
+    wait(setup.device)
+    return 1e6 * took_s / n_calls
 
 
 def seconds(work: Callable[[], Any], n_calls: int, device: str) -> float:

@@ -63,6 +63,7 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_shipped_entry_names_all_settings_so_that_the_general_table_does_not_change_it(entry: Any) -> None:
     preset = presets.PRESETS[entry.preset]
     assert isinstance(preset, base.EnvPreset)
+    assert entry.on_accelerator.keys() <= preset.settings().keys()
     table = preset.zoo_table(entry)
     needed = preset.complete_settings(table)
     assert needed.keys() - entry.settings.keys() == set(), f"name them in {entry.path}"
@@ -95,6 +96,17 @@ def test_a_preset_uses_the_entry_of_an_id_and_explicit_keywords_win(zoo: Path) -
     assert trainer.policy.network.encoder.n_features == 7
     assert trainer.settings()["max_epoch"] == 2
     assert trainer.policy.exploration.metrics(10)["epsilon"] == 0.25
+
+
+def test_an_entry_may_have_other_settings_for_a_gpu(zoo: Path) -> None:
+    path = zoo / "dqn" / "CartPole-v1.toml"
+    path.write_text(path.read_text() + "\n[on_accelerator]\nbatch_size = 96\n")
+    here, there = (presets.dqn.config("CartPole-v1", device=name).settings() for name in ("cpu", "cuda:1"))
+    assert there == {**here, "batch_size": 96, "device": "cuda:1"}
+    assert presets.dqn.config("CartPole-v1", device="cuda", batch_size=8).settings()["batch_size"] == 8
+    path.write_text(path.read_text().replace("batch_size = 96", "batch_sise = 96"))
+    with pytest.raises(tk.errors.ConfigError, match=r"on_accelerator.*batch_sise.*batch_size"):
+        presets.dqn.config("CartPole-v1").settings()
 
 
 def test_the_general_table_is_used_where_the_zoo_is_off(zoo: Path) -> None:

@@ -43,6 +43,11 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return torch.device(resolved.type, torch.accelerator.current_device_index()) if resolved.index is None else resolved
 
 
+def is_accelerator(device: str | torch.device) -> bool:
+    """Return whether a name stands for another device than the CPU, which may not be available."""
+    return str(_auto_device() if device == "auto" else device).partition(":")[0] != "cpu"
+
+
 def _auto_device() -> str:
     """Return the type of the accelerator that "auto" stands for, "cpu" without one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)

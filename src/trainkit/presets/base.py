@@ -21,6 +21,7 @@ from trainkit.core.schedules import Linear, Scheduled
 from trainkit.core.signatures import check_options, checked, options_of
 from trainkit.core.spaces import StructuredHybrid
 from trainkit.core.typed_options import completed, types_of
+from trainkit.engine.device import is_accelerator
 from trainkit.engine.engine import EngineName
 from trainkit.engine.optimizers import (
     Adam,
@@ -592,14 +593,19 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         own = entry.settings.get("env_options", {})
         return entry, _changed_tasks(own, {**own, **options.get("env_options", {})})
 
-    def zoo_table(self, entry: ZooEntry) -> EnvSettingsT:
-        """Return the settings of an entry of the zoo, with those of the general table that it leaves open.
+    def zoo_table(self, entry: ZooEntry, device: str = "cpu") -> EnvSettingsT:
+        """Return the settings of an entry of the zoo on a device, with those of the general table that it leaves open.
 
         Raises:
             ConfigError: the entry has unknown settings, or values that do not match their annotation.
         """
         check_options(f"{entry.path}.settings", entry.settings, self.option_types)
-        return self.changed(self.table(self.domain_of_id(entry.env)), entry.settings)
+        check_options(f"{entry.path}.on_accelerator", entry.on_accelerator, self.option_types)
+        return self.changed(self.table(self.domain_of_id(entry.env)), entry.settings_on(device))
+
+    def _device(self, options: Mapping[str, Any]) -> str:
+        """Return the name of the device of a call with these options."""
+        return str(options.get("device", self.table()["device"]))
 
     def general_table(self, env: EnvSpec, env_options: Mapping[str, Any]) -> EnvSettingsT:
         """Return the general table for an environment, which is made if its id does not determine the table."""
@@ -617,7 +623,10 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
     def settings_for(self, env: Any, options: Mapping[str, Any], buffer: Any = None) -> dict[str, Any]:
         """Return the settings that a call with this environment and these options has."""
         entry = self.zoo_entry(env, options)
-        table = self.general_table(env, options.get("env_options", {})) if entry is None else self.zoo_table(entry)
+        if entry is None:
+            table = self.general_table(env, options.get("env_options", {}))
+        else:
+            table = self.zoo_table(entry, self._device(options))
         settings = by_name(self.changed(table, options))
         return {name: settings[name] for name in {**self.settings(), **options}}
 
@@ -637,7 +646,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         evaluates = self._evaluates(options, "test_env")
         domain = self.domain_of_id(env)
         entry, changed = self._entry_and_changes(env, options)
-        tuned = None if entry is None or changed else self.zoo_table(entry)
+        tuned = None if entry is None or changed else self.zoo_table(entry, self._device(options))
         # For environments whose spaces will choose the table.
         making = self.changed(self.table(domain) if tuned is None else tuned, options)
         envs = self._make_envs(env, "n_envs", making, options)
@@ -667,6 +676,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
             trainer.note(f"{self}: the general table, as env_options changes {changed} of the zoo's {env}")
         elif entry is not None:
             tested = "" if entry.result is not None else "; not yet run"
+            if entry.on_accelerator and is_accelerator(self._device(options)):
+                tested = f"; {', '.join(entry.on_accelerator)} for {policy.device.type}, not yet run"
             general = "zoo=False, in a shell --no-zoo, for the general table"
             trainer.note(f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); {general}")
         elif settings["zoo"]:  # else it was requested

@@ -12,6 +12,9 @@ An entry is the file `presets/zoo/PRESET/ENV.toml`:
     gamma = 0.98
     beta = "Linear(0.4, 1.0)"
 
+    [on_accelerator]                      # what differs where the policy is on a GPU; the result is without it
+    n_envs = 32
+
     [result]                              # written by `trainkit zoo train`
 """
 
@@ -21,7 +24,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -31,6 +34,7 @@ from trainkit.core.config import from_toml, to_text
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import mismatch
+from trainkit.engine.device import is_accelerator
 
 ZOO = Path(__file__).parent / "zoo"
 
@@ -86,6 +90,7 @@ class ZooEntry:
         env: the environment's id.
         source: of the settings.
         settings: differ from the preset's general table.
+        on_accelerator: settings that differ from these on another device than the CPU.
         source_result: the mean return that the source reports.
         tuning_seeds: on which the settings were chosen.
         episodes: greedy episodes per seed of the result.
@@ -97,6 +102,7 @@ class ZooEntry:
     env: str
     source: str
     settings: Mapping[str, Any]
+    on_accelerator: Mapping[str, Any] = field(default_factory=dict)
     source_result: float | None = None
     tuning_seeds: tuple[int, ...] = ()
     episodes: int = 100
@@ -120,6 +126,10 @@ class ZooEntry:
     def steps(self) -> int:
         """Environment steps of a run."""
         return int(self.settings["max_epoch"]) * int(self.settings["step_per_epoch"])
+
+    def settings_on(self, device: str) -> Mapping[str, Any]:
+        """Return the settings for a device, by its name or "auto"."""
+        return {**self.settings, **self.on_accelerator} if is_accelerator(device) else self.settings
 
     @property
     def digest(self) -> str:
@@ -161,9 +171,9 @@ def read_entry(path: Path, folder: Path = ZOO) -> ZooEntry:
     with files.decoding(path, "TOML", remedy="correct it", error=ConfigError):
         content: dict[str, Any] = tomllib.loads(files.read_text(path, error=ConfigError))
     preset, _, env = path.relative_to(folder).with_suffix("").as_posix().partition("/")
-    settings = content.get("settings")
-    if isinstance(settings, dict):
-        content["settings"] = MappingProxyType({name: from_toml(value) for name, value in settings.items()})
+    for table in ("settings", "on_accelerator"):
+        if isinstance(settings := content.get(table), dict):
+            content[table] = MappingProxyType({name: from_toml(value) for name, value in settings.items()})
     if isinstance(content.get("result"), dict):
         content["result"] = _read_part(ZooResult, content["result"], f"{path}.result")
     entry = _read_part(ZooEntry, content, str(path), preset=preset, env=env, path=path)
@@ -180,7 +190,7 @@ def _read_part(kind: type[Part], content: Mapping[str, Any], subject: str, **kno
     values = {name: _tuples(value) for name, value in content.items()}
     with Checks(subject) as checks:
         for name, item in items.items():
-            is_there = name in values or item.default is not MISSING
+            is_there = name in values or item.default is not MISSING or item.default_factory is not MISSING
             if checks.require(is_there, f" has no {name!r}: add it") and name in values:
                 problem = mismatch(values[name], item.type)
                 checks.require(problem is None, f".{name} {problem}")

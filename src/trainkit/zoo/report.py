@@ -1,7 +1,8 @@
 """The zoo as tables: for a terminal, and the page benchmarks/results/ZOO.md."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainkit.core.config import to_text
 from trainkit.core.stats import format_number
@@ -61,11 +62,16 @@ def _row(entry: ZooEntry) -> list[str]:
     return [*row, format_number(result.random), result.commit, weights]
 
 
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}` {to_text(value)}" for name, value in settings.items())
+
+
 def _details(entry: ZooEntry, folder: Path) -> list[str]:
     """Return the paragraphs about one entry."""
     tuned = ", ".join(map(str, entry.tuning_seeds)) or "none"
-    settings = ", ".join(f"`{name}` {to_text(value)}" for name, value in entry.settings.items())
-    lines = [f"Source: {entry.source}. Tuning seeds: {tuned}.", "", f"Settings: {settings}."]
+    lines = [f"Source: {entry.source}. Tuning seeds: {tuned}.", "", f"Settings: {_settings(entry.settings)}."]
+    if entry.on_accelerator:
+        lines += ["", f"On a GPU, of which no result was measured: {_settings(entry.on_accelerator)}."]
     if (result := entry.result) is None:
         return [
             *lines,

@@ -29,10 +29,10 @@ class DeviceFrames(Part):
     """
 
     def __init__(self, device: str | torch.device = "auto") -> None:
-        self.device = resolve_device(device)
+        self.device, self._name = resolve_device(device), str(device)
 
     def arguments(self) -> dict[str, Any]:
-        return {"device": str(self.device)}
+        return {"device": self._name}
 
     def mirror(self, owner: str, storage: Storage) -> FrameMirror:
         """Return what keeps the images of a buffer's storage on the device."""
