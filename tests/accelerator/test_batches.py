@@ -189,4 +189,4 @@ def test_a_trainers_buffer_writes_images_where_the_device_reads_them(
         weights.append(policy.get_weights())
     assert in_place == [False, False] + [True, True] * (policy.n_updates - 1)
     for name, weight in weights[0].items():
-        np.testing.assert_allclose(weights[1][name], weight, rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(weights[1][name], weight, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -178,20 +178,23 @@ class DeviceBlock:
             return {name: tensor.numpy() for name, tensor in self._tensors.items()}
         block = self._block.to(CPU, non_blocking=True)
         torch.accelerator.current_stream(self._block.device).synchronize()
-        return {name: tensor.numpy() for name, tensor in self._views(block).items()}
+        content, start = block.numpy(), 0
+        arrays: dict[str, NDArray[Any]] = {}
+        for name in self._named:
+            one = self._tensors[name]
+            arrays[name] = _array_in(content, start, one.shape, _numpy_dtype(one.dtype))
+            start += one.nbytes
+        return {name: arrays[name] if name in arrays else one.numpy() for name, one in self._tensors.items()}
 
     def copy(self) -> dict[str, Tensor]:
         """Return copies of the tensors, made by one operation."""
-        return self._tensors if self._block is None else self._views(self._block.clone())
-
-    def _views(self, block: Tensor) -> dict[str, Tensor]:
-        """Return the tensors in a copy of the block."""
-        tensors, start = dict(self._tensors), 0
+        if self._block is None:
+            return self._tensors
+        block, tensors, start = self._block.clone(), dict(self._tensors), 0
         for name in self._named:
             one = tensors[name]
-            end = start + one.numel() * one.element_size()
-            tensors[name] = block[start:end].view(one.dtype).view(one.shape)
-            start = end
+            tensors[name] = block[start : start + one.nbytes].view(one.dtype).view(one.shape)
+            start += one.nbytes
         return tensors
 
 
@@ -310,7 +313,7 @@ class PinnedBatch:
         content = self.block.numpy()
         for leaf, place in zip(self._leaves, self._places, strict=True):
             if place is not None and id(leaf) not in given:
-                np.copyto(_array_in(content, *place), leaf)
+                _array_in(content, *place)[...] = leaf
 
     def on(self, device: torch.device) -> Any:
         """Return the tree as tensors on the device, without waiting for it."""
@@ -401,6 +404,11 @@ def _array_in(block: NDArray[np.uint8], start: int, shape: tuple[int, ...], dtyp
 
 
 _has_accelerator = cache(torch.accelerator.is_available)
+
+
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 @cache

@@ -63,8 +63,8 @@ class UpdateWork(Protocol):
     def rates(self) -> dict[str, float]:
         """Return the learning rates by gradient step, for a recording, which cannot read them."""
 
-    def written(self) -> tuple[Any, ...]:
-        """Return trees of tensors on the device that the work writes where they are."""
+    def written(self) -> tuple[Tensor, ...]:
+        """Return tensors on the device that the work writes where they are."""
 
 
 class Engine:
