@@ -11,7 +11,13 @@ from benchmarks.gpu.record import MissingError, Setup
 from benchmarks.gpu.workloads import MINIBATCHES, REPEAT, Workload
 
 OWN_PYTHON = Path(".peers/sb3-contrib@2.9.2/bin/python")  # as for `make bench-peers`
-LEARNERS = {"DQN, 256-256": "DQN", "DQN, Nature CNN": "DQN", "SAC, 256-256": "SAC", "PPO, 64-64": "PPO"}
+LEARNERS = {
+    "DQN, 256-256": "DQN",
+    "DQN, Nature CNN": "DQN",
+    "SAC, 256-256": "SAC",
+    "PPO, 64-64": "PPO",
+    "PPO, Nature CNN": "PPO",
+}
 
 
 def measured(setup: Setup, workload: Workload, n_rows: int) -> list[float]:

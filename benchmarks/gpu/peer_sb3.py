@@ -29,7 +29,8 @@ class Still(gym.Env[Any, Any]):
         is_image = dtype == "uint8"
         low, high = (0, 255) if is_image else (-10.0, 10.0)
         self.observation_space = gym.spaces.Box(low, high, shape, np.dtype(dtype).type)
-        self.action_space = gym.spaces.Discrete(6) if learner == "DQN" else gym.spaces.Box(-1.0, 1.0, (6,), np.float32)
+        is_discrete = learner == "DQN" or is_image
+        self.action_space = gym.spaces.Discrete(6) if is_discrete else gym.spaces.Box(-1.0, 1.0, (6,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return np.zeros_like(self.observation_space.low), {}

@@ -214,7 +214,7 @@ class SAC(Learner):
 
 
 class PPO(Learner):
-    """Proximal policy optimization (Schulman et al., 2017) with networks of their own for actor and critic."""
+    """Proximal policy optimization (Schulman et al., 2017); of numbers, actor and critic have networks of their own."""
 
     def __init__(self, workload: Workload, n_rows: int, device: str) -> None:
         super().__init__(workload, 1, device)
@@ -222,28 +222,32 @@ class PPO(Learner):
         flat = [column.reshape(-1, *column.shape[2:]) for column in (rollout.obs, rollout.action)]
         self.obs, self.action = (self.send(column) for column in flat)
         self.reward = rollout.reward
+        module = self.networks().to(device)
+        self.trained, self.optimizer, self.order = [module], self.adam(module), torch.zeros(0)
+
+    def networks(self) -> nn.Module:
         self.actor = dense(N_NUMBERS, 64, 64, N_FORCES, activation=nn.Tanh)
         self.critic = dense(N_NUMBERS, 64, 64, 1, activation=nn.Tanh)
         self.log_std = nn.ParameterList([torch.zeros(N_FORCES)])
-        module = nn.ModuleList([self.actor, self.critic, self.log_std]).to(device)
-        self.trained, self.optimizer, self.order = [module], self.adam(module), torch.zeros(0)
+        return nn.ModuleList([self.actor, self.critic, self.log_std])
+
+    def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and values [B]."""
+        log_std = self.log_std[0]
+        normal = torch.distributions.Normal(self.actor(obs), log_std.exp(), validate_args=False)  # which would wait
+        return normal.log_prob(action).sum(1), self.critic(obs)[:, 0]
 
     def start_epochs(self) -> None:
         """Compute advantages once for a rollout."""
         with torch.no_grad():
-            value = self.critic(self.obs)[:, 0].view(self.reward.shape).cpu().numpy()
-            self.old = self.log_prob(self.obs, self.action)
+            self.old, values = self.evaluate(self.obs, self.action)
+        value = values.view(self.reward.shape).cpu().numpy()
         advantage, after = np.zeros_like(value), np.zeros(value.shape[1], np.float32)
         for i in reversed(range(len(value))):
             next_value = value[i + 1] if i + 1 < len(value) else value[i]
             after = self.reward[i] + 0.99 * next_value - value[i] + 0.99 * 0.95 * after
             advantage[i] = after
         self.advantage, self.returns = (self.send(column.reshape(-1)) for column in (advantage, advantage + value))
-
-    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        log_std = self.log_std[0]
-        normal = torch.distributions.Normal(self.actor(obs), log_std.exp(), validate_args=False)  # which would wait
-        return normal.log_prob(action).sum(1)
 
     def rows(self) -> list[Tensor]:
         """Return the next minibatch: observations, actions, log-probabilities, advantages, returns."""
@@ -260,13 +264,27 @@ class PPO(Learner):
     def learn(self, *rows: Tensor) -> None:
         obs, action, old, advantage, returns = rows
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        ratio = (self.log_prob(obs, action) - old).exp()
+        log_prob, value = self.evaluate(obs, action)
+        ratio = (log_prob - old).exp()
         gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
-        value_loss = F.mse_loss(self.critic(obs)[:, 0], returns)
         self.optimizer.zero_grad()
-        (0.5 * value_loss - gain).backward()
+        (0.5 * F.mse_loss(value, returns) - gain).backward()
         nn.utils.clip_grad_norm_(self.trained[0].parameters(), 0.5)
         self.optimizer.step()
+
+
+class PPOOfFrames(PPO):
+    """PPO of frames, by convolutions that actor and critic share."""
+
+    def networks(self) -> nn.Module:
+        self.body = nn.Sequential(*convolutions(), nn.Linear(3136, 512), nn.ReLU())
+        self.actor, self.critic = nn.Linear(512, N_ACTIONS), nn.Linear(512, 1)
+        return nn.ModuleList([self.body, self.actor, self.critic])
+
+    def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.body(obs / 255.0)
+        log_probs = self.actor(x).log_softmax(1)
+        return log_probs.gather(1, action[:, None])[:, 0], self.critic(x)[:, 0]
 
 
 class InGraph:
@@ -299,4 +317,5 @@ LEARNERS: dict[str, Callable[[Workload, int, str], Any]] = {
     "Rainbow, Nature CNN": Rainbow,
     "SAC, 256-256": SAC,
     "PPO, 64-64": PPO,
+    "PPO, Nature CNN": PPOOfFrames,
 }

@@ -64,6 +64,19 @@ def loop(setup: Setup, options: Mapping[str, Any], left_s: float) -> Row:
     return {"rate": stats.time.steps_per_second, "n_envs": 4 if setup.is_rehearsal else switches["n_envs"]}
 
 
+def ppo(setup: Setup, left_s: float) -> Row:
+    """Measure PPO's loop with 4 passes over 128 steps of 32 games, in minibatches of 1,024."""
+    needs_atari()
+    n_envs, n_steps, n_rows = (4, 8, 8) if setup.is_rehearsal else (32, 128, 1_024)
+    how: dict[str, Any] = {"n_envs": n_envs, "step_per_collect": n_envs * n_steps, "batch_size": n_rows}
+    how |= {"repeat_per_collect": 4, "step_per_epoch": 4 * n_envs * n_steps, "max_epoch": 2, "evaluation": None}
+    how |= {"seed": 1, "zoo": False, "device": setup.device, "engine": setup.fastest}
+    with tk.presets.ppo(PONG, **how, verbose=False, show_progress=False) as trainer:
+        next(trainer)
+        stats = next(trainer).stats
+    return {"rate": stats.time.steps_per_second, "n_envs": n_envs}
+
+
 def collecting(setup: Setup, left_s: float) -> Row:
     """Measure 64 games whose policy acts, without learning."""
     needs_atari()
@@ -141,7 +154,8 @@ def loops(setup: Setup) -> list[Unit]:
     """List the rates of whole loops."""
     own = [Unit(f"Rainbow, {name}", partial(loop, setup, own), 60) for name, own in SWITCHES.items()]
     peers = [Unit("DQN of Stable-Baselines3", partial(sb3_loop, setup), 60)]
-    return [*own[:1], *peers, *own[1:], Unit("acting in 64 games", partial(collecting, setup), 30)]
+    others = [Unit("PPO", partial(ppo, setup), 60), Unit("acting in 64 games", partial(collecting, setup), 30)]
+    return [*own[:1], *peers, *own[1:], *others]
 
 
 def units(setup: Setup) -> list[Unit]:

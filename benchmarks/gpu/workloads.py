@@ -164,4 +164,5 @@ WORKLOADS = [
     ),
     Workload(name="SAC, 256-256", policy=tk.SACPolicy, options={"hidden": (256, 256)}, obs=NUMBERS, action=FORCES),
     Workload(name="PPO, 64-64", policy=tk.PPOPolicy, options={"hidden": (64, 64)}, obs=NUMBERS, action=FORCES),
+    Workload(name="PPO, Nature CNN", policy=tk.PPOPolicy, options={}, obs=FRAMES, action=SIX),
 ]
