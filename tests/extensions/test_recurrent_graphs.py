@@ -24,7 +24,7 @@ N_UPDATES = N_WARM_UPS + 2
     [
         ("r2d2", {"sequences": tk.Sequences(2, 2)}, 0),
         ("drqn", {"sequences": tk.Sequences(2, None, stored_state=False), "recurrent": "gru"}, 0),
-        ("recurrent_ppo", {"sequences": tk.Sequences(4, 0)}, 11),  # copies of the columns of a rollout
+        ("recurrent_ppo", {"sequences": tk.Sequences(4, 0)}, 1),  # a copy of the columns of a rollout
         # The target network moves.
         ("sac", {"sequences": tk.Sequences(2, 1), "recurrent": "transformer", "n_envs": 2}, 2),
     ],

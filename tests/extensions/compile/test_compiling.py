@@ -170,6 +170,29 @@ def test_buffers_that_a_loss_moves_move_once(make: Any) -> None:
         assert_close(buffer, plain.critic.get_buffer(name), rtol=1e-4, atol=1e-5)
 
 
+class WithSpare(torch.nn.Module):
+    """A network with a layer that no loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.spare = small_net((4, 8, 1)), small_net((4, 1), seed=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.used(x)
+        return result
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_parameter_without_a_gradient_stays_and_the_others_stay_laid_out() -> None:
+    net = WithSpare()
+    compiled, plain = (Regression(lambda: copy.deepcopy(net), engine=engine) for engine in ("compile", "torch"))
+    learn_alike(compiled, plain, batches(2))
+    groups = compiled.gradient_steps["critic"].groups
+    learn_alike(compiled, plain, batches(3))
+    assert compiled.gradient_steps["critic"].groups is groups
+    assert_same(compiled.critic.spare.state_dict(), net.spare.state_dict())
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_bf16_is_one_graph_and_nearly_the_numbers_without() -> None:

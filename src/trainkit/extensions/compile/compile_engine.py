@@ -75,11 +75,12 @@ class CompileEngine(Engine):
         if gradient_step not in self._compiled_graphs:
             self._compiled_graphs[gradient_step] = LossGraph(gradient_step.module, lambda: self._movable)
         with denormals_flushed(gradient_step.flush_denormals):
-            rows = objective.rows(to_device(given, self._device))
+            given = to_device(given, self._device)
             buffers = copied(self._movable)
             precision = self._precision.during_step(gradient_step.trainable, is_compiled=True)
             with user_code.running(), gradient_step.differentiation(), precision:
-                results, gradients = self._compiled_graphs[gradient_step](objective, rows)
+                graph, moving = self._compiled_graphs[gradient_step], gradient_step.laid_out
+                results, gradients = graph(objective, given, moving)
             gradient_step.set_gradients(gradients)
             return self._apply(gradient_step, objective, results, buffers, step=step, lr=lr)
 

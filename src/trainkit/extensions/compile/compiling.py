@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from trainkit.core.extras import is_installed
+from trainkit.engine.loss import Objective, OwnObjective
 
-Objective = Callable[[Any], dict[str, Any]]  # rows -> the scalar to minimize as "loss", and other results
 _MOST_GRAPHS = 64  # of one loss, for other shapes and modes; torch's default is 8
 _numbers = itertools.count()
 
@@ -50,15 +50,17 @@ class LossGraph:
         dynamo.config.recompile_limit = max(dynamo.config.recompile_limit, _MOST_GRAPHS)
         self._graph: Any = torch.compile(_with_own_graphs(_gradients), fullgraph=True, dynamic=False)
 
-    def __call__(self, objective: Objective, rows: Any) -> tuple[dict[str, Any], dict[nn.Parameter, Tensor]]:
-        """Return the objective's results, and the gradients of the parameters that require them."""
+    def __call__(
+        self, objective: Objective | OwnObjective, given: Any, moving: Container[nn.Parameter]
+    ) -> tuple[dict[str, Any], dict[nn.Parameter, Tensor]]:
+        """Return the objective's results, and the gradients of the module's parameters that move."""
         module = self._caller.module
-        trainable = {f"module.{path}": one for path, one in module.named_parameters() if one.requires_grad}
+        trainable = {f"module.{path}": one for path, one in module.named_parameters() if one in moving}
         with torch.no_grad():
             own = {id(buffer): f"module.{path}" for path, buffer in module.named_buffers()}
             buffers = {own[id(one)]: one for one in self._movable().values() if id(one) in own}
             parameters = {path: one.detach() for path, one in trainable.items()}
-            results, gradients, moved = self._graph(self._caller, objective, rows, parameters, buffers)
+            results, gradients, moved = self._graph(self._caller, objective, given, parameters, buffers)
             for name, buffer in buffers.items():
                 buffer.copy_(moved[name])
         return results, {trainable[path]: gradient for path, gradient in gradients.items()}
@@ -71,21 +73,25 @@ def _with_own_graphs(function: Any) -> Any:
 
 
 class _Caller(nn.Module):
-    """Call an objective with other tensors in the place of a module's parameters."""
+    """Evaluate an objective with other tensors in the place of a module's parameters."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, objective: Objective, rows: Any) -> dict[str, Any]:
-        return objective(rows)
+    def forward(self, objective: Objective | OwnObjective, given: Any) -> dict[str, Any]:
+        return objective.evaluate(given)
 
 
 def _gradients(
-    caller: _Caller, objective: Objective, rows: Any, parameters: dict[str, Tensor], buffers: Mapping[str, Tensor]
+    caller: _Caller,
+    objective: Objective | OwnObjective,
+    given: Any,
+    parameters: dict[str, Tensor],
+    buffers: Mapping[str, Tensor],
 ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
     def loss_and_more(own: dict[str, Tensor], moved: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        results = functional_call(caller, {**own, **moved}, (objective, rows))
+        results = functional_call(caller, {**own, **moved}, (objective, given))
         return results["loss"], (results, moved)
 
     moved = {name: buffer.clone() for name, buffer in buffers.items()}
