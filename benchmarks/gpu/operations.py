@@ -99,7 +99,7 @@ def compiled_calls(workload: Workload) -> int:
 
 def of_losses(called: Counter[str]) -> int:
     """Return the eager operations of losses and gradients, in whose place compiled calls come."""
-    around = ("engine/device.py", "nets/noisy.py:_factors", "nets/noisy.py:<listcomp>", "nets/preprocess.py")
+    around = ("engine/device.py", "nets/noisy.py:_factors", "nets/noisy.py:<listcomp>")
     around += ("engine/gradient_step.py:apply", "engine/gradient_step.py:<listcomp>", "engine/update_rules.py")
     around += ("policy/update_result.py", "policy/target.py", "policy/advantages.py", "policy/on_policy.py")
     return sum(n for place, n in called.items() if not place.startswith(around))
