@@ -6,8 +6,10 @@ import torch
 from gymnasium import spaces
 from torch.testing import assert_close
 
-from tests.helpers.learning import batch_of, made
+from tests.helpers.learning import FOUR_NUMBERS, batch_of, made, small_net
+from tests.policy.regression import Regression
 from tests.pretend import PretendDevice
+from trainkit import Clip
 from trainkit.nets import ImpalaCNN, MinAtarCNN, NatureCNN
 
 SHAPE = (4, 36, 38)
@@ -33,6 +35,30 @@ def test_kernels_and_images_have_their_channels_last_on_a_device(kind: type, pre
     network.to("cpu")
     assert all(convolution.weight.is_contiguous() for convolution in convolutions)
     assert torch.equal(network(images), expected)
+
+
+class TwoBiases(torch.nn.Module):
+    """A network with two biases that are added, whose gradients are one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = small_net((4, 1))
+        self.one, self.other = (torch.nn.Parameter(torch.zeros(16, 1)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x) + (self.one + self.other)
+        return result
+
+
+@pytest.mark.parametrize("clip", [Clip(0.01), Clip(0.01, by="norm")], ids=str)
+def test_parameters_that_share_a_gradient_are_clipped_once_each(clip: Clip, pretend: PretendDevice) -> None:
+    here, there = (Regression(TwoBiases, of_step={"clip": clip}, device=name) for name in ("cpu", pretend.device))
+    there.load_state_dict(here.state_dict())
+    for step in range(4):
+        for policy in (here, there):
+            policy.update(batch_of(16, seed=step, space=FOUR_NUMBERS), step=step)
+    assert_close(there.critic.one.cpu(), here.critic.one, rtol=1e-4, atol=1e-6)
+    assert_close(there.critic.other.cpu(), here.critic.other, rtol=1e-4, atol=1e-6)
 
 
 def test_a_step_keeps_the_layout_of_kernels_and_of_their_moments(pretend: PretendDevice) -> None:

@@ -158,7 +158,13 @@ class ParameterGroup:
             pieces = [gradients[p] if p in gradients else torch.zeros_like(p) for p in self.members]
             torch.cat([piece.reshape(-1) for piece in pieces], out=self.gradients[0])
             return
-        self.show([_as_stored(gradients.get(p), p) for p in self.members])
+        own: list[Tensor] = []
+        addresses: set[int] = set()  # autograd may return one tensor for two parameters that are added
+        for parameter in self.members:
+            gradient = _as_stored(gradients.get(parameter), parameter)
+            own.append(gradient.clone() if gradient.data_ptr() in addresses else gradient)
+            addresses.add(gradient.data_ptr())
+        self.show(own)
 
     def show(self, gradients: list[Tensor]) -> None:
         """Make tensors that are stored as the parameters are their gradients."""
