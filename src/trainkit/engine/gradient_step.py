@@ -3,8 +3,8 @@
 An engine computes the gradients of a loss, and then calls `GradientStep.apply`: `Engine.minimize` computes them by
 `GradientStep.differentiate`, which is torch's autograd, `NumpyEngine.minimize` by a recorded program.
 
-On the CPU, parameters that get gradients are kept as views of one flat tensor, and so are their gradients
-(`flat_storage`) and Adam's moments (`update_rules`): one norm and one fused Adam call, however many layers there are. A
+On the CPU, parameters that get gradients are kept as views of one tensor (`parameter_storage`), and so are their
+gradients and Adam's moments (`update_rules`): one norm and one fused Adam call, however many layers there are. A
 module's parameters stay its own: where they were replaced (`.to`, `deepcopy`, `load_state_dict(assign=True)`,
 `zero_grad`), the next step lays them out again and keeps the optimizer's state.
 """
@@ -24,8 +24,8 @@ from trainkit.core.errors import CheckpointError, Checks, ConfigError
 from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import checked
 from trainkit.engine.device import convolutions_timed
-from trainkit.engine.flat_storage import ParameterGroup, lay_out
 from trainkit.engine.optimizers import OptimizerSpec, as_spec
+from trainkit.engine.parameter_storage import ParameterGroup, lay_out
 from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
 from trainkit.engine.update_rules import State, rule_for
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from trainkit.engine.flat_storage import ParameterGroup
+from trainkit.engine.parameter_storage import ParameterGroup
 
 
 class ObservesRows(Protocol):

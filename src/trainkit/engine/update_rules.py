@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from trainkit.core.errors import CheckpointError
 from trainkit.core.schedules import Schedule
-from trainkit.engine.flat_storage import ParameterGroup
 from trainkit.engine.optimizers import Adam, Rate, TorchOptimizer, has_scheduler, options_of
+from trainkit.engine.parameter_storage import ParameterGroup
 
 State = Mapping[str, Any]  # of one parameter, by name, such as "exp_avg"
 

@@ -12,7 +12,7 @@ from trainkit.core.config import Part
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
-from trainkit.engine.flat_storage import Placement, joined, lay_out
+from trainkit.engine.parameter_storage import Placement, joined, lay_out
 
 
 @checked

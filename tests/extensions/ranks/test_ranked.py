@@ -14,7 +14,7 @@ import trainkit as tk
 from tests.trainer.toys import everything
 from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
 from trainkit.core.worker_process import ONE_THREAD
-from trainkit.engine.flat_storage import ParameterGroup
+from trainkit.engine.parameter_storage import ParameterGroup
 from trainkit.engine.process_group import ProcessGroup
 from trainkit.extensions.ranks.ranks import Ranks
 

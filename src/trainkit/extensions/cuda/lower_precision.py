@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import parametrize
 
-from trainkit.engine.flat_storage import Placement
+from trainkit.engine.parameter_storage import Placement
 from trainkit.engine.precision import LearningPrecision
 
 

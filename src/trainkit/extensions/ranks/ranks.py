@@ -22,7 +22,7 @@ from torch import Tensor
 from trainkit.core import tree
 from trainkit.core.errors import RankError
 from trainkit.engine.device import to_device
-from trainkit.engine.flat_storage import ParameterGroup
+from trainkit.engine.parameter_storage import ParameterGroup
 from trainkit.engine.process_group import ObservesRows, ProcessGroup
 
 _LONGEST = timedelta(hours=12)  # that ranks wait for rank 0, which evaluates
