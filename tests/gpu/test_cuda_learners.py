@@ -1,5 +1,6 @@
 """The other learners on CUDA, on-policy, SAC and offline: the numbers of the CPU, and nothing waits for the device."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -140,3 +141,15 @@ def test_a_run_on_cuda_reports_finite_numbers(preset: str) -> None:
     with trainer:
         (result,) = trainer
     assert all(np.isfinite(number) for number in tk.scalars(result.stats).values())
+
+
+def test_the_weights_of_an_lstm_are_one_block_which_cudnn_does_not_copy() -> None:
+    policy = tk.DQNPolicy.for_envs(Spaces(), hidden=(8,), recurrent="lstm", device=CUDA, seed=0)
+    lstm = policy.network.encoder.memory
+    assert len({parameter.untyped_storage().data_ptr() for parameter in lstm.parameters()}) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.lstm(
+            torch.zeros(2, 3, 8, device=CUDA), tuple(torch.zeros(2, 1, 3, 8, device=CUDA)), list(lstm.parameters()),
+            True, 1, 0.0, False, False, False,
+        )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.helpers.learning import parameters_of
 from tests.nets import critic_leaves
 from tests.pretend import PretendDevice
 from trainkit.core.errors import ConfigError
@@ -158,6 +159,17 @@ def test_an_lstm_on_a_device_runs_where_torch_warns_of_copied_weights(
     x, state = drawn(memory)
     monkeypatch.setattr(torch, "lstm", lstm_of_cudnn)
     memory.to(pretend.device)(x.to(pretend.device), state.to(pretend.device))
+
+
+def test_an_lstm_keeps_its_weights_where_it_is_moved(pretend: PretendDevice) -> None:
+    memory = LSTM(INPUTS)
+    x, state = drawn(memory)
+    before, expected = parameters_of(memory), memory(x, state)
+    memory.to(pretend.device)
+    for name, weight in parameters_of(memory).items():
+        assert torch.equal(weight.cpu(), before[name])
+    for own, wanted in zip(memory(x.to(pretend.device), state.to(pretend.device)), expected, strict=True):
+        torch.testing.assert_close(own.cpu(), wanted)
 
 
 def test_the_memory_of_the_actor_does_not_see_a_leaf_of_the_critic() -> None:

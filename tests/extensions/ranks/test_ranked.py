@@ -11,6 +11,7 @@ import pytest
 import torch.distributed
 
 import trainkit as tk
+from tests.pretend import PretendDevice
 from tests.trainer.toys import everything
 from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
 from trainkit.core.worker_process import ONE_THREAD
@@ -66,6 +67,22 @@ def test_a_loss_that_is_not_finite_stops_the_step_of_every_rank(single_rank: Ran
     assert [bool(one.gradients[0].isfinite().all()) for one in groups] == [False, False]
     single_rank.average(groups := [group(3)], 1e30)
     assert groups[0].gradients[0].tolist() == [1, 1, 1]
+
+
+def test_the_separate_gradients_of_a_device_are_averaged_as_one(
+    single_rank: Ranks, pretend: PretendDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(single_rank, "n", 2)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda flat: sizes.append(len(flat)) or flat.add_(3.0))
+    names = {"one": (2, 3), "other": (4,)}
+    named = [(name, torch.nn.Parameter(torch.zeros(shape, device=pretend.device))) for name, shape in names.items()]
+    group = ParameterGroup(named, [0, 1])
+    single_rank.average([group], 1.0)
+    assert sizes == [10]
+    assert [one.cpu().unique().tolist() for one in group.gradients] == [[1.5], [1.5]]
+    single_rank.average([group], float("nan"))
+    assert not bool(group.gradients[0].isfinite().all())
 
 
 @pytest.mark.parametrize(
