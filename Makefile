@@ -47,7 +47,7 @@ test-accelerator: $(READY)  ## run everything that learns on a pretend accelerat
 	@CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m 'accelerator or not slow and not gpu' --timeout=600 tests/accelerator tests/testing
 
 gpu-day:  ## measure and test all on a GPU, 8 minutes a call, offline: LIMIT_S=480 PIECE=updates REHEARSE=1 OUT=FOLDER
-	@PYTHONPATH=src:$$PYTHONPATH $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m benchmarks.gpu $(GPU_DAY)
+	@PYTHONPATH=src:$$PYTHONPATH $(if $(filter command,$(firstword $(origin PYTHON))),$(PYTHON),$(firstword $(wildcard $(BIN)/python) $(PYTHON))) -m benchmarks.gpu $(GPU_DAY)
 
 PY ?= 3.12
 WHEELS = --dest wheels --only-binary=:all: --python-version $(PY) --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64

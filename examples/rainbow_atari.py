@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> tk.trainer.RunInfo:
     trainer = tk.presets.rainbow(
         options.game,
         seed=options.seed,
-        zoo=False,  # whose settings for Pong are for a CPU
+        zoo=False,  # the paper's settings
         env_options={"lives_key": "lives" if options.lives else None},
         capacity=options.capacity,
         learning_starts=options.learning_starts,

@@ -130,7 +130,7 @@ def main() -> None:
     """Count, and write the page."""
     pages.arguments(__doc__).parse_args()
     counted = list(rows())
-    lines = [*pages.heading("Operations of an update", COMMAND), *HOW.strip().splitlines(), ""]
+    lines = [*pages.heading("Operations of an update, counted without a GPU", COMMAND), *HOW.strip().splitlines(), ""]
     columns = ("workload", "update, eager", "update, compiled", "act, eager")
     lines += pages.table(columns, ((one.name, called.total(), *others) for one, called, *others in counted))
     for workload, called, _, _ in counted:

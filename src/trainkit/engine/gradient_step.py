@@ -85,7 +85,7 @@ class GradientStep:
     Attributes:
         optimizer: as given; a factory as `TorchOptimizer`.
         groups: parameters that move; a new list wherever they are laid out again.
-        laid_out: the parameters of all groups.
+        moving: the parameters of all groups.
         process_group: the processes that average their gradients. May be set.
     """
 
@@ -111,7 +111,7 @@ class GradientStep:
         self.optimizer, self.clip, self.flush_denormals = as_spec(optimizer), clip, flush_denormals
         self.every, self.after, self.reads, self.training = every, after, reads, training
         self.groups: list[ParameterGroup] = []  # for Adam one more for each set of parameters that came to move later
-        self.laid_out: set[nn.Parameter] = set()
+        self.moving: set[nn.Parameter] = set()
         self._named = list(module.named_parameters())
         lay_out(self.trainable)  # now, as moving them later invalidates what was recorded with them
         self._rule = rule_for(self.optimizer, [parameter for _, parameter in self._named])
@@ -208,7 +208,7 @@ class GradientStep:
     def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Set the gradients of the parameters that have one, and lay out parameters that are not laid out yet."""
         is_current = self.is_laid_out
-        if is_current and gradients.keys() <= self.laid_out:
+        if is_current and gradients.keys() <= self.moving:
             for group in self.groups:
                 group.set_gradients(gradients)
             return
@@ -337,7 +337,7 @@ class GradientStep:
         moving = [i for i, (_, p) in enumerate(self._named) if p.requires_grad and (i in state or p.grad is not None)]
         self.groups = [ParameterGroup(self._named, indices) for indices in self._rule.partition(moving)]
         self._rule.lay_out(self.groups)
-        self.laid_out = {parameter for group in self.groups for parameter in group.members}
+        self.moving = {parameter for group in self.groups for parameter in group.members}
 
 
 def present(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> dict[nn.Parameter, Tensor]:

@@ -109,7 +109,7 @@ class ParameterGroup:
         members: the parameters.
         is_flat: whether they are views of one tensor: on the CPU.
         stored: the tensors that they are stored in: one [N] if flat, else one for each.
-        gradients: their gradients, stored alike; on a device other tensors at every step.
+        gradients: their gradients, stored alike; if not flat, other tensors at every step.
     """
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int]) -> None:

@@ -49,22 +49,22 @@ def _check_shape(name: str, shape: Sequence[int], smallest: int = 1) -> None:
         checks.require(fits, f" needs at least {smallest} x {smallest} pixels, got {shape!r}: {remedy}")
 
 
-def laid_out(images: Tensor) -> Tensor:
-    """Return tensors [B, C, H, W] as convolutions of their device read them fastest.
+def in_fast_layout(images: Tensor) -> Tensor:
+    """Return images or weights [B, C, H, W] in the memory layout in which their device convolves fastest.
 
-    That is with their channels last, as kernels for tensor cores do, but on the CPU.
+    On a GPU their channels are last; on the CPU they stay as they are.
     """
     return images if images.is_cpu else images.contiguous(memory_format=torch.channels_last)
 
 
 class Convolutions(SeededModule):
-    """Base of encoders of images, whose kernels lie in memory as their device reads them fastest."""
+    """Base of encoders of images, whose weights are in the memory layout in which their device convolves fastest."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's own
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
-                layer.weight.data = laid_out(layer.weight.data.contiguous())
+                layer.weight.data = in_fast_layout(layer.weight.data.contiguous())
         return self
 
 
@@ -101,7 +101,7 @@ class ImageCNN(Convolutions):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, F] of images [B, C, H, W]."""
-        x = laid_out(x)
+        x = in_fast_layout(x)
         for position, convolution in enumerate(self.convolutions):
             x = convolution(x)
             x = self.activation(x if self.norms is None else self.norms[position](x))
@@ -150,7 +150,7 @@ class MinAtarCNN(Convolutions):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, F] of images [B, C, H, W]."""
-        x = laid_out(x)
+        x = in_fast_layout(x)
         x = self.convolution(x)
         return self.activation(x if self.norm is None else self.norm(x)).flatten(1)
 
@@ -196,7 +196,7 @@ class ImpalaCNN(Convolutions):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features [B, F] of images [B, C, H, W]."""
-        x = laid_out(x)
+        x = in_fast_layout(x)
         for section in self.sections:
             x = section(x)
         return self.activation(x).flatten(1)

@@ -677,7 +677,7 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
         elif entry is not None:
             tested = "" if entry.result is not None else "; not yet run"
             if entry.on_accelerator and is_accelerator(self._device(options)):
-                tested = f"; {', '.join(entry.on_accelerator)} for {policy.device.type}, not yet run"
+                tested = "; with its changes for a GPU, of which no result was measured"
             general = "zoo=False, in a shell --no-zoo, for the general table"
             trainer.note(f"{self}: settings of the zoo for {entry.env} ({entry.source}{tested}); {general}")
         elif settings["zoo"]:  # else it was requested

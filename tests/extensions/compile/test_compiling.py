@@ -308,6 +308,15 @@ def test_cuda_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_engine.missing(torch.device("cuda")) == "the package triton"
 
 
+def test_triton_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "is_installed", lambda package: True)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CC", raising=False)
+    assert compile_engine.missing(torch.device("cuda")) == "the C compiler gcc or clang"
+    monkeypatch.setenv("CC", "own-cc")
+    assert compile_engine.missing(torch.device("cuda")) == "the C compiler own-cc"
+
+
 @pytest.mark.usefixtures("traced")
 def test_numbers_arrays_and_tensors_reach_the_loss() -> None:
     scaled_losses.check_that_numbers_arrays_and_tensors_reach_the_loss("compile")

@@ -79,7 +79,7 @@ class CompileEngine(Engine):
             buffers = copied(self._movable)
             precision = self._precision.during_step(gradient_step.trainable, is_compiled=True)
             with user_code.running(), gradient_step.differentiation(), precision:
-                graph, moving = self._compiled_graphs[gradient_step], gradient_step.laid_out
+                graph, moving = self._compiled_graphs[gradient_step], gradient_step.moving
                 results, gradients = graph(objective, given, moving)
             gradient_step.set_gradients(gradients)
             return self._apply(gradient_step, objective, results, buffers, step=step, lr=lr)

@@ -24,11 +24,14 @@ _numbers = itertools.count()
 def missing(device: torch.device) -> str | None:
     """Name a requirement of compiling that is not met, None where all are."""
     if device.type == "cuda":
-        return None if is_installed("triton") else "the package triton"
-    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-    compiler = os.environ.get("CXX", usual)
-    if shutil.which(compiler) is None:
-        return f"the C++ compiler {compiler}"
+        if not is_installed("triton"):
+            return "the package triton"
+        language, variable, usual = "C", "CC", ["gcc", "clang"]  # in this order, as triton does
+    else:
+        language, variable, usual = "C++", "CXX", [{"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")]
+    compilers = [os.environ[variable]] if variable in os.environ else usual
+    if not any(map(shutil.which, compilers)):
+        return f"the {language} compiler {' or '.join(compilers)}"
     headers = Path(sysconfig.get_path("include"))
     return None if (headers / "Python.h").exists() else f"Python's headers, of which {headers} has none"
 
