@@ -25,7 +25,7 @@ from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import checked
 from trainkit.engine.device import convolutions_timed
 from trainkit.engine.optimizers import OptimizerSpec, as_spec
-from trainkit.engine.parameter_storage import ParameterGroup, lay_out
+from trainkit.engine.parameter_storage import ParameterGroup, group_of, lay_out
 from trainkit.engine.process_group import ONE_PROCESS, ProcessGroup
 from trainkit.engine.update_rules import State, rule_for
 
@@ -125,9 +125,9 @@ class GradientStep:
         return self.process_group.not_recordable or self._rule.not_recordable
 
     @property
-    def moments(self) -> list[Tensor]:
-        """One tensor of the optimizer's state of each group, another one where the state was laid out again."""
-        return self._rule.moments
+    def counts(self) -> list[Tensor]:
+        """How many steps each group has taken, for Adam; other tensors where its state was laid out again."""
+        return self._rule.counts
 
     def lr(self, step: int) -> float:
         """Return the learning rate of an update at an environment step, of the first group of parameters."""
@@ -157,7 +157,7 @@ class GradientStep:
         limit = clip.limit if clip is not None and clip.by == "global_norm" else math.inf
         scale: Tensor | None = None  # what gradients are divided by
         skipped: Tensor | None = None
-        if groups[0].is_flat and lr is None:
+        if groups[0].members[0].is_cpu and lr is None:
             norm = math.sqrt(sum(group.square_norm() for group in groups))
             taken = Taken(float(loss), norm, 0.0, outputs)
             if not math.isfinite(norm + taken.loss):
@@ -335,7 +335,7 @@ class GradientStep:
         """Lay out the parameters that require gradients, and have one or have had one."""
         state = self._rule.state()
         moving = [i for i, (_, p) in enumerate(self._named) if p.requires_grad and (i in state or p.grad is not None)]
-        self.groups = [ParameterGroup(self._named, indices) for indices in self._rule.partition(moving)]
+        self.groups = [group_of(self._named, indices) for indices in self._rule.partition(moving)]
         self._rule.lay_out(self.groups)
         self.moving = {parameter for group in self.groups for parameter in group.members}
 

@@ -98,7 +98,7 @@ class Placement:
 
 
 class ParameterGroup:
-    """Parameters that move together, and their gradients.
+    """Parameters that move together, each in memory of its own, and their gradients.
 
     Args:
         named: the parameters of a module, with their paths.
@@ -107,10 +107,12 @@ class ParameterGroup:
     Attributes:
         indices: of these parameters among the module's.
         members: the parameters.
-        is_flat: whether they are views of one tensor: on the CPU.
-        stored: the tensors that they are stored in: one [N] if flat, else one for each.
-        gradients: their gradients, stored alike; if not flat, other tensors at every step.
+        stored: the tensors that they are stored in, one for each.
+        gradients: their gradients, stored alike; other tensors at every step.
     """
+
+    stored: list[Tensor]
+    gradients: list[Tensor]
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int]) -> None:
         self.indices = list(indices)
@@ -125,39 +127,31 @@ class ParameterGroup:
                     f"GradientStep needs dense gradients, but that of {path} is sparse: make its module with "
                     "sparse=False"
                 )
-        self.is_flat = first.is_cpu
-        self.stored = [in_one(self.members)] if self.is_flat else [p.detach() for p in self.members]
-        self.gradients = [torch.zeros_like(tensor) for tensor in self.stored]
-        is_numpy = self.is_flat and first.dtype == torch.float32
-        self._gradient_array = self.gradients[0].numpy() if is_numpy else None
-        self._pieces = self.pieces(self.gradients)
+        self._store()
         with torch.no_grad():
-            for parameter, gradient in zip(self.members, self._pieces, strict=True):
+            for parameter, own in zip(self.members, self.pieces(self.gradients), strict=True):
                 if parameter.grad is not None:
-                    gradient.copy_(parameter.grad)
-                parameter.grad = gradient
+                    own.copy_(parameter.grad)
+                parameter.grad = own
         self._addresses = [parameter.data_ptr() for parameter in self.members]
 
-    def pieces(self, stored: Sequence[Tensor]) -> list[Tensor]:
+    def _store(self) -> None:
+        """Make room for the gradients."""
+        self.stored = [parameter.detach() for parameter in self.members]
+        self.gradients = [torch.zeros_like(parameter) for parameter in self.stored]
+
+    def pieces(self, stored: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return tensors that are stored as the parameters are, one for each of them."""
-        if not self.is_flat:
-            return list(stored)
-        pieces = torch.split(stored[0], [p.numel() for p in self.members])
-        return [piece.view_as(p) for piece, p in zip(pieces, self.members, strict=True)]
+        return stored
 
     def is_current(self) -> bool:
-        """Return whether the parameters, and gradients that are views, still are where they were put."""
-        for parameter, address, gradient in zip(self.members, self._addresses, self._pieces, strict=True):
-            if parameter.data_ptr() != address or (self.is_flat and parameter.grad is not gradient):
-                return False
-        return True
+        """Return whether the parameters still are where they were."""
+        return all(p.data_ptr() == address for p, address in zip(self.members, self._addresses, strict=True))
+
+    # ---- gradients ----
 
     def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Set the gradients by parameter, 0 for one that has none."""
-        if self.is_flat:
-            pieces = [gradients[p] if p in gradients else torch.zeros_like(p) for p in self.members]
-            torch.cat([piece.reshape(-1) for piece in pieces], out=self.gradients[0])
-            return
         own: list[Tensor] = []
         addresses: set[int] = set()  # autograd may return one tensor for two parameters that are added
         for parameter in self.members:
@@ -169,18 +163,23 @@ class ParameterGroup:
     def show(self, gradients: list[Tensor]) -> None:
         """Make tensors that are stored as the parameters are their gradients."""
         if gradients is not self.gradients:
-            self.gradients = self._pieces = gradients
+            self.gradients = gradients
             for parameter, gradient in zip(self.members, gradients, strict=True):
                 parameter.grad = gradient
 
+    def joined_gradients(self) -> Tensor:
+        """Return all gradients as one tensor [N]; `split_gradients` takes it when it was changed."""
+        return torch.cat([gradient.reshape(-1) for gradient in self.gradients])
+
+    def split_gradients(self, joined: Tensor) -> None:
+        """Set all gradients from one tensor [N]."""
+        pieces = torch.split(joined, [gradient.numel() for gradient in self.gradients])
+        shaped = [piece.view(own.shape) for piece, own in zip(pieces, self.gradients, strict=True)]
+        torch._foreach_copy_(self.gradients, shaped)
+
     def square_norm(self) -> float:
-        """Return the squared norm of the gradients, which are on the CPU."""
-        if self._gradient_array is not None:
-            square = float(self._gradient_array.dot(self._gradient_array))
-            if math.isfinite(square):  # else only the square may have overflowed
-                return square
-        norm = float(torch.linalg.vector_norm(self.gradients[0], dtype=torch.float64))
-        return norm * norm
+        """Return the squared norm of the gradients, read on the CPU."""
+        return sum(float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2 for one in self.gradients)
 
     def clip_values(self, limit: float) -> None:
         """Clip each element of the gradients."""
@@ -189,9 +188,57 @@ class ParameterGroup:
 
     def clip_norms(self, limit: float) -> None:
         """Clip the norm of each parameter's gradient."""
-        for gradient in self._pieces:
+        for gradient in self.pieces(self.gradients):
             norm = torch.linalg.vector_norm(gradient)
             gradient.mul_((limit / (norm + 1e-6)).clamp_(max=1.0))
+
+
+class FlatGroup(ParameterGroup):
+    """Parameters on the CPU that are views of one tensor [N], `stored[0]`, as their gradients are of `gradients[0]`."""
+
+    def _store(self) -> None:
+        flat = in_one(self.members)
+        self.stored, self.gradients = [flat], [torch.zeros_like(flat)]
+        self._gradient_array = self.gradients[0].numpy() if flat.dtype == torch.float32 else None
+        self._views = self.pieces(self.gradients)
+
+    def pieces(self, stored: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return views of one tensor [N] in the shapes of the parameters."""
+        pieces = torch.split(stored[0], [p.numel() for p in self.members])
+        return [piece.view_as(p) for piece, p in zip(pieces, self.members, strict=True)]
+
+    def is_current(self) -> bool:
+        """Return whether the parameters and their gradients still are the views made here."""
+        for parameter, address, gradient in zip(self.members, self._addresses, self._views, strict=True):
+            if parameter.data_ptr() != address or parameter.grad is not gradient:
+                return False
+        return True
+
+    def set_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """Write the gradients by parameter, 0 for one that has none, by one operation."""
+        pieces = [gradients[p] if p in gradients else torch.zeros_like(p) for p in self.members]
+        torch.cat([piece.reshape(-1) for piece in pieces], out=self.gradients[0])
+
+    def joined_gradients(self) -> Tensor:
+        """Return the tensor that all gradients are views of."""
+        return self.gradients[0]
+
+    def split_gradients(self, joined: Tensor) -> None:
+        """Do nothing, as the gradients are views of the tensor that was changed."""
+
+    def square_norm(self) -> float:
+        """Return the squared norm of the gradients."""
+        if self._gradient_array is not None:
+            square = float(self._gradient_array.dot(self._gradient_array))
+            if math.isfinite(square):  # else only the square may have overflowed
+                return square
+        norm = float(torch.linalg.vector_norm(self.gradients[0], dtype=torch.float64))
+        return norm * norm
+
+
+def group_of(named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int]) -> ParameterGroup:
+    """Return a group of parameters as their device stores it: flat on the CPU."""
+    return (FlatGroup if named[indices[0]][1].is_cpu else ParameterGroup)(named, indices)
 
 
 def _as_stored(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:

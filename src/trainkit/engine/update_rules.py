@@ -45,8 +45,8 @@ class UpdateRule(Protocol):
         ...
 
     @property
-    def moments(self) -> list[Tensor]:
-        """One tensor of the state of each group, another one where the state was laid out again."""
+    def counts(self) -> list[Tensor]:
+        """How many steps each group has taken; other tensors where the state was laid out again."""
         ...
 
     def state(self) -> dict[int, State]:
@@ -139,8 +139,8 @@ class FusedAdam:
             self.not_recordable = f"{scheduler} changes betas, which needs cycle_momentum=False to be recorded"
 
     @property
-    def moments(self) -> list[Tensor]:
-        """The counts of steps."""
+    def counts(self) -> list[Tensor]:
+        """How many steps each group has taken; other tensors where the state was laid out again."""
         return [one.count for one in self._moments]
 
     def state(self) -> dict[int, State]:
@@ -276,8 +276,8 @@ class TorchRule:
         self.rate.advance()
 
     @property
-    def moments(self) -> list[Tensor]:
-        """None, as its steps cannot be recorded."""
+    def counts(self) -> list[Tensor]:
+        """No counts, which recordings depend on: its steps cannot be recorded."""
         return []
 
     def state(self) -> dict[int, State]:

@@ -166,11 +166,11 @@ class OneUpdate:
         return {name: self._learning.gradient_steps[name].lr(self._step) for name in self._due}
 
     def written(self) -> tuple[Tensor, ...]:
-        """Return the sums of metrics, what remembers updates that are not finite, and tensors of optimizers' states."""
+        """Return the sums of metrics, what remembers updates that are not finite, and counts of gradient steps."""
         learning = self._learning
-        moments = [one for name in self._due for one in learning.gradient_steps[name].moments]
+        counts = [count for name in self._due for count in learning.gradient_steps[name].counts]
         watched = () if learning.watched is None else learning.watched.sums.on_device(self._due)
-        return (*learning.metrics.on_device(self._due), *watched, *learning.divergence.memory, *moments)
+        return (*learning.metrics.on_device(self._due), *watched, *learning.divergence.memory, *counts)
 
 
 class Learning:

@@ -15,7 +15,7 @@ from tests.pretend import PretendDevice
 from tests.trainer.toys import everything
 from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
 from trainkit.core.worker_process import ONE_THREAD
-from trainkit.engine.parameter_storage import ParameterGroup
+from trainkit.engine.parameter_storage import ParameterGroup, group_of
 from trainkit.engine.process_group import ProcessGroup
 from trainkit.extensions.ranks.ranks import Ranks
 
@@ -58,7 +58,7 @@ def test_a_group_of_one_rank_has_the_bits_of_one_process(
 
 def test_a_loss_that_is_not_finite_stops_the_step_of_every_rank(single_rank: Ranks) -> None:
     def group(n: int) -> ParameterGroup:
-        made = ParameterGroup([("weight", torch.nn.Parameter(torch.zeros(n)))], [0])
+        made = group_of([("weight", torch.nn.Parameter(torch.zeros(n)))], [0])
         made.gradients[0].fill_(1)
         return made
 
@@ -77,7 +77,7 @@ def test_the_separate_gradients_of_a_device_are_averaged_as_one(
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda flat: sizes.append(len(flat)) or flat.add_(3.0))
     names = {"one": (2, 3), "other": (4,)}
     named = [(name, torch.nn.Parameter(torch.zeros(shape, device=pretend.device))) for name, shape in names.items()]
-    group = ParameterGroup(named, [0, 1])
+    group = group_of(named, [0, 1])
     single_rank.average([group], 1.0)
     assert sizes == [10]
     assert [one.cpu().unique().tolist() for one in group.gradients] == [[1.5], [1.5]]

@@ -67,15 +67,11 @@ class Ranks(ProcessGroup):
         Where the loss of a rank is not finite, the averaged gradient of all is not, and no rank takes the step.
         """
         for group in groups:
-            flat = group.gradients[0] if group.is_flat else torch.cat([one.reshape(-1) for one in group.gradients])
-            flat[:1].add_(loss * 0.0)  # nan and infinity times 0 are nan
+            gradient = group.joined_gradients()
+            gradient[:1].add_(loss * 0.0)  # nan and infinity times 0 are nan
             with self._together():
-                torch.distributed.all_reduce(flat)
-            flat.div_(self.n)
-            if not group.is_flat:
-                pieces = torch.split(flat, [one.numel() for one in group.gradients])
-                averaged = [piece.view(one.shape) for piece, one in zip(pieces, group.gradients, strict=True)]
-                torch._foreach_copy_(group.gradients, averaged)
+                torch.distributed.all_reduce(gradient)
+            group.split_gradients(gradient.div_(self.n))
 
     # ---- what all ranks must have the same of ----
 
