@@ -51,6 +51,15 @@ def test_moves_like_torchs_adam_with_other_betas_and_eps() -> None:
     assert_nets_close(ours.net, reference.net)
 
 
+def test_parameters_are_laid_out_once() -> None:
+    ours, _ = pair(Adam(1e-2))
+    ours.train(range(2))
+    groups = ours.step.groups
+    ours.train(range(2, 5))
+    assert ours.step.is_laid_out
+    assert ours.step.groups is groups
+
+
 def test_default_numbers_are_the_papers() -> None:
     assert Adam() == Adam(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
 

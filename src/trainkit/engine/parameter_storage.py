@@ -113,6 +113,7 @@ class ParameterGroup:
 
     stored: list[Tensor]
     gradients: list[Tensor]
+    _pieces: Sequence[Tensor]  # of the gradients
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], indices: Sequence[int]) -> None:
         self.indices = list(indices)
@@ -128,8 +129,9 @@ class ParameterGroup:
                     "sparse=False"
                 )
         self._store()
+        self._pieces = self.pieces(self.gradients)
         with torch.no_grad():
-            for parameter, own in zip(self.members, self.pieces(self.gradients), strict=True):
+            for parameter, own in zip(self.members, self._pieces, strict=True):
                 if parameter.grad is not None:
                     own.copy_(parameter.grad)
                 parameter.grad = own
@@ -163,7 +165,7 @@ class ParameterGroup:
     def show(self, gradients: list[Tensor]) -> None:
         """Make tensors that are stored as the parameters are their gradients."""
         if gradients is not self.gradients:
-            self.gradients = gradients
+            self.gradients = self._pieces = gradients
             for parameter, gradient in zip(self.members, gradients, strict=True):
                 parameter.grad = gradient
 
@@ -188,7 +190,7 @@ class ParameterGroup:
 
     def clip_norms(self, limit: float) -> None:
         """Clip the norm of each parameter's gradient."""
-        for gradient in self.pieces(self.gradients):
+        for gradient in self._pieces:
             norm = torch.linalg.vector_norm(gradient)
             gradient.mul_((limit / (norm + 1e-6)).clamp_(max=1.0))
 
@@ -200,7 +202,6 @@ class FlatGroup(ParameterGroup):
         flat = in_one(self.members)
         self.stored, self.gradients = [flat], [torch.zeros_like(flat)]
         self._gradient_array = self.gradients[0].numpy() if flat.dtype == torch.float32 else None
-        self._views = self.pieces(self.gradients)
 
     def pieces(self, stored: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return views of one tensor [N] in the shapes of the parameters."""
@@ -209,7 +210,7 @@ class FlatGroup(ParameterGroup):
 
     def is_current(self) -> bool:
         """Return whether the parameters and their gradients still are the views made here."""
-        for parameter, address, gradient in zip(self.members, self._addresses, self._views, strict=True):
+        for parameter, address, gradient in zip(self.members, self._addresses, self._pieces, strict=True):
             if parameter.data_ptr() != address or parameter.grad is not gradient:
                 return False
         return True

@@ -2,11 +2,12 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainkit.core import user_code
 from trainkit.engine.device import to_device
@@ -14,7 +15,6 @@ from trainkit.engine.engine import Engine, Function, Kept, UpdateWork, engine_fo
 from trainkit.engine.gradient_step import GradientStep, Taken, denormals_flushed
 from trainkit.engine.loss import Objective, OwnObjective
 from trainkit.engine.moving_buffers import copied
-from trainkit.engine.precision import LearningPrecision
 from trainkit.extensions.compile.compiling import LossGraph, missing
 
 
@@ -27,17 +27,11 @@ class CompileEngine(Engine):
 
     _compiled_graphs: dict[GradientStep, LossGraph]
 
-    def __init__(
-        self,
-        policy: nn.Module,
-        wanted: str,
-        device: torch.device,
-        precision: LearningPrecision | None = None,
-        ignored: frozenset[str] = frozenset(),
-        why: str = "as requested",
-    ) -> None:
-        self._outer = engine_for(policy, "torch" if device.type == "cpu" else "auto", device, precision, ignored)
-        super().__init__(policy, wanted, device, precision, ignored, why)
+    @cached_property
+    def _outer(self) -> Engine:
+        """The engine that executes all else."""
+        name = "torch" if self._device.type == "cpu" else "auto"
+        return engine_for(self._policy, name, self._device, self._precision, self._ignored)
 
     @classmethod
     def problem(cls, device: torch.device, precision: str) -> str | None:
@@ -119,8 +113,8 @@ class CompileEngine(Engine):
 
     def forget(self) -> None:
         """Compile and record everything again."""
-        self._outer.forget()
         super().forget()
+        self._outer.forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompileEngine":
         clone = super().__deepcopy__(memo)
