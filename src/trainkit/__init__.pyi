@@ -46,6 +46,7 @@ from trainkit.extensions.offline.loading import load_dataset
 from trainkit.extensions.offline.mixed import MixedBuffer
 from trainkit.extensions.parameter_noise.parameter_noise import ParameterNoise
 from trainkit.loggers.logger import JsonlLogger
+from trainkit.policy.actor_critic import ActorCriticPolicy, SACPolicy
 from trainkit.policy.backups import ConservativePenalty, DoubleBackup, MaxBackup, MunchausenBackup
 from trainkit.policy.base import Policy
 from trainkit.policy.baselines import RandomPolicy
@@ -54,7 +55,6 @@ from trainkit.policy.exploration import EpsilonGreedy, EZGreedy, Greedy, SoftQ
 from trainkit.policy.noise import ColoredNoise
 from trainkit.policy.persistence import load_policy
 from trainkit.policy.ppo import A2CPolicy, PPOPolicy, ReinforcePolicy
-from trainkit.policy.sac import SACPolicy
 from trainkit.policy.target import Target
 from trainkit.policy.values import CategoricalValue, ExpectedValue, HLGaussValue, ImplicitQuantileValue, QuantileValue
 from trainkit.trainer.base import Trainer
@@ -70,6 +70,7 @@ __version__: str
 
 __all__ = [
     "A2CPolicy",
+    "ActorCriticPolicy",
     "Adam",
     "BCPolicy",
     "BackgroundEvaluation",

@@ -131,7 +131,7 @@ def test_a_word_is_answered_with_its_abbreviation() -> None:
 
 def test_an_option_of_another_part_is_sent_there() -> None:
     (reported,) = problems_of(tk.PrioritizedReplayBuffer, 10, n_step=3)
-    assert "unknown option 'n_step': it belongs to DQNPolicy.for_envs" in reported
+    assert "unknown option 'n_step': it belongs to ActorCriticPolicy.for_envs, DQNPolicy.for_envs" in reported
 
 
 def test_what_is_missing_is_listed() -> None:

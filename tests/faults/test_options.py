@@ -26,6 +26,7 @@ RECORDS = set(
 """.split()
 )
 BASES = {
+    "CriticReduction",
     "AroundBackend",
     "Callback",
     "Engine",

@@ -222,6 +222,40 @@ def pendulums(build: Build) -> tk.Trainer:
     return replayed(tk.SACPolicy.for_envs(made, hidden=(8,), exploration=build(), device="cpu"), made)
 
 
+class FirstCritic(tk.policy.CriticReduction):
+    """The outputs of the first critic."""
+
+    def __call__(self, outputs: Any, value: Any, drawn: Any = None) -> Any:
+        return outputs[:, 0]
+
+
+class ZeroAhead(tk.policy.SeparatePasses):
+    """Call the critics, and expect nothing from the next steps."""
+
+    def __call__(self, *given: Any) -> tuple[Any, Any]:
+        outputs, after = super().__call__(*given)
+        return outputs, torch.zeros_like(after)
+
+
+class FixedGaussians:
+    """Squashed normal distributions whose standard deviations are parameters."""
+
+    def __call__(self, space: Any) -> Any:
+        made = tk.nets.SquashedGaussian(space, log_std=None)
+        made.draw_noise = lambda n_rows, generator: torch.zeros(n_rows, made.n_dimensions)  # type: ignore[method-assign]
+        return made
+
+
+class NormedNetworks:
+    """Networks with layer normalization."""
+
+    def actor(self, shapes: Any, width: int, **layers: Any) -> Any:
+        return nets.ActorNetwork(shapes, width, **layers | {"norm": "layer"})
+
+    def critics(self, shapes: Any, n_dimensions: int, **layers: Any) -> Any:
+        return nets.CriticNetwork(shapes, n_dimensions, **layers | {"norm": "layer"})
+
+
 def fresh(**options: Any) -> Any:
     """Return a policy of the constructor itself."""
     network = nets.QNetwork((4,), 2, hidden=(8,))

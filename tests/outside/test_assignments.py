@@ -24,6 +24,14 @@ from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import options_of
 from trainkit.trainer.callbacks.base import Callback
 
+
+class First(tk.policy.CriticReduction):
+    """The outputs of the first critic."""
+
+    def __call__(self, outputs: Any, value: Any, drawn: Any = None) -> Any:
+        return outputs[:, 0]
+
+
 TINY: dict[str, Any] = {"device": "cpu", "verbose": False, "evaluation": None, "hidden": (8,), "seed": 1, "zoo": False}
 TINY |= {"n_envs": 2, "max_epoch": 3, "step_per_epoch": 40}
 REPLAY = TINY | {"step_per_collect": 2, "batch_size": 8, "learning_starts": 8, "target_every": 10}
@@ -81,7 +89,7 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "train_collector": lambda trainer: trainer.train_collector,
     **{
         name: lambda trainer, name=name: getattr(trainer.policy, name, None)
-        for name in ("exploration", "value", "backup", "penalty")
+        for name in ("exploration", "value", "backup", "penalty", "reduction")
     },
 }
 
@@ -125,6 +133,9 @@ def another(name: str, value: Any) -> Any:
         "events": EpisodeEvents(2, raising, ["on_episode_start", "on_episode_end", "on_episode_step"]),
         "recorders": [Raising()],
         "penalty": tk.ConservativePenalty(0.75),
+        "reduction": First(),
+        "actor_reduction": First(),
+        "critic_pass": raising,
         "backup": tk.DoubleBackup() if isinstance(value, tk.MaxBackup) else tk.MaxBackup(),
         "exploration": tk.EpsilonGreedy(0.77) if hasattr(value, "choose") else tk.ColoredNoise(0.5),
         "value": tk.ExpectedValue("huber", delta=0.01),

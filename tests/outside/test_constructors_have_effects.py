@@ -35,8 +35,12 @@ from tests.outside.constructors import (
     Build,
     Counts,
     FailsTwice,
+    FirstCritic,
+    FixedGaussians,
+    NormedNetworks,
     Pictures,
     Run,
+    ZeroAhead,
     callback_in,
     collected,
     envs,
@@ -76,7 +80,7 @@ RUNS: dict[Any, list[Run]] = {
     tk.DQNPolicy: [policy_in(replayed), policy_in(replayed, recurrent="gru"), policy_in(replayed, tiny=True)],
     StochasticPolicy: [policy_in(on_rollouts, env, tiny, recurrent=memory) for env, tiny, memory in DRAWN],
     tk.BCPolicy: [policy_in(from_data, recurrent="gru", sequences=tk.Sequences(4, stored_state=False))],
-    tk.SACPolicy: [
+    tk.ActorCriticPolicy: [
         policy_in(replayed, "Pendulum-v1", tiny=True),
         policy_in(replayed, "Pendulum-v1"),
         policy_in(replayed, "Pendulum-v1", recurrent="gru"),
@@ -180,7 +184,7 @@ FOR_ENVS: dict[Any, list[Run]] = {
         for_envs(on_rollouts, recurrent="gru"),
     ],
     tk.BCPolicy: [for_envs(from_data, recurrent="gru", sequences=tk.Sequences(4, stored_state=False))],
-    tk.SACPolicy: [for_envs(replayed, "Pendulum-v1"), for_envs(replayed, "Pendulum-v1", recurrent="gru")],
+    tk.ActorCriticPolicy: [for_envs(replayed, "Pendulum-v1"), for_envs(replayed, "Pendulum-v1", recurrent="gru")],
 }
 
 
@@ -298,6 +302,10 @@ NAMED: dict[str, tuple[Callable[[], Any], ...]] = {
     "auxiliary": (lambda: lambda features, rows: features.square().mean(dim=1),),
 }
 POOL: list[Callable[[], Any]] = [
+    FirstCritic,
+    ZeroAhead,
+    FixedGaussians,
+    NormedNetworks,
     lambda: tk.CategoricalValue(5, -1.0, 1.0),
     tk.DoubleBackup,
     tk.ConservativePenalty,

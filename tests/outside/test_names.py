@@ -23,7 +23,7 @@ from trainkit.errors import CheckpointError
             "from trainkit import Batch",
             "Batch' from 'trainkit': docs/migration.md leads to the names of other libraries",
         ),
-        ("from trainkit import DDPG", "DDPG' from 'trainkit': docs/migration.md leads to the names of other libraries"),
+        ("from trainkit import TRPO", "TRPO' from 'trainkit': docs/migration.md leads to the names of other libraries"),
         ("from trainkit import QNetwork", "did you mean tk.nets.QNetwork?"),
     ],
 )
@@ -45,10 +45,10 @@ def test_modules_that_are_not_loaded_yet_are_still_imported_by_from() -> None:
     ("owner", "name", "hint"),
     [
         (tk, "PPO", "did you mean tk.PPOPolicy?"),
-        (tk, "DDPG", "'DDPG': docs/migration.md leads to the names of other libraries"),
+        (tk, "TRPO", "'TRPO': docs/migration.md leads to the names of other libraries"),
         (tk.presets, "PPO", "did you mean tk.presets.ppo?"),
         (tk.presets, "DQNPolicy", "did you mean tk.presets.dqn?"),
-        (tk.presets, "DDPG", "'DDPG': docs/migration.md leads to the names of other libraries"),
+        (tk.presets, "TRPO", "'TRPO': docs/migration.md leads to the names of other libraries"),
         (batch_of(4), "n", "use len(batch)"),
         (batch_of(4), "rew", "use reward"),
         (batch_of(4), "done", "use discount"),

@@ -120,7 +120,8 @@ class TestPolicy:
         policy.exploration.n_drawn = -1  # the first sequence is 0, 1, 2
         obs = {"obs": observations(FOUR_NUMBERS, 1), "env_ids": np.array([4])}
         sampled = [
-            policy._act((torch.from_numpy(obs["obs"]), None, (), torch.full((1, 2), t)))["action"] for t in range(3)
+            policy._act((torch.from_numpy(obs["obs"]), None, None, (), torch.full((1, 2), t)))["action"]
+            for t in range(3)
         ]
         for action in sampled:
             taken = policy.act(obs["obs"], explore=True, env_ids=obs["env_ids"], starts=None).action

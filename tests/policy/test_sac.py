@@ -416,7 +416,10 @@ def test_networks_that_do_not_fit_are_refused(actor: Any, critics: Any, message:
     ("options", "message"),
     [
         ({"temperature": -1}, r"SACPolicy.temperature must be in \[0, inf\), got -1"),
-        ({"temperature": "automatic"}, "SACPolicy.temperature must be 'auto', a number or a schedule, got 'automatic'"),
+        (
+            {"temperature": "automatic"},
+            "temperature must be 'auto', a number, a schedule or None, got 'automatic'",
+        ),
         ({"initial_temperature": 0}, r"SACPolicy.initial_temperature must be in \(0, inf\), got 0"),
         ({"target_entropy": math.nan}, r"SACPolicy.target_entropy must be in \(-inf, inf\), got nan"),
         ({"target_entropy": -1, "temperature": 0.2}, "SACPolicy.target_entropy needs temperature='auto', got 0.2"),

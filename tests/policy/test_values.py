@@ -274,7 +274,10 @@ class TestCategoricalMeans:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ExpectedValue("hubert"), "ExpectedValue.loss must be one of ['huber', 'mse'], got 'hubert', did you"),
+        (
+            lambda: ExpectedValue("hubert"),
+            "loss must be one of ['huber', 'mse', 'half_mse'], got 'hubert', did you",
+        ),
         (lambda: ExpectedValue(delta=0), "ExpectedValue.delta must be in (0, inf), got 0"),
         (lambda: ExpectedValue(delta=math.nan), "ExpectedValue.delta must be in (0, inf), got nan"),
         (lambda: CategoricalValue(1), "CategoricalValue.atoms must be a whole number >= 2, got 1"),

@@ -79,7 +79,7 @@ def with_arguments(part: Part, changes: Mapping[str, Any]) -> Any:
 
 def exported_part(name: str) -> type[Part]:
     """Return the part that `trainkit` or one of its extensions exports by this name; raise LookupError if none does."""
-    kind = extensions.exported(name, "trainkit", "trainkit.buffer", "trainkit.schedules")
+    kind = extensions.exported(name, "trainkit", "trainkit.buffer", "trainkit.policy", "trainkit.schedules")
     if not (isinstance(kind, type) and issubclass(kind, Part)):
         raise LookupError(f"{name!r} is not a part that trainkit exports")
     return kind

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from trainkit.core import user_code
+from trainkit.engine.moving_buffers import may_have_modes
 
 _OF_TORCH = frozenset(vars(nn.Module()))  # the attributes that every module has
 _TABLES = "_parameters", "_buffers", "_modules"
@@ -183,7 +184,7 @@ class Changes:
             return self._ignored
         if type(module) in _PLAIN:
             return _OF_PLAIN
-        return _OF_TORCH if type(module).__module__.startswith("trainkit.") else _OF_TORCH - {"training"}
+        return _OF_TORCH - {"training"} if may_have_modes(type(module)) else _OF_TORCH
 
 
 def _is_part(value: object) -> bool:

@@ -12,12 +12,20 @@ from torch import Tensor, nn
 from trainkit.engine.gradient_step import Scalar
 
 
+def may_have_modes(kind: type[nn.Module]) -> bool:
+    """Return whether modules of a class may compute differently while they learn, and may write their buffers then.
+
+    Trainkit's own do not, except those of a class with `has_modes = True`.
+    """
+    return not kind.__module__.startswith("trainkit.") or getattr(kind, "has_modes", False)
+
+
 def movable_buffers(policy: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that a loss of a policy may write, by name; trainkit's own modules write none."""
+    """Return the buffers that a loss of a policy may write, by name."""
     return {
         f"{path}.{name}" if path else name: buffer
         for path, module in policy.named_modules()
-        if not type(module).__module__.startswith("trainkit.")
+        if may_have_modes(type(module))
         for name, buffer in module.named_buffers(recurse=False)
     }
 

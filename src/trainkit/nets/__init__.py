@@ -6,7 +6,7 @@ __dir__, __getattr__ = attach(
     __name__,
     {
         "nets.action_scale": "ActionScale",
-        "nets.actor_critic": "ActorCriticNetwork ActorNetwork CriticNetwork",
+        "nets.actor_critic_networks": "ActorCriticNetwork ActorNetwork CriticNetwork",
         "nets.distributions": "Distribution SquashedGaussian",
         "nets.encoders": "ImpalaCNN MinAtarCNN NatureCNN SmallCNN encoder_names register_encoder",
         "nets.layers": "MLP activation_names",

@@ -3,7 +3,7 @@
 
 from trainkit.extensions.memory.memories import GRU, LSTM, CausalTransformer, Memory
 from trainkit.nets.action_scale import ActionScale
-from trainkit.nets.actor_critic import ActorCriticNetwork, ActorNetwork, CriticNetwork
+from trainkit.nets.actor_critic_networks import ActorCriticNetwork, ActorNetwork, CriticNetwork
 from trainkit.nets.distributions import Distribution, SquashedGaussian
 from trainkit.nets.encoders import ImpalaCNN, MinAtarCNN, NatureCNN, SmallCNN, encoder_names, register_encoder
 from trainkit.nets.layers import MLP, activation_names

@@ -1,7 +1,7 @@
 """Distributions of actions, parameterized by a network's outputs, one family per action space."""
 
 import math
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import USABLE_ACTIONS, StructuredHybrid, count_actions, flat_actions
 from trainkit.nets.action_scale import ActionBound
@@ -24,9 +25,14 @@ class Distribution(Protocol):
     """A family of distributions over one action space, with parameters `outputs` [B, width] per row.
 
     Actions of a Box are in policy units: the policy's `action_scale` maps them to the space and clips them.
+
+    Attributes:
+        width: the number of outputs.
+        n_normal: how many of the last columns of noise are standard normal, one per dimension of a Box; else 0.
     """
 
     width: int
+    n_normal: int
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         """Sample the noise of `sample`, [B, N], on the generator's device."""
@@ -49,8 +55,33 @@ class Distribution(Protocol):
         ...
 
 
+@runtime_checkable
+class Reparameterized(Distribution, Protocol):
+    """A family of distributions over a Box whose draws have gradients, for off-policy actor-critics.
+
+    Attributes:
+        n_dimensions: D.
+        noise_std: what the noise of exploring actions is multiplied by, a schedule of the environment step; None is 1.
+        has_density: whether there are densities, which the temperature of an entropy needs.
+    """
+
+    n_dimensions: int
+    noise_std: Schedule | None
+    has_density: bool
+
+    def draw(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return (actions [B, D] in policy units, their log-densities [B] or None) for standard normal noise [B, D]."""
+        ...
+
+    def draw_next(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what `draw` returns, of the actions at which the critics' target is computed."""
+        ...
+
+
 class Categorical(nn.Module):
     """Categorical distribution of A actions; the outputs are logits. Illegal actions have probability 0."""
+
+    n_normal = 0
 
     def __init__(self, space: spaces.Discrete) -> None:
         super().__init__()
@@ -83,6 +114,7 @@ class Categorical(nn.Module):
 class MultiCategorical(nn.Module):
     """D independent categorical distributions of A_d actions each; the outputs are their concatenated logits."""
 
+    n_normal = 0
     _start: Tensor  # [D], the first action of each dimension
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
@@ -121,6 +153,8 @@ class MultiCategorical(nn.Module):
 class Bernoulli(nn.Module):
     """D independent Bernoulli distributions; the outputs are logits of 1."""
 
+    n_normal = 0
+
     def __init__(self, space: spaces.MultiBinary) -> None:
         super().__init__()
         self._shape = space.shape
@@ -156,7 +190,7 @@ class Gaussian(nn.Module):
             checks.number("log_std", log_std)
         super().__init__()
         self._shape = space.shape
-        self.width = self.n_dimensions = math.prod(space.shape)
+        self.width = self.n_dimensions = self.n_normal = math.prod(space.shape)
         self.log_std = nn.Parameter(torch.full((self.width,), float(log_std), dtype=torch.float32))
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
@@ -195,6 +229,8 @@ class SquashedGaussian(nn.Module):
             are D means and D log standard deviations, clipped to -20..2.
     """
 
+    noise_std: Schedule | None = None
+    has_density = True
     _nodes: Tensor  # [Q], of the quadrature, in standard deviations
     _shares: Tensor  # [Q], its weights, with sum 1
 
@@ -205,7 +241,7 @@ class SquashedGaussian(nn.Module):
                 checks.number("log_std", log_std)
         super().__init__()
         self._shape = space.shape
-        self.n_dimensions = math.prod(space.shape)
+        self.n_dimensions = self.n_normal = math.prod(space.shape)
         self.width = self.n_dimensions if log_std is not None else 2 * self.n_dimensions
         self.log_std = (
             None
@@ -221,6 +257,8 @@ class SquashedGaussian(nn.Module):
         mean, log_std = self._normal(outputs)
         u = mean + log_std.exp() * noise
         return u.tanh(), (-0.5 * noise.square() - log_std - HALF_LOG_2_PI - _log_derivative(u)).sum(dim=1)
+
+    draw_next = draw
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         """Sample standard normal noise [B, D]."""
@@ -320,7 +358,7 @@ class Hybrid(nn.Module):
         self.discrete = MultiCategorical(spaces.MultiDiscrete(space.discrete.nvec))
         kind = SquashedGaussian if action_bound_method == "tanh" else Gaussian
         self.box = kind(space.box, log_std=log_std)
-        self.width = self.discrete.width + self.box.width
+        self.width, self.n_normal = self.discrete.width + self.box.width, self.box.n_normal
         is_discrete = space.structure.is_discrete
         columns = np.flatnonzero(is_discrete), np.flatnonzero(~is_discrete)
         order = np.concatenate(columns).argsort()

@@ -122,8 +122,16 @@ class ChannelNorm(nn.Module):
         return functional.rms_norm(x, x.shape[1:], eps=1e-5) * self.weight.view(-1, 1, 1)
 
 
+def of_first(n: int, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return the parts of stacked weights and biases [C, ...] that the first n networks have."""
+    return (weight, bias) if n == len(weight) else (weight[:n], None if bias is None else bias[:n])
+
+
 class StackedNorm(nn.Module):
-    """Normalization of C networks' features [C, B, F] over the features, with a scale (and shift) per network."""
+    """Normalization of C networks' features [C, B, F] over the features, with a scale (and shift) per network.
+
+    Fewer features are those of the first networks.
+    """
 
     def __init__(self, norm: Norm, n_networks: int, n_features: int) -> None:
         check_norm(norm)
@@ -133,9 +141,10 @@ class StackedNorm(nn.Module):
         self.bias = nn.Parameter(zeros) if norm == "layer" else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.bias is not None:
-            return torch.addcmul(self.bias, functional.layer_norm(x, x.shape[2:]), self.weight)
-        return functional.rms_norm(x, x.shape[2:], eps=1e-5) * self.weight
+        weight, bias = of_first(len(x), self.weight, self.bias)
+        if bias is not None:
+            return torch.addcmul(bias, functional.layer_norm(x, x.shape[2:]), weight)
+        return functional.rms_norm(x, x.shape[2:], eps=1e-5) * weight
 
 
 @checked

@@ -111,7 +111,12 @@ class ActionHeads(nn.Module):
 
 
 def mapped(parameter: Tensor, matrix: Tensor) -> Tensor:
-    """Return parameters [K * W, ...] of K outputs of width W, multiplied by a matrix [W, W] along W."""
+    """Return parameters [K * W, ...] of K outputs of width W, multiplied by a matrix [W, W] along W.
+
+    Of C stacked layers they are weights [C, W, in] and biases [C, 1, W].
+    """
+    if parameter.dim() == 3:
+        return parameter @ matrix.T if parameter.shape[1] == 1 else matrix @ parameter
     return (matrix @ parameter.view(-1, len(matrix), math.prod(parameter.shape[1:]))).view_as(parameter)
 
 
@@ -122,7 +127,7 @@ class MapsOutputs(Protocol):
     def map_outputs(self, matrix: Tensor, offset: Tensor) -> list[nn.Parameter]:
         """Replace the outputs o [W] of each action by matrix @ o + offset; return the parameters that changed.
 
-        Their first axis is that of the outputs, [K * W, ...].
+        Their first axis is that of the outputs, [K * W, ...], or they are those of a `StackedLinear`.
         """
         ...
 

@@ -48,6 +48,7 @@ from trainkit.engine.engine import Engine, EngineName, engine_for
 from trainkit.engine.gradient_step import Clip, GradientStep, Parameters, Scalar
 from trainkit.engine.lookups import frame_indices, frames_of, gathered, with_frames
 from trainkit.engine.loss import Loss, TensorBatch, tensor_batch
+from trainkit.engine.moving_buffers import may_have_modes
 from trainkit.engine.optimizers import OptimizerSpec
 from trainkit.engine.precision import Precision, precision_for
 from trainkit.engine.process_group import ProcessGroup
@@ -600,9 +601,9 @@ class Policy(nn.Module):
 
     @cached_property
     def _depends_on_mode(self) -> bool:
-        """Whether a module may depend on the mode: all modules except trainkit's and torch's simple layers."""
+        """Whether a module may depend on the mode: torch's simple layers do not."""
         kinds = {type(module) for module in self.modules() if module is not self} - _MODELESS
-        return any(not kind.__module__.startswith("trainkit.") for kind in kinds)
+        return any(map(may_have_modes, kinds))
 
     def features(self, obs: Obs) -> Any:
         """Return raw observations [K, ...] as features on the device."""

@@ -60,8 +60,12 @@ def check_prediction(subject: str, prediction: Prediction, action_space: Space[A
         )
 
 
-def check_loss(parts: str, loss_of_row: Callable[[], Loss]) -> None:
-    """Raise `ConfigError` if parts of a learner do not give a loss and a priority for one row."""
+_OF_BACKUP = ", a backup (outputs [B, W], reward [B])"
+_OF_CRITICS = ", a reduction outputs [B, W] of critics' outputs [B, C, W]"
+
+
+def check_loss(parts: str, loss_of_row: Callable[[], Loss], *, needs_priority: bool = True) -> None:
+    """Raise `ConfigError` if parts of a learner do not give a loss, and a priority, for one row."""
     try:
         with torch.no_grad():
             loss = loss_of_row()
@@ -70,10 +74,10 @@ def check_loss(parts: str, loss_of_row: Callable[[], Loss]) -> None:
     except Exception as error:
         raise ConfigError(
             f"{parts} fail together on one row: {type(error).__name__}: {error}: a value part's `loss` returns "
-            "(loss [B], priority [B]), a backup (outputs [B, W], reward [B])"
+            f"(loss [B], priority [B]){_OF_BACKUP if needs_priority else _OF_CRITICS}"
         ) from error
     shapes = tuple(loss.per_row.shape), None if loss.priority is None else tuple(loss.priority.shape)
-    if shapes != ((1,), (1,)):
+    if shapes not in [((1,), (1,)), *([] if needs_priority else [((1,), None)])]:
         raise ConfigError(f"{parts} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
 
 

@@ -21,7 +21,7 @@ from trainkit.engine.gradient_step import Clip, Scalar
 from trainkit.engine.loss import Loss, legal_mask
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.action_scale import ActionBound
-from trainkit.nets.actor_critic import ActorCriticNetwork
+from trainkit.nets.actor_critic_networks import ActorCriticNetwork
 from trainkit.nets.distributions import Distribution, distribution_for
 from trainkit.nets.encoders import EncoderLike, Recurrent, default_hidden
 from trainkit.nets.layers import Activation, Norm

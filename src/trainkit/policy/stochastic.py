@@ -14,13 +14,14 @@ from trainkit.core import tree
 from trainkit.core.assignments import Elsewhere, fixed_options
 from trainkit.core.data import POLICY_ACTION, ActOutput, Obs, is_finite
 from trainkit.core.errors import ConfigError, DivergedError, SpaceMismatchError, check_flag
+from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import read_only
 from trainkit.core.spaces import checked_legal, zeros_of
 from trainkit.core.stats import NO_VALUES, Summary
 from trainkit.engine.device import CPU, to_device
 from trainkit.engine.loss import legal_mask
 from trainkit.nets.action_scale import Actions
-from trainkit.nets.distributions import Categorical, Distribution, normal_part
+from trainkit.nets.distributions import Categorical, Distribution
 from trainkit.policy.base import Policy
 from trainkit.policy.checks import forward_on
 from trainkit.policy.exploration import one_hot
@@ -47,6 +48,7 @@ class StochasticPolicy(Policy):
     distribution: Distribution
     _action_std: ActionStd | None = None  # of sampled actions, where they are reported
     _noise_sequences: NoiseSequences | None = None
+    _noise_std: Schedule | None = None  # what noise is multiplied by, where the distribution does not do it itself
 
     def _actor_outputs(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the parameters [B, width] of the distribution, and further outputs by name."""
@@ -75,7 +77,8 @@ class StochasticPolicy(Policy):
         correlated = self._correlated_noise(n_rows, env_ids, starts) if explore else None
         draw = partial(self.distribution.draw_noise, n_rows, self.generator) if explore else None
         carried = self._network_state.carry(state, n_rows, starts, env_ids)
-        results = self._engine.call("act", self._act, (obs, correlated, carried.rows, None), draw=draw)
+        std = None if self._noise_std is None else self._noise_std(step)
+        results = self._engine.call("act", self._act, (obs, correlated, std, carried.rows, None), draw=draw)
         outputs = results["outputs"]
         if explore and self._action_std is not None:
             self._action_std.add(outputs)
@@ -97,14 +100,14 @@ class StochasticPolicy(Policy):
             raise ConfigError(f"{type(self).__name__}.act_on_device carries no state: collect with a Collector")
         self.enter(training=False)
         draw = partial(self.distribution.draw_noise, len(tree.first_leaf(obs)), self.generator) if explore else None
+        std = None if self._noise_std is None else self._noise_std(self.last_step)
         with torch.no_grad():
             if self.device == CPU:  # where nothing waits, and the engine is faster
-                arrays = self._engine.call(
-                    "act", self._act, (tree.map_tree(np.asarray, obs), None, (), None), draw=draw
-                )
+                given = tree.map_tree(np.asarray, obs), None, std, (), None
+                arrays = self._engine.call("act", self._act, given, draw=draw)
                 results = {name: torch.from_numpy(column) for name, column in arrays.items()}
             else:
-                results = self._engine.call_on_device("act", self._act, (obs, None, (), None), draw=draw)
+                results = self._engine.call_on_device("act", self._act, (obs, None, std, (), None), draw=draw)
             if explore and self._action_std is not None:
                 self._action_std.add(results["outputs"])
             return self._output(results)
@@ -117,11 +120,14 @@ class StochasticPolicy(Policy):
     def _act(self, given: Any) -> dict[str, Tensor]:
         """Act on raw observations with noise on the device; actions of a Box are in policy units.
 
-        The noise is [K, N] or None; correlated noise [K, D] replaces its last columns, a normal distribution's.
+        The noise is [K, N] or None; correlated noise [K, D] replaces its last columns, a normal distribution's, and
+        `std` is a number to multiply it by, or None.
         """
-        obs, correlated, state, noise = given
+        obs, correlated, std, state, noise = given
         if correlated is not None:
             noise = torch.cat([noise[:, : -correlated.shape[1]], correlated], dim=1)
+        if std is not None and noise is not None:
+            noise = std * noise
         legal, family = legal_mask(obs), self.distribution
         (outputs, others), after = self._network_state.call(self._actor_outputs, self.preprocess(obs), state)
         action = family.mode(outputs, legal) if noise is None else family.sample(outputs, legal, noise)
@@ -137,13 +143,12 @@ class StochasticPolicy(Policy):
         self._noise_sequences = None
         if exploration is None:
             return
-        normal = normal_part(self.distribution)
-        if normal is None:
+        if self.distribution.n_normal == 0:
             raise SpaceMismatchError(
                 f"{type(self).__name__}.exploration is noise of a normal distribution, which actions in a Box of "
                 f"floats have, got actions in {self.action_space} by {type(self.distribution).__name__}: leave it out"
             )
-        self._noise_sequences = NoiseSequences(exploration, normal.n_dimensions)
+        self._noise_sequences = NoiseSequences(exploration, self.distribution.n_normal)
 
     def _correlated_noise(self, n_rows: int, env_ids: EnvIds, starts: Starts) -> NDArray[np.float32] | None:
         """Return the next correlated noise [K, D] of these environments, None where noise is independent."""

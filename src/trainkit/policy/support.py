@@ -42,13 +42,20 @@ class AutomaticSupport(LearningPart):
         value: the value part.
         networks: whose outputs are its logits; the first one learns.
         logits: returns those of all networks for the observations of a batch, [N, W].
+        learns_by: the name of the gradient step by which it learns.
 
     Attributes:
         clipped: the clipped shares since the last look.
     """
 
     def __init__(
-        self, subject: str, value: SupportValue, networks: Sequence[nn.Module], logits: Callable[[Any], Tensor]
+        self,
+        subject: str,
+        value: SupportValue,
+        networks: Sequence[nn.Module],
+        logits: Callable[[Any], Tensor],
+        *,
+        learns_by: str = "network",
     ) -> None:
         kind = type(value).__name__
         self._networks: list[MapsOutputs] = []
@@ -61,7 +68,7 @@ class AutomaticSupport(LearningPart):
                     "v_max, or define it as nets.QNetwork does"
                 )
             self._networks.append(own)
-        self._subject, self.value, self._logits = f"{subject}: {kind}", value, logits
+        self._subject, self.value, self._logits, self._learns_by = f"{subject}: {kind}", value, logits, learns_by
         self.clipped = PeriodicMeans(("clipped_share", "clipped_below"), PERIOD)
 
     @property
@@ -82,7 +89,7 @@ class AutomaticSupport(LearningPart):
     def after_update(self, policy: "Policy", batch: Batch) -> None:
         """Widen the support after each period."""
         if self.clipped.is_due:
-            gradient_step = policy.gradient_steps["network"]
+            gradient_step = policy.gradient_steps[self._learns_by]
             self.follow(lambda: self._logits(batch), gradient_step)
 
     def fit(self, low: float, high: float) -> None:

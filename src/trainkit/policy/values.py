@@ -30,22 +30,27 @@ class Value(Protocol):
         """Return the expected return, [...], of outputs [..., W]."""
         ...
 
-    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None = None) -> Tensor:
         """Return the TD target of the chosen actions' outputs, [B, W].
 
         `after` [B, W] are the outputs of the next value, `reward` and `discount` [B] the n-step ones; where the
-        discount is 0 the target does not depend on the next value.
+        discount is 0 the target does not depend on the next value. `cost` [B], if there is one, is subtracted from the
+        next return before it is discounted: temperature * log pi of an actor-critic. Q-learners give none.
         """
         ...
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (loss [B], priority [B]) of the chosen actions' outputs [B, W]; the engine weights them."""
+        """Return (loss [...], priority [...]) of the chosen actions' outputs [..., W]; the engine weights them.
+
+        Q-learners give outputs and targets [B, W], actor-critics with C critics outputs [B, C, W] and targets
+        [B, 1, W].
+        """
         ...
 
     def metrics(
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> Mapping[str, Metric]:
-        """Return numbers of rows by name, as `Loss.metrics`."""
+        """Return numbers of rows by name, as `Loss.metrics`, of outputs [..., W] as in `loss`."""
         ...
 
 
@@ -58,13 +63,17 @@ class Distributional(Protocol):
         ...
 
 
-def td_target(returns: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-    """Return reward + discount * returns, [B, W], of the next state's returns [B, W], rewards and discounts [B].
+def td_target(returns: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None = None) -> Tensor:
+    """Return reward + discount * (returns - cost), [B, W], of the next state's returns [B, W], and of numbers [B].
 
     Where the discount is 0 it is the reward, even if the return is not finite.
     """
     reward, discount = reward.unsqueeze(1), discount.unsqueeze(1)
-    return torch.addcmul(reward, discount, returns.masked_fill(discount == 0, 0.0))  # not 0 * infinity
+    after = returns if cost is None else returns - cost.unsqueeze(1)
+    after = after.masked_fill(discount == 0, 0.0)  # not 0 * infinity
+    if cost is None:
+        return torch.addcmul(reward, discount, after)
+    return reward + discount * after  # rounded twice, so that SAC keeps its bits
 
 
 class ReturnValue(Part, nn.Module):
@@ -92,8 +101,8 @@ class ReturnValue(Part, nn.Module):
     def mean(self, outputs: Tensor) -> Tensor:
         return self.returns(outputs).mean(dim=-1)
 
-    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        return self.outputs(td_target(self.returns(after), reward, discount))
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None = None) -> Tensor:
+        return self.outputs(td_target(self.returns(after), reward, discount, cost))
 
     def distribution(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return sorted returns and their equal probabilities, [..., W] each, of outputs [..., W]."""
@@ -116,20 +125,20 @@ def own_tensors(value: Value) -> Value:
 class ExpectedValue(ReturnValue):
     """The expected return (Mnih et al., 2015).
 
-    The loss is huber, td**2 / 2 up to |td| = delta and delta * (|td| - delta / 2) beyond, or mse, td**2; the priority
-    is |td|.
+    The loss is huber, td**2 / 2 up to |td| = delta and delta * (|td| - delta / 2) beyond, mse, td**2, or half_mse,
+    td**2 / 2; the priority is |td|.
 
     Args:
-        loss: "huber" or "mse".
+        loss: "huber", "mse" or "half_mse".
         delta: where huber becomes linear.
         rescale: see `ReturnValue`; Pohlen et al. take 1e-2, R2D2 (Kapturowski et al., 2019) 1e-3.
     """
 
     def __init__(
-        self, loss: Literal["huber", "mse"] = "huber", *, delta: float = 1.0, rescale: float | None = None
+        self, loss: Literal["huber", "mse", "half_mse"] = "huber", *, delta: float = 1.0, rescale: float | None = None
     ) -> None:
         with Checks("ExpectedValue") as checks:
-            checks.one_of("loss", loss, ["huber", "mse"])
+            checks.one_of("loss", loss, ["huber", "mse", "half_mse"])
             checks.number("delta", delta, low=0, above_low=True)
         super().__init__(rescale)
         self.kind, self.delta = loss, delta
@@ -153,8 +162,11 @@ class ExpectedValue(ReturnValue):
         return td_metrics(self.returns(target) - self.returns(chosen))
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the Huber or squared loss [B] and the absolute TD error [B]."""
-        chosen, target = chosen.squeeze(1), target.squeeze(1)
+        """Return the Huber or squared loss [...] and the absolute TD error [...]."""
+        chosen, target = chosen.squeeze(-1), target.squeeze(-1).expand(chosen.shape[:-1])
+        if self.kind == "half_mse":
+            td = chosen - target
+            return 0.5 * td * td, td.detach().abs()
         priority = (target - chosen).detach().abs()
         if self.kind == "mse":
             return functional.mse_loss(chosen, target, reduction="none"), priority
@@ -275,11 +287,11 @@ class SupportValue(Part, nn.Module):
         return functional.softmax(outputs, dim=-1) @ self.support
 
     def cross_entropy(self, chosen: Tensor, target: Tensor) -> Tensor:
-        """Return the cross-entropy [B] of logits [B, W] to target probabilities [B, W]."""
-        return -(target * functional.log_softmax(chosen, dim=1)).sum(dim=1)
+        """Return the cross-entropy [...] of logits [..., W] to target probabilities [..., W]."""
+        return -(target * functional.log_softmax(chosen, dim=-1)).sum(dim=-1)
 
     def td_error(self, chosen: Tensor, target: Tensor) -> Tensor:
-        """Return the difference [B] of the means of target probabilities [B, W] and of logits [B, W]."""
+        """Return the difference [...] of the means of target probabilities [..., W] and of logits [..., W]."""
         return target @ self.support - self.mean(chosen)
 
     def support_metrics(
@@ -288,8 +300,8 @@ class SupportValue(Part, nn.Module):
         """Return the numbers of `metrics`.
 
         Args:
-            chosen: logits [B, W].
-            target: probabilities [B, W].
+            chosen: logits [..., W].
+            target: probabilities [..., W].
             returns: of which the target was made before they were moved inside the bounds, [B, K].
             mass: their probabilities [B, K].
             discount: of the rows [B].
@@ -298,11 +310,11 @@ class SupportValue(Part, nn.Module):
         if self.is_automatic:  # a return that moves beyond a bound by x in every step ends up x / (1 - discount) beyond
             tolerance = tolerance + SLACK * (self.high - self.low) * (1.0 - discount).unsqueeze(1)
         is_below, is_above = returns < self.low - tolerance, returns > self.high + tolerance
-        log_probability = functional.log_softmax(chosen, dim=1)
+        log_probability = functional.log_softmax(chosen, dim=-1)
         metrics: dict[str, Metric] = {
             **td_metrics(self.td_error(chosen, target)),
             "clipped_share": (mass * (is_below | is_above)).sum(dim=1),
-            "value_entropy": -(log_probability.exp() * log_probability).sum(dim=1),
+            "value_entropy": -(log_probability.exp() * log_probability).sum(dim=-1),
         }
         if self.is_automatic:
             metrics["clipped_below"] = (mass * is_below).sum(dim=1)
@@ -361,9 +373,11 @@ class CategoricalValue(SupportValue):
         probability = functional.softmax(outputs, dim=-1)
         return self.support.expand_as(probability), probability
 
-    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None = None) -> Tensor:
         """Return the next value's distribution, shifted, scaled and projected onto the support, [B, W]."""
         probability = self._probability(after, discount)
+        if cost is not None:
+            reward = reward - torch.where(discount > 0, discount * cost, 0.0)
         position = (self._moved(reward, discount).clamp(self.low, self.high) - self.low) / self.gap  # [B, W]
         below = position.floor().clamp(max=self.width - 2)  # so that the atom above is at most the last
         above_share = (position - below).clamp(max=1.0) * probability
@@ -372,11 +386,11 @@ class CategoricalValue(SupportValue):
         return target.scatter_add_(1, index + 1, above_share)
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy to the target [B] and the priority [B]."""
+        """Return the cross-entropy to the target [...] and the priority [...]."""
         cross_entropy = self.cross_entropy(chosen, target)
         priority = cross_entropy.detach()
         if self.priority == "kl":
-            priority = (priority + torch.xlogy(target, target).sum(dim=1)).clamp(min=0.0)
+            priority = (priority + torch.xlogy(target, target).sum(dim=-1)).clamp(min=0.0)
         return cross_entropy, priority
 
     def metrics(
@@ -472,9 +486,9 @@ class HLGaussValue(SupportValue):
         """The number of bins, which is fixed at construction."""
         return self.width
 
-    def target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def target(self, after: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None = None) -> Tensor:
         """Return the histogram of the TD target, [B, W]."""
-        y = self._td_target(after, reward, discount).clamp(self.low, self.high)
+        y = self._td_target(after, reward, discount, cost).clamp(self.low, self.high)
         distance = self._edges - (y - self.low) / self.gap  # [B, W + 1]
         if self.kind == "two_hot":
             cumulative = distance.clamp(-0.5, 0.5)
@@ -483,7 +497,7 @@ class HLGaussValue(SupportValue):
         return cumulative.diff(dim=1) / (cumulative[:, -1:] - cumulative[:, :1])
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy to the target histogram [B] and the absolute TD error [B]."""
+        """Return the cross-entropy to the target histogram [...] and the absolute TD error [...]."""
         return self.cross_entropy(chosen, target), self.td_error(chosen, target).detach().abs()
 
     def metrics(
@@ -493,9 +507,9 @@ class HLGaussValue(SupportValue):
         y = self._td_target(after, reward, discount)
         return self.support_metrics(chosen, target, y, torch.ones_like(y), discount)
 
-    def _td_target(self, after: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    def _td_target(self, after: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None = None) -> Tensor:
         """Return y, [B, 1], before it is clipped."""
-        return td_target(self.mean(after).unsqueeze(1), reward, discount)
+        return td_target(self.mean(after).unsqueeze(1), reward, discount, cost)
 
 
 @checked
@@ -509,16 +523,25 @@ class QuantileValue(ReturnValue):
         quantiles: N.
         kappa: where the Huber loss becomes linear; 0 is quantile regression.
         rescale: see `ReturnValue`.
+        reduction: the loss is the "sum" over the N quantiles, or their "mean", as in TQC (Kuznetsov et al., 2020).
     """
 
     fractions: Tensor  # [1, N]
 
-    def __init__(self, quantiles: int = 200, *, kappa: float = 1.0, rescale: float | None = None) -> None:
+    def __init__(
+        self,
+        quantiles: int = 200,
+        *,
+        kappa: float = 1.0,
+        rescale: float | None = None,
+        reduction: Literal["sum", "mean"] = "sum",
+    ) -> None:
         with Checks("QuantileValue") as checks:
             checks.integer("quantiles", quantiles, low=1)
             checks.number("kappa", kappa, low=0)
+            checks.one_of("reduction", reduction, ["sum", "mean"])
         super().__init__(rescale)
-        self._quantiles, self.kappa = quantiles, float(kappa)
+        self._quantiles, self.kappa, self.reduction = quantiles, float(kappa), reduction
         self.register_buffer("fractions", midpoints(quantiles), persistent=False)
 
     @property
@@ -532,8 +555,9 @@ class QuantileValue(ReturnValue):
         return self._quantiles
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the quantile Huber loss [B] and the mean absolute TD error [B] over all pairs of quantiles."""
-        return quantile_huber(chosen, target, self.fractions, self.kappa)
+        """Return the quantile Huber loss [...] and the mean absolute TD error [...] over all pairs of quantiles."""
+        loss, priority = quantile_huber(chosen, target, self.fractions, self.kappa)
+        return (loss / self.quantiles if self.reduction == "mean" else loss), priority
 
 
 @runtime_checkable
@@ -624,13 +648,13 @@ def midpoints(n: int, device: torch.device | None = None) -> Tensor:
 
 
 def quantile_huber(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
-    """Return the quantile Huber loss [B] and the mean absolute TD error [B], the priority.
+    """Return the quantile Huber loss [...] and the mean absolute TD error [...], the priority.
 
     With td_ij = target_j - chosen_i, the loss is the sum over i of the mean over j of
 
         |fraction_i - 1(td_ij < 0)| * huber(td_ij) / kappa
 
-    (Dabney et al., 2018, QR-DQN, equations 9 and 10; over kappa as in IQN's equation 3). The table [B, W, W'] of all
+    (Dabney et al., 2018, QR-DQN, equations 9 and 10; over kappa as in IQN's equation 3). The table [..., W, W'] of all
     td_ij is not built. For a quantile x at fraction f, a target y contributes
 
         (1 - f) * (x - y - kappa / 2)      y < x - kappa
@@ -643,36 +667,38 @@ def quantile_huber(chosen: Tensor, target: Tensor, fractions: Tensor, kappa: flo
     pieces in the middle are empty: a target equal to x contributes neither loss nor gradient.
 
     Args:
-        chosen: [B, W], at `fractions` [B, W] or [1, W].
-        target: [B, W'], without gradient.
+        chosen: [B, W], at `fractions` [B, W] or [1, W]; or [B, C, W] of C critics.
+        target: [B, W'], of C critics [B, 1, W'], without gradient.
         fractions: in [0, 1].
         kappa: where the Huber loss becomes linear; at 0 it is the absolute value.
     """
-    width, curvature = target.shape[1], 1.0 / kappa if kappa else 0.0
+    width, curvature = target.shape[-1], 1.0 / kappa if kappa else 0.0
     with torch.no_grad():
         wide = target.double()  # as differences of prefix sums cancel
-        center = wide.mean(dim=1, keepdim=True)
+        center = wide.mean(dim=-1, keepdim=True)
         x = (chosen.double() - center).contiguous()
-        y = (wide - center).contiguous().sort(dim=1).values
-        sums, squares = (functional.pad(column.cumsum(dim=1), (1, 0)) for column in (y, y * y))
+        y = (wide - center).contiguous().sort(dim=-1).values
+        sums, squares = (functional.pad(column.cumsum(dim=-1), (1, 0)) for column in (y, y * y))
+        if chosen.shape[:-1] != target.shape[:-1]:  # sorted once for all critics
+            y, sums, squares = (one.expand(*x.shape[:-1], -1).contiguous() for one in (y, sums, squares))
 
         def below(bound: Tensor, *, included: bool) -> tuple[Tensor, Tensor, Tensor]:
-            """Return the sums [B, W] of 1, x - y and (x - y)^2 over the targets y below a bound [B, W]."""
+            """Return the sums [..., W] of 1, x - y and (x - y)^2 over the targets y below a bound [..., W]."""
             n = torch.searchsorted(y, bound, right=included)
-            total = sums.gather(1, n)
+            total = sums.gather(-1, n)
             distance = x * n - total
-            return n, distance, squares.gather(1, n) + x * (distance - total)
+            return n, distance, squares.gather(-1, n) + x * (distance - total)
 
         n_low, low, low_square = below(x - kappa, included=False)
         _, middle, middle_square = below(x, included=False)
         n_high, high, high_square = below(x + kappa, included=True)
-        every = width * x - sums[:, -1:]  # the sum of x - y over all targets
+        every = width * x - sums[..., -1:]  # the sum of x - y over all targets
         loss_below = low - 0.5 * kappa * n_low + 0.5 * curvature * (middle_square - low_square)
         loss_above = high - every + 0.5 * kappa * (n_high - width) + 0.5 * curvature * (high_square - middle_square)
         grad_below = n_low + curvature * (middle - low)
         grad_above = n_high - width + curvature * (high - middle)
-        loss = (loss_below + fractions * (loss_above - loss_below)).sum(dim=1) / width
+        loss = (loss_below + fractions * (loss_above - loss_below)).sum(dim=-1) / width
         grad = (grad_below + fractions * (grad_above - grad_below)) / width
-        priority = (2.0 * middle - every).mean(dim=1) / width
+        priority = (2.0 * middle - every).mean(dim=-1) / width
         loss, grad, priority = (column.to(chosen.dtype) for column in (loss, grad, priority))
-    return loss + (grad * (chosen - chosen.detach())).sum(dim=1), priority
+    return loss + (grad * (chosen - chosen.detach())).sum(dim=-1), priority

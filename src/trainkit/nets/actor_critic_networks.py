@@ -1,4 +1,4 @@
-"""Actor and critic networks: with a common forward pass for on-policy learners, apart for SAC."""
+"""Actor and critic networks: with a common forward pass for on-policy learners, apart for off-policy ones."""
 
 import itertools
 import math
@@ -12,7 +12,8 @@ from trainkit.core import seeding
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
 from trainkit.nets.encoders import Encoder, EncoderLike, Recurrent, make_encoder
-from trainkit.nets.layers import MLP, Activation, Norm, StackedNorm, activation_function
+from trainkit.nets.layers import MLP, Activation, Norm, StackedNorm, activation_function, of_first
+from trainkit.nets.networks import mapped
 from trainkit.nets.weights import SeededModule, draw_orthogonal, draw_uniform
 
 
@@ -128,7 +129,7 @@ class ActorNetwork(SeededModule):
 
 @checked
 class CriticNetwork(SeededModule):
-    """Critic networks: `n_critics` values of an action, [B, C]; critics share only the encoder, as of images.
+    """Critic networks: `n_critics` values of an action, [B, C], or of W outputs each; critics share only the encoder.
 
     The critics are stacked: each layer has the weights [C, out, in] and the biases [C, 1, out], and their gradients
     have these shapes.
@@ -137,6 +138,7 @@ class CriticNetwork(SeededModule):
         shapes: the features' shapes, `Preprocess(space).shapes`.
         n_dimensions: D, of actions [B, D].
         n_critics: C.
+        width: W, outputs of each critic, `value.width`: they are [B, C, W]; None: values [B, C].
         hidden: layers, of each critic.
         encoder: a name such as "impala", a module or a factory, see `Encoder`.
         activation: after each hidden layer, and of the encoder that is named; default relu.
@@ -150,54 +152,72 @@ class CriticNetwork(SeededModule):
         n_dimensions: int,
         *,
         n_critics: int = 2,
+        width: int | None = None,
         hidden: Sequence[int] = (256, 256),
         encoder: EncoderLike | None = None,
         activation: Activation | None = None,
         norm: Norm | None = None,
         recurrent: Recurrent | None = None,
     ) -> None:
-        _check_sizes("CriticNetwork", n_dimensions=n_dimensions, n_critics=n_critics, hidden=hidden)
+        n_outputs = 1 if width is None else width
+        _check_sizes("CriticNetwork", n_dimensions=n_dimensions, n_critics=n_critics, width=n_outputs, hidden=hidden)
         super().__init__()
         before = () if recurrent is None else hidden[:1]
         self.encoder = make_encoder(shapes, before, activation, encoder=encoder, norm=norm, recurrent=recurrent)
-        sizes = [self.encoder.n_features + n_dimensions, *hidden, 1]
+        sizes = [self.encoder.n_features + n_dimensions, *hidden, n_outputs]
         self.layers = nn.ModuleList([StackedLinear(n_critics, a, b) for a, b in itertools.pairwise(sizes)])
         self.norms = None
         if norm is not None:
             self.norms = nn.ModuleList([StackedNorm(norm, n_critics, size) for size in hidden])
-        self.n_critics = n_critics
+        self.n_critics, self.width = n_critics, width
         self.activation = activation_function(torch.relu_ if activation is None else activation)
         self.draw()
 
     def forward(self, features: Any, action: Tensor) -> Tensor:
-        """Return values [B, C] for features [B, ...] and actions [B, D], in policy units by convention."""
+        """Return values [B, C], or outputs [B, C, W], for features [B, ...] and actions [B, D] in policy units."""
+        return self.first(self.n_critics, features, action)
+
+    def first(self, n_critics: int, features: Any, action: Tensor) -> Tensor:
+        """Return values [B, n_critics], or outputs [B, n_critics, W], of the first critics alone."""
         x = torch.cat([self.encoder(features), action], dim=1)
-        x = x.expand(self.n_critics, *x.shape)
+        x = x.expand(n_critics, *x.shape)
         last = len(self.layers) - 1
         for position, layer in enumerate(self.layers):
             x = layer(x)
             if position < last:
                 x = self.activation(x if self.norms is None else self.norms[position](x))
-        return x.squeeze(2).T
+        return x.squeeze(2).T if self.width is None else x.transpose(0, 1)
+
+    @torch.no_grad()
+    def map_outputs(self, matrix: Tensor, offset: Tensor) -> list[nn.Parameter]:
+        """Replace the outputs o [W] of each critic by matrix @ o + offset; return the parameters that changed."""
+        changed = list(self.layers[-1].parameters())  # [C, W, in], [C, 1, W]
+        for parameter in changed:
+            parameter.copy_(mapped(parameter, matrix))
+        changed[1].add_(offset)
+        return changed
 
 
 class StackedLinear(nn.Module):
-    """C linear layers in one batched product: [C, B, in] to [C, B, out]."""
+    """C linear layers in one batched product: [C, B, in] to [C, B, out]; fewer inputs are those of the first layers."""
 
-    def __init__(self, n_layers: int, in_features: int, out_features: int) -> None:
+    def __init__(self, n_layers: int, in_features: int, out_features: int, *, bias: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_layers, out_features, in_features, dtype=torch.float32))
-        self.bias = nn.Parameter(torch.empty(n_layers, 1, out_features, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(n_layers, 1, out_features, dtype=torch.float32)) if bias else None
         self.draw_parameters(torch.Generator().manual_seed(seeding.fresh_root()))
 
     def draw_parameters(self, generator: torch.Generator) -> None:
         """Initialize each layer as torch initializes a linear layer."""
         bound = 1.0 / math.sqrt(self.weight.shape[2])
         draw_uniform(self.weight, bound, generator)
-        draw_uniform(self.bias, bound, generator)
+        if self.bias is not None:
+            draw_uniform(self.bias, bound, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight.transpose(1, 2))
+        weight, bias = of_first(len(x), self.weight, self.bias)
+        weight = weight.transpose(1, 2)
+        return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
 
 
 def _check_sizes(name: str, *, hidden: Sequence[object], **counts: object) -> None:

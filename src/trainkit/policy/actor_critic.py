@@ -1,0 +1,537 @@
+"""`ActorCriticPolicy`, the off-policy actor-critic: its parts make it DDPG, TD3, SAC, TQC or a new algorithm."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, Protocol, Self, Unpack
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainkit.core import tree
+from trainkit.core.assignments import fixed_options
+from trainkit.core.config import Part
+from trainkit.core.data import COLUMN_SPECS, Batch, Horizon, Obs
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.core.protocols import EnvSpaces
+from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.signatures import checked
+from trainkit.core.spaces import zeros_of
+from trainkit.engine.device import to_device
+from trainkit.engine.gradient_step import Clip
+from trainkit.engine.lookups import frames_of
+from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch, blank_row, tensor_batch
+from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
+from trainkit.nets.actor_critic_networks import ActorNetwork, CriticNetwork
+from trainkit.nets.distributions import Reparameterized, SquashedGaussian, bounded_box
+from trainkit.nets.encoders import EncoderLike, Recurrent, stateful_encoders
+from trainkit.nets.layers import Activation, Norm
+from trainkit.nets.preprocess import Preprocess
+from trainkit.policy.base import PolicyOptions, parts_for
+from trainkit.policy.checks import blank_columns, check_loss, forward_on
+from trainkit.policy.critics import (
+    CallsFirst,
+    CriticPass,
+    CriticReduction,
+    DrawsNoise,
+    MinOfCritics,
+    Network,
+    SeparatePasses,
+    with_noise,
+)
+from trainkit.policy.network_state import state_of
+from trainkit.policy.noise import Noise
+from trainkit.policy.persistence import recorded
+from trainkit.policy.statistics import ActionStd
+from trainkit.policy.stochastic import StochasticPolicy
+from trainkit.policy.support import AutomaticSupport
+from trainkit.policy.target import Target
+from trainkit.policy.values import ExpectedValue, SupportValue, Value, own_tensors
+
+
+class DistributionOf(Protocol):
+    """Makes the family of distributions of actions in a bounded Box, such as a part with options of its own."""
+
+    def __call__(self, space: spaces.Box) -> Reparameterized: ...
+
+
+class SquashedGaussians(Part):
+    """`SquashedGaussian` distributions, whose means and log standard deviations are the actor's outputs."""
+
+    def __call__(self, space: spaces.Box) -> Reparameterized:
+        """Return the family for a space."""
+        return SquashedGaussian(space, log_std=None)
+
+
+class Networks(Protocol):
+    """Makes the actor and the critics that `ActorCriticPolicy.for_envs` constructs; a `Part`, to be saved.
+
+    They raise a ConfigError for an option that would have no effect.
+    """
+
+    def actor(
+        self,
+        shapes: Any,
+        width: int,
+        *,
+        hidden: Sequence[int],
+        encoder: EncoderLike | None,
+        activation: Activation | None,
+        norm: Norm | None,
+        recurrent: Recurrent | None,
+    ) -> nn.Module:
+        """Return the actor: features -> [B, width]."""
+        ...
+
+    def critics(
+        self,
+        shapes: Any,
+        n_dimensions: int,
+        *,
+        n_critics: int,
+        width: int | None,
+        hidden: Sequence[int],
+        encoder: EncoderLike | None,
+        activation: Activation | None,
+        norm: Norm | None,
+        recurrent: Recurrent | None,
+    ) -> nn.Module:
+        """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
+        ...
+
+
+class PlainNetworks(Part):
+    """An `ActorNetwork` and a `CriticNetwork`."""
+
+    def actor(self, shapes: Any, width: int, **layers: Any) -> nn.Module:
+        """Return the actor: features -> [B, width]."""
+        return ActorNetwork(shapes, width, **layers)
+
+    def critics(self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Any) -> nn.Module:
+        """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
+        return CriticNetwork(shapes, n_dimensions, n_critics=n_critics, width=width, **layers)
+
+
+@checked
+@fixed_options(
+    *("actor_every", "actor_target", "critic_hidden", "critic_optimizer", "initial_temperature", "n_critics"),
+    *("networks", "target", "tau", "temperature", "temperature_optimizer"),
+)
+class ActorCriticPolicy(StochasticPolicy):
+    """Off-policy actor-critic made of the parts passed in; by default soft actor-critic.
+
+    The gradient steps of an update, in their order:
+
+    - "critic", the critics towards reward + discount * (reduction of the target critics - temperature * log pi) at the
+      next action;
+    - "actor", on temperature * log pi - reduction of the critics, in every `actor_every`-th update;
+    - "temperature", towards the target entropy, together with the actor's, where it is learned.
+
+    Then the target networks move. Without a temperature there are no terms of log pi, as in DDPG and TD3.
+
+    The networks work in policy units, [-1, 1], which `action_scale` maps to the bounds of the space: entropies, their
+    target and noise do not depend on the units of the space.
+
+    Args:
+        actor: features -> outputs [B, width] of the distribution, as `ActorNetwork`.
+        critics: (features, actions [B, D] in -1..1) -> outputs [B, C, W], or values [B, C], as `CriticNetwork`. A
+            module that defines `constrained`, {name: parameter} -> {name: new value}, has it as the `after=` of its
+            gradient step; an actor, too.
+        distribution: makes the family of distributions for the space of actions; default `SquashedGaussians`.
+        value: the meaning of a critic's W outputs, and its loss; the loss of a row is the sum over critics. Default
+            `ExpectedValue("half_mse")`.
+        reduction: of the target critics' outputs to the next value; default `MinOfCritics`.
+        actor_reduction: of the critics' outputs to the value that the actor ascends; None is `reduction`.
+        critic_pass: how the critics are called for their loss; default `SeparatePasses`.
+        temperature: weight of the entropy, a schedule of the environment step; "auto": it is learned; None: none.
+        initial_temperature: if it is learned.
+        target_entropy: of a learned temperature, in nats; default -D.
+        exploration: correlated noise of exploring actions, as `ColoredNoise`; None: independent in every step. Losses
+            draw independent noise.
+        target: when the target critics move; "none": there are none, and the critics take their place. Default: by
+            tau = 0.005 at every update.
+        actor_target: when a target actor moves, which chooses the next action; None: the actor does.
+        actor_every: the actor learns in each update whose number is a multiple of it.
+        optimizer: of the actor, and of the others that are not given, `critic_optimizer` and `temperature_optimizer`:
+            `Adam`, `TorchOptimizer`, or a factory such as `torch.optim.AdamW`.
+        clip: of the actor's and the critics' gradients; None clips nothing.
+        sequences: what networks that carry a state learn from, by default `Sequences()`. The states of the actor and of
+            the critics are stored.
+        action_space: a Box of floats, bounded in every dimension.
+        flush_denormals: see `GradientStep`.
+        options: observation_space, preprocess, horizon (of n steps only the last one's entropy counts), device, seed,
+            engine, precision and auxiliary (on the features of the critics' encoder), as in `Policy`.
+
+    Metrics: critic_loss, actor_loss, temperature_loss (if it is learned), grad_norm and lr of each, q_mean, q_max,
+    q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),
+    target_followed; those of the value part that are not among these are means over critics.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critics: nn.Module,
+        *,
+        action_space: Space[Any],
+        distribution: DistributionOf | None = None,
+        value: Value | None = None,
+        reduction: CriticReduction | None = None,
+        actor_reduction: CriticReduction | None = None,
+        critic_pass: CriticPass | None = None,
+        temperature: Literal["auto"] | Scheduled | None = "auto",
+        initial_temperature: float | None = None,
+        target_entropy: float | None = None,
+        exploration: Noise | None = None,
+        target: Target | Literal["none"] | None = None,
+        actor_target: Target | None = None,
+        actor_every: int = 1,
+        optimizer: OptimizerSpec | None = None,
+        critic_optimizer: OptimizerSpec | None = None,
+        temperature_optimizer: OptimizerSpec | None = None,
+        clip: Clip | None = None,
+        flush_denormals: bool = True,
+        sequences: Part | None = None,
+        **options: Unpack[PolicyOptions],
+    ) -> None:
+        name = type(self).__name__
+        box = bounded_box(name, action_space)
+        family = (SquashedGaussians() if distribution is None else distribution)(box)
+        has_both = bool(stateful_encoders(actor)) == bool(stateful_encoders(critics))
+        state = state_of(name, (actor, critics), sequences, options.get("auxiliary"), learns_from="replay")
+        with Checks(name) as checks:
+            checks.require(
+                has_both, " needs a state in both the actor and the critics, or in neither: give both recurrent"
+            )
+            has_density = family.has_density or temperature is None
+            rule = f".temperature weights an entropy, which {type(family).__name__} does not have, got {temperature!r}"
+            checks.require(has_density, f"{rule}: give temperature=None")
+            _check_temperature(checks, temperature, initial_temperature, target_entropy)
+        super().__init__(action_space=action_space, **options)
+        self.distribution: Reparameterized = family
+        self._noise_std = family.noise_std
+        self._network_state = state
+        self._extras_spec = dict(state.spec)
+        self.value: Value = ExpectedValue("half_mse") if value is None else own_tensors(value)
+        self.reduction = MinOfCritics() if reduction is None else reduction
+        self.actor_reduction = self.reduction if actor_reduction is None else actor_reduction
+        self.critic_pass: CriticPass = SeparatePasses() if critic_pass is None else critic_pass
+        self.target_entropy = -float(family.n_dimensions) if target_entropy is None else target_entropy
+        self.actor, self.critics = actor, critics
+        is_learned = temperature == "auto"
+        self.learned_temperature = (
+            LogTemperature(1.0 if initial_temperature is None else initial_temperature) if is_learned else None
+        )
+        is_scheduled = not is_learned and temperature is not None
+        self._schedule = as_schedule(name, "temperature", temperature, low=0) if is_scheduled else None
+        default: OptimizerSpec = Adam(3e-4) if optimizer is None else optimizer
+        of_critics = default if critic_optimizer is None else critic_optimizer
+        how: dict[str, Any] = {"flush_denormals": flush_denormals}
+        of_critic: dict[str, Any] = {"features_of": critics, "after": getattr(critics, "constrained", None), **how}
+        self.add_gradient_step("critic", critics, of_critics, clip, loss=self.critic_loss, **of_critic)
+        of_actor: dict[str, Any] = {"every": actor_every, "after": getattr(actor, "constrained", None), **how}
+        self.add_gradient_step("actor", actor, default, clip, loss=self.actor_loss, **of_actor)
+        if self.learned_temperature is not None:
+            own = default if temperature_optimizer is None else temperature_optimizer
+            how |= {"loss": self.temperature_loss, "reads": "actor", "every": actor_every}
+            self.add_gradient_step("temperature", self.learned_temperature, own, **how)
+        target = Target(every=1, unit="updates", tau=0.005) if target is None else target
+        self.target_critics = None if target == "none" else self.add_target("critic", critics, target)
+        self.target_actor = None if actor_target is None else self.add_target("actor", actor, actor_target)
+        if isinstance(self.value, SupportValue) and self.value.is_automatic:
+            networks = [critics] if self.target_critics is None else [critics, self.target_critics]
+            support = AutomaticSupport(name, self.value, networks, self.logits, learns_by="critic")
+            self._parts = (*self._parts, support)
+            self._learning.watched = support.clipped
+        self._action_std = ActionStd(self.distribution)
+        self.exploration = exploration
+        self.eval()
+
+    @classmethod
+    @recorded
+    def for_envs(
+        cls,
+        envs: EnvSpaces,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        critic_hidden: Sequence[int] | None = None,
+        n_critics: int = 2,
+        networks: Networks | None = None,
+        encoder: EncoderLike | None = None,
+        activation: Activation | None = None,
+        norm: Norm | None = None,
+        recurrent: Recurrent | None = None,
+        normalize_obs: bool = False,
+        n_step: int | tuple[int, int] = 1,
+        gamma: float = 0.99,
+        reward: Any = None,
+        optimizer: OptimizerSpec | None = None,
+        lr: LearningRate = 3e-4,
+        tau: Scheduled = 0.005,
+        max_grad_norm: float | None = None,
+        distribution: DistributionOf | None = None,
+        value: Value | None = None,
+        **parts: Any,
+    ) -> Self:
+        """Make a policy for environments from the most common options.
+
+        Args:
+            envs: anything with `observation_space` and `action_space`.
+            hidden: layers of the actor and, unless `critic_hidden` is given, of each critic.
+            critic_hidden: layers of each critic.
+            n_critics: C.
+            networks: makes the actor and the critics of these options; default `PlainNetworks`.
+            encoder, activation, norm, recurrent: as in `ActorNetwork` and `CriticNetwork`, with an encoder each; actor
+                and critics do not share them.
+            normalize_obs: as `normalize` in `Preprocess`.
+            n_step, gamma, reward: as in `Horizon`.
+            optimizer, lr: as in `ActorCriticPolicy` and `Adam`; an optimizer with a learning rate of its own ignores
+                numbers and schedules of the step in `lr`.
+            max_grad_norm: the clip of the global norm; None clips nothing.
+            tau: of the target critics at every update.
+            distribution, value, parts: arguments of `ActorCriticPolicy`; `clip`, `target` and `horizon` replace the
+                options above.
+        """
+        family = (SquashedGaussians() if distribution is None else distribution)(
+            bounded_box(cls.__name__, envs.action_space)
+        )
+        preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
+        defaults = parts_for(
+            envs,
+            preprocess,
+            max_grad_norm=max_grad_norm,
+            optimizer=lambda: spec_with_lr(optimizer, Adam(3e-4), lr),
+            horizon=lambda: Horizon(n_step, gamma, reward),
+            target=lambda: Target(every=1, unit="updates", tau=tau),
+        )
+        how: dict[str, Any] = {"encoder": encoder, "activation": activation, "norm": norm, "recurrent": recurrent}
+        for name in {"critic_optimizer", "temperature_optimizer"} & parts.keys():
+            parts[name] = None if parts[name] is None else spec_with_lr(parts[name], Adam(3e-4), lr)
+        made: Networks = PlainNetworks() if networks is None else networks
+        width = None if value is None or value.width == 1 else value.width
+        actor = made.actor(preprocess.shapes, family.width, hidden=hidden, **how)
+        how |= {"n_critics": n_critics, "width": width, "hidden": hidden if critic_hidden is None else critic_hidden}
+        critics = made.critics(preprocess.shapes, family.n_dimensions, **how)
+        return cls(actor, critics, distribution=distribution, value=value, **defaults | parts)
+
+    def _actor_outputs(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.actor(features), {}
+
+    def greedy_values(
+        self, obs: Obs, state: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the value [K] of the greedy action for raw observations [K, ...], and an infinite gap [K].
+
+        Of one observation they are two numbers. The value is that which the actor ascends, of SAC the critics' minimum;
+        it includes the entropy bonuses of the future. `state` [K, S] is that before the observations, of networks that
+        carry one; without, they are the first of their episodes.
+        """
+        rows, is_one = self._read("greedy_values", obs)
+        before = self._network_state.check_state(type(self).__name__, state, len(tree.first_leaf(rows)))
+        self.enter(training=False)
+        with torch.no_grad():
+            given = self.features(rows), to_device(before, self.device)
+            best: NDArray[np.float32] = self._network_state.call(self._greedy_value, *given)[0].cpu().numpy()
+        gap = np.full_like(best, np.inf)
+        return (best[0], gap[0]) if is_one else (best, gap)
+
+    def _greedy_value(self, features: Any) -> Tensor:
+        """Return the reduced critics' value [K] of the greedy action."""
+        mode = self.distribution.mode(self.actor(features), None)
+        return self._ascended(features, mode.reshape(len(mode), -1))
+
+    # ---- learning ----
+
+    @torch.no_grad()
+    def logits(self, batch: Batch) -> Tensor:
+        """Return the outputs [N, W] of critics and target critics for a batch's observations and actions."""
+        self.enter(training=False)
+        rows = self.rows(to_device(self._columns(batch), self.device), {}, frames_of(batch))
+        action, networks = self._unit(rows), [self.critics, self.target_critics]
+        return torch.cat([_with_width(own(rows.obs, action)).flatten(0, 1) for own in networks if own is not None])
+
+    def _unit(self, rows: TensorBatch) -> Tensor:
+        """Return the stored actions [B, D] in policy units."""
+        return self.action_scale.to_unit(rows.action).reshape(len(rows.action), -1).clamp(-1.0, 1.0)
+
+    def loss_inputs(self, n_rows: int, *, step: int) -> dict[str, Any]:
+        """Return a scheduled temperature."""
+        return {} if self._schedule is None else {"temperature": self._schedule(step)}
+
+    def loss_noise(self, n_rows: int) -> dict[str, Any]:
+        """Sample noise [B, D] for this and for the next observation's action, and what reduction and critics draw."""
+        how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
+        noise, next_noise = torch.randn(2, n_rows, self.distribution.n_dimensions, **how)
+        inputs = {"noise": noise, "next_noise": next_noise}
+        drawn, critics = self.reduction.draw(self.critics, self.generator), self.critics
+        if drawn is not None:
+            inputs["drawn"] = drawn
+        if isinstance(critics, DrawsNoise):
+            passes = "critic_noise", "target_noise", "actor_noise"
+            inputs |= {name: critics.draw_noise(n_rows, self.generator) for name in passes}
+        return inputs
+
+    def critic_loss(self, rows: TensorBatch, /) -> Loss:
+        """Return the value part's loss of all critics towards the TD target; the priority is their mean one."""
+        with torch.no_grad():
+            next_actor = self.actor if self.target_actor is None else self.target_actor
+            next_action, log_prob = self.distribution.draw_next(next_actor(rows.next_obs), rows.inputs["next_noise"])
+        critics = with_noise(self.critics, rows.inputs.get("critic_noise"))
+        target_critics: Network | None = self.target_critics
+        if target_critics is not None:
+            target_critics = with_noise(target_critics, rows.inputs.get("target_noise"))
+        given = rows.obs, self._unit(rows), rows.next_obs, next_action
+        outputs, next_outputs = map(_with_width, self.critic_pass(critics, target_critics, *given))  # [B, C, W]
+        with torch.no_grad():
+            after = self.reduction(next_outputs, self.value, rows.inputs.get("drawn"))  # [B, W']
+            cost = self._cost(rows, log_prob)
+            target = self.value.target(after, rows.reward, rows.discount, cost).unsqueeze(1)  # [B, 1, W]
+        loss, priority = self.value.loss(outputs, target)  # [B, C]
+        with torch.no_grad():
+            q = self.value.mean(outputs)  # [B, C]
+            metrics: dict[str, Metric] = {"q_mean": q, "q_max": Max(q), "q_min": Min(q)}
+            reward = rows.reward if cost is None else rows.reward - rows.discount * cost
+            of_value = self.value.metrics(outputs, target, after, reward, rows.discount)
+            metrics |= {name: _over_critics(metric) for name, metric in of_value.items()}
+        return Loss(loss.sum(dim=1), priority.mean(dim=1), metrics)
+
+    def actor_loss(self, rows: TensorBatch, /) -> Loss:
+        """Return temperature * log pi minus the reduced critics' value, of an action drawn for each row."""
+        action, log_prob = self.distribution.draw(self.actor(rows.obs), rows.inputs["noise"])
+        q = self._ascended(rows.obs, action, rows.inputs.get("actor_noise"))
+        cost = self._cost(rows, log_prob)
+        if cost is None or log_prob is None:
+            return Loss(-q)
+        metrics = {"entropy": -log_prob, "temperature": self._temperature(rows)}
+        return Loss(cost - q, metrics=metrics, outputs={"log_prob": log_prob})
+
+    def temperature_loss(self, rows: TensorBatch, /) -> Loss:
+        """Return log temperature times (entropy - target entropy)."""
+        assert self.learned_temperature is not None, "there is no such step otherwise"
+        excess = -(rows.inputs["log_prob"] + self.target_entropy)
+        return Loss(self.learned_temperature.log * excess)
+
+    def _ascended(self, features: Any, action: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return the value [B] that the actor ascends, of actions [B, D]."""
+        n_read, critics = self.actor_reduction.n_read, self.critics
+        if n_read is not None and noise is None and isinstance(critics, CallsFirst):
+            outputs = critics.first(n_read, features, action)
+        else:
+            outputs = with_noise(critics, noise)(features, action)
+        return self.value.mean(self.actor_reduction(_with_width(outputs), self.value))
+
+    def _cost(self, rows: TensorBatch, log_prob: Tensor | None) -> Tensor | None:
+        """Return temperature * log pi, [B]; None without a temperature."""
+        has_temperature = self.learned_temperature is not None or self._schedule is not None
+        return self._temperature(rows) * log_prob if has_temperature and log_prob is not None else None
+
+    def _temperature(self, rows: TensorBatch) -> Tensor:
+        """Return the temperature, a scalar without gradient."""
+        if self.learned_temperature is not None:
+            return self.learned_temperature.log.detach().exp()
+        temperature: Tensor = rows.inputs["temperature"]
+        return temperature
+
+    def check_networks(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Raise for spaces that do not fit the actor or the critics."""
+        super().check_networks(observation_space, action_space)
+        with forward_on(f"{type(self).__name__}'s critics", observation_space):
+            features = self.features(zeros_of(observation_space))
+            outputs = self.critics(features, torch.zeros(1, self.distribution.n_dimensions, device=self.device))
+        width = self.value.width
+        shapes = ["[B, C, W]", "[B, C]"] if width == 1 else ["[B, C, W]"]
+        if outputs.dim() not in (2, 3) or len(outputs) != 1 or _with_width(outputs).shape[2] != width:
+            raise SpaceMismatchError(
+                f"{type(self).__name__}'s critics give {tuple(outputs.shape)} for one observation and action: they "
+                f"must give {' or '.join(shapes)}, {width} from each of C critics for {type(self.value).__name__}"
+            )
+        for part in (self.reduction, self.actor_reduction):
+            _check_reduction(part, _with_width(outputs).expand(2, -1, -1), self.value)
+        self._check_losses(to_device(zeros_of(observation_space), self.device))
+
+    def _check_losses(self, obs: Any) -> None:
+        """Raise unless the parts give losses together, on one blank row."""
+        known = {**COLUMN_SPECS, **self.extras_spec}
+        extras = blank_columns(self.columns, known, self.device)
+        if extras is None or self.state_size > 0:
+            return
+        streams = self.streams_state()
+        inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device) | self.loss_noise(1)
+        self.load_streams_state(streams)
+        columns = blank_row(obs, extras)._replace(action=self.action_scale.middle.unsqueeze(0))
+        rows = tensor_batch(columns, self.preprocess)._replace(inputs=inputs)
+        parts = self.value, self.reduction, self.actor_reduction, self.critic_pass
+        names = ", ".join(dict.fromkeys(type(part).__name__ for part in parts))
+        for loss in (self.critic_loss, self.actor_loss):
+            check_loss(f"{type(self).__name__}'s {names}", partial(loss, rows), needs_priority=False)
+
+
+class SACPolicy(ActorCriticPolicy):
+    """Soft actor-critic (Haarnoja et al., 2018, "Soft actor-critic algorithms and applications").
+
+    It is `ActorCriticPolicy` with its default parts. The critics learn towards reward + discount * (minimum of the
+    target critics - temperature * log pi) at an action sampled for the next observation (equations 5 and 6), the actor
+    on temperature * log pi minus the critics' minimum (equation 9), the temperature towards the target entropy
+    (equation 18).
+
+    Metrics: critic_loss, actor_loss, temperature_loss (if it is learned), grad_norm and lr of each, q_mean, q_max,
+    q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),
+    target_followed.
+    """
+
+
+def _with_width(outputs: Tensor) -> Tensor:
+    """Return critics' outputs [B, C, W], of values [B, C] with a width of 1."""
+    return outputs.unsqueeze(2) if outputs.dim() == 2 else outputs
+
+
+def _check_reduction(reduction: CriticReduction, outputs: Tensor, value: Value) -> None:
+    """Raise `ConfigError` unless a reduction gives outputs [2, W'] for those of two rows."""
+    try:
+        with torch.no_grad():
+            shape: Any = tuple(reduction(outputs, value).shape)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001  # of the user's
+        shape = f"{type(error).__name__}: {error}"
+    if not isinstance(shape, tuple) or len(shape) != 2 or shape[0] != 2:
+        raise ConfigError(
+            f"{type(reduction).__name__} must give outputs [B, W'] for outputs [B, C, W] of critics, got {shape} for "
+            f"{tuple(outputs.shape)}: keep the first axis, and one for the outputs"
+        )
+
+
+def _over_critics(metric: Metric) -> Metric:
+    """Return a metric of rows and critics [B, C, ...] as one of rows, of the means over critics."""
+    if isinstance(metric, Max):
+        return Max(_mean_over_critics(metric.of_rows))
+    return Min(_mean_over_critics(metric.of_rows)) if isinstance(metric, Min) else _mean_over_critics(metric)
+
+
+def _mean_over_critics(column: Tensor) -> Tensor:
+    return column.flatten(1).mean(dim=1) if column.dim() > 1 else column
+
+
+class LogTemperature(nn.Module):
+    """A learned temperature, by its logarithm."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(initial), dtype=torch.float32))
+
+
+def _check_temperature(
+    checks: Checks, temperature: Literal["auto"] | Scheduled | None, initial: float | None, target_entropy: float | None
+) -> None:
+    is_learned = temperature == "auto"
+    checks.number("initial_temperature", initial, low=0, above_low=True, optional=True)
+    checks.number("target_entropy", target_entropy, optional=True)
+    for name, value in (("initial_temperature", initial), ("target_entropy", target_entropy)):
+        checks.require(is_learned or value is None, f".{name} needs temperature='auto', got {temperature!r}")
+    if not is_learned and temperature is not None:
+        rule = f".temperature must be 'auto', a number, a schedule or None, got {temperature!r}"
+        if checks.require(not isinstance(temperature, str), rule):
+            with checks.gather():
+                as_schedule(checks.subject, "temperature", temperature, low=0)
