@@ -13,7 +13,7 @@ from tests.helpers.learning import FOUR_NUMBERS, Spaces, observations
 from trainkit import PPOPolicy
 from trainkit.buffer import Rollout
 from trainkit.core import tree
-from trainkit.nets.actor_critic import ActorCriticOutput
+from trainkit.nets.actor_critic_networks import ActorCriticOutput
 from trainkit.policy.on_policy import OnpolicyPolicy
 
 PLACE = spaces.Box(0, 100, (1,), np.float32)  # the observation is the row's index

@@ -1,6 +1,10 @@
 """Presets: trainers for an environment and a seed, with defaults for everything else, whose sources are named."""
 # Written by `python -m tests.stubs`
 
+from trainkit.extensions.actor_critic.batch_norm_presets import CrossQSettings, XQCSettings, crossq, xqc
+from trainkit.extensions.actor_critic.deterministic_presets import DDPGSettings, TD3Settings, ddpg, td3
+from trainkit.extensions.actor_critic.presets import ActorCriticPreset
+from trainkit.extensions.actor_critic.stochastic_presets import DroQSettings, REDQSettings, TQCSettings, droq, redq, tqc
 from trainkit.extensions.offline.presets import (
     BCPreset,
     BCQPreset,
@@ -54,6 +58,7 @@ __all__ = [
     "A2CPreset",
     "A2CSettings",
     "ActorCriticOptions",
+    "ActorCriticPreset",
     "BCPreset",
     "BCQPreset",
     "BCQSettings",
@@ -61,6 +66,9 @@ __all__ = [
     "CQLPreset",
     "CQLSettings",
     "CentralizedCriticPreset",
+    "CrossQSettings",
+    "DDPGSettings",
+    "DroQSettings",
     "NetworkOptions",
     "OfflinePreset",
     "OfflineSettings",
@@ -76,17 +84,24 @@ __all__ = [
     "QNetworkOptions",
     "QPreset",
     "QSettings",
+    "REDQSettings",
     "ReinforcePreset",
     "SACPreset",
     "SACSettings",
     "Settings",
+    "TD3Settings",
+    "TQCSettings",
+    "XQCSettings",
     "a2c",
     "bc",
     "bcq",
     "c51",
     "cql",
+    "crossq",
+    "ddpg",
     "double_dqn",
     "dqn",
+    "droq",
     "drqn",
     "dueling_dqn",
     "ippo",
@@ -100,8 +115,12 @@ __all__ = [
     "r2d2",
     "rainbow",
     "recurrent_ppo",
+    "redq",
     "reinforce",
     "sac",
     "settings",
     "table_of",
+    "td3",
+    "tqc",
+    "xqc",
 ]
