@@ -5,8 +5,9 @@
 A run is made from a checkout of its own at the commit at which it was started, in `FOLDER` (by default
 `../trainkit-runs`), which also has its checkpoints and its log: the same command resumes it. When it has ended, what it
 wrote (pages, kept runs, results of the zoo) is applied to this tree, with commits, core hours and state in its row of
-RUNS.md; commit it. A row whose command fails stays as it is, and the next row follows. Ctrl-C and SIGTERM stop the run,
-which saves first. While a benchmark measures time, the run is paused.
+RUNS.md; commit it. What it left in the folder `kept` beside its checkout stays there. A row whose command fails stays
+as it is, and the next row follows. Ctrl-C and SIGTERM stop the run, which saves first. While a benchmark measures time,
+the run is paused.
 """
 
 import json
@@ -30,6 +31,7 @@ from benchmarks.pages import ROOT
 PLAN = Path("benchmarks/results/RUNS.md")
 ZOO_PAGE = Path("benchmarks/results/ZOO.md")
 RESULTS = "benchmarks/results", "docs/images", "src/trainkit/presets/zoo"  # where commands write
+KEPT = "kept"  # the folder beside a run's checkout that outlives it, for what is too large to be committed
 CORE = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 LEARNING = "learning"  # what the queue makes; times need a quiet machine, and devices are elsewhere
 
@@ -208,7 +210,11 @@ class Run:
             subprocess.run(report, cwd=self.root, env=environment, check=True)
         write_row(self.row.done(commit, self.seconds / 3600), self.root)
         _git("worktree", "remove", "--force", str(self.code), at=self.root)
-        shutil.rmtree(self.folder)
+        for path in self.folder.iterdir():
+            if path.name != KEPT:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
 
 def _children_seconds() -> float:

@@ -49,9 +49,8 @@ def test_the_commits_of_a_row_are_those_of_its_page() -> None:
 
 def test_every_row_has_a_command_hours_and_a_state() -> None:
     for row in ROWS:
-        assert re.fullmatch(r"make [\w-]+|python -m benchmarks[.\w]+(?: --\w+ \w+)?|trainkit .+", row.command), (
-            row.result
-        )
+        options = r"(?: --\w+(?: [\w-]+)+)*"
+        assert re.fullmatch(rf"make [\w-]+|python -m benchmarks[.\w]+{options}|trainkit .+", row.command), row.result
         assert row.measures in (LEARNING, "time", "behavior", "device", "report"), row.result
         assert re.fullmatch(r"-|`[0-9a-f]{7}`.*", row.commits), row.result
         assert re.fullmatch(r"-|\d+\.\d", row.hours), row.result

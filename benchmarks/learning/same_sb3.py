@@ -8,6 +8,7 @@ import sb3_contrib
 import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from benchmarks.learning import same_work as work
@@ -74,6 +75,14 @@ def make_model(own: work.Settings, envs, seed: int):
         )
     common |= {"buffer_size": own.capacity, "learning_starts": own.learning_starts}
     common |= {"train_freq": own.steps_per_round // own.n_envs, "gradient_steps": own.updates_per_round}
+    if own.learner == "td3":
+        noise = NormalActionNoise(np.zeros(envs.action_space.shape[0]), np.full(envs.action_space.shape[0], 0.1))
+        return sb3.TD3("MlpPolicy", envs, tau=own.tau, policy_kwargs=network, action_noise=noise, **common)
+    if own.learner == "tqc":
+        network |= {"n_quantiles": own.quantiles, "n_critics": 2}
+        entropy = {"ent_coef": "auto_1.0", "target_entropy": -float(envs.action_space.shape[0])}
+        common |= {"top_quantiles_to_drop_per_net": 2, "tau": own.tau}
+        return sb3_contrib.TQC("MlpPolicy", envs, policy_kwargs=network, **entropy, **common)
     if own.learner == "sac":
         entropy = {"ent_coef": "auto_1.0", "target_entropy": -float(envs.action_space.shape[0])}
         return sb3.SAC("MlpPolicy", envs, tau=own.tau, policy_kwargs=network, **entropy, **common)
@@ -104,7 +113,7 @@ def learn(pairing: work.Pairing, own: work.Settings, task: str, seed: int, judge
     trained = {
         "dqn": lambda: [policy.q_net],
         "qrdqn": lambda: [policy.quantile_net],
-        "sac": lambda: [policy.actor, policy.critic],
+        **dict.fromkeys(("sac", "td3", "tqc"), lambda: [policy.actor, policy.critic]),
     }.get(own.learner, lambda: [policy])()
     return {**evaluations.counts, "parameters": work.n_weights(*trained)}
 

@@ -80,7 +80,10 @@ What differs still, after reading the peer's code:
   0.8 % apart. Clip, losses, Adam, bootstrap at the time limit: nothing.
 - **SAC, densities.** The peer adds 1e-6 to 1 - tanh(u)**2 in the log-probability, trainkit computes it exactly. The
   peer moves the temperature first, trainkit last, by the same numbers. Losses, targets, Adam: nothing.
-- **SAC, start.** trainkit's first update is at 5,000 steps, the peer's one step later.
+- **TD3, start.** The peer adds its noise to the random actions of the start, too, and clips them.
+- **TQC, loss.** The peer's is the mean over the two critics, trainkit's the sum: twice the gradient, which Adam divides
+  out. The peer's densities and temperature are those of its SAC.
+- **SAC, TD3 and TQC, start.** trainkit's first update is at 5,000 steps, the peer's one step later.
 - **Randomness.** Initial weights have the same distributions but other numbers; the peer seeds its environment once,
   trainkit each episode.
 - **Numbers.** trainkit lets numbers below 1e-38 count as 0 within an update.
@@ -132,7 +135,7 @@ PAGES = {
     ),
     "mujoco": Page(
         title="MuJoCo alongside stable-baselines3",
-        pairings=("ppo-sb3", "sac-sb3"),
+        pairings=("ppo-sb3", "sac-sb3", "td3-sb3", "tqc-sb3"),
         differences=MUJOCO_DIFFERENCES,
         has_rates=True,
     ),

@@ -42,18 +42,32 @@ def q_learner(pairing: work.Pairing, own: work.Settings, envs: tk.Envs) -> tk.DQ
     )
 
 
-def sac(own: work.Settings, envs: tk.Envs) -> tk.SACPolicy:
-    """Return SAC."""
-    return tk.SACPolicy.for_envs(
-        envs,
-        hidden=own.hidden,
-        gamma=own.gamma,
-        tau=own.tau,
-        optimizer=tk.Adam(own.lr, eps=own.adam_eps),
-        initial_temperature=1.0,
-        target_entropy=-float(envs.action_space.shape[0]),
-        device="cpu",
-    )
+def actor_critic(own: work.Settings, envs: tk.Envs) -> tk.ActorCriticPolicy:
+    """Return SAC, TD3 or TQC."""
+    assert own.tau is not None, "of all three"
+    common: dict[str, Any] = {"hidden": own.hidden, "gamma": own.gamma, "tau": own.tau, "device": "cpu"}
+    common["optimizer"] = tk.Adam(own.lr, eps=own.adam_eps)
+    delayed = tk.Target(2, unit="updates", tau=own.tau)
+    entropy: dict[str, Any] = {"initial_temperature": 1.0, "target_entropy": -float(envs.action_space.shape[0])}
+    parts: dict[str, dict[str, Any]] = {
+        "sac": entropy,
+        "td3": {
+            "distribution": tk.policy.Deterministic(0.1, target_noise_std=0.2, target_noise_clip=0.5),
+            "value": tk.ExpectedValue("mse"),
+            "actor_reduction": tk.policy.FirstCritic(),
+            "temperature": None,
+            "actor_every": 2,
+            "target": delayed,
+            "actor_target": delayed,
+        },
+        "tqc": {
+            "value": tk.QuantileValue(own.quantiles or 1, reduction="mean"),
+            "reduction": tk.policy.TruncatedQuantiles(2),
+            "actor_reduction": tk.policy.MeanOfCritics(),
+            **entropy,
+        },
+    }
+    return tk.ActorCriticPolicy.for_envs(envs, **common, **parts[own.learner])
 
 
 def ppo(own: work.Settings, envs: tk.Envs) -> tk.PPOPolicy:
@@ -98,7 +112,8 @@ def make_trainer(pairing: work.Pairing, own: work.Settings, task: str, seed: int
         policy: Any = ppo(own, envs)
         train = tk.Collector(policy, envs, tk.RolloutBuffer())
         return tk.OnpolicyTrainer(policy, train, repeat_per_collect=own.epochs, **common)
-    policy = sac(own, envs) if own.learner == "sac" else q_learner(pairing, own, envs)
+    is_continuous = own.learner in ("sac", "td3", "tqc")
+    policy = actor_critic(own, envs) if is_continuous else q_learner(pairing, own, envs)
     return tk.OffpolicyTrainer(
         policy,
         tk.Collector(policy, envs, tk.ReplayBuffer(own.capacity)),
@@ -145,7 +160,7 @@ def learn(pairing: work.Pairing, own: work.Settings, task: str, seed: int, judge
             judge.play(acting(policy, own.learner))
         if judge.is_over:
             break
-    trained = [policy.actor, policy.critics] if own.learner == "sac" else [policy]
+    trained = [policy.actor, policy.critics] if own.learner in ("sac", "td3", "tqc") else [policy]
     trained = [policy.network] if own.learner in ("dqn", "qrdqn") else trained
     counts = {"env_steps": trainer.env_step // n_agents, "updates": trainer.gradient_step}
     return {**counts, "parameters": work.n_weights(*trained)}

@@ -39,7 +39,7 @@ class Settings:
         solved: the mean return of an evaluation that ends a run.
     """
 
-    learner: Literal["dqn", "qrdqn", "sac", "ppo", "recurrent_ppo", "mappo", "ippo"] = "dqn"
+    learner: Literal["dqn", "qrdqn", "sac", "td3", "tqc", "ppo", "recurrent_ppo", "mappo", "ippo"] = "dqn"
     steps: int
     every: int
     episodes: int = 30
@@ -140,6 +140,7 @@ _SAC = Settings(
     capacity=100_000, learning_starts=5_000, steps_per_round=1, updates_per_round=1, epsilon_steps=None,
     target_every=None,
 )  # fmt: skip
+_TD3, _TQC = replace(_SAC, learner="td3"), replace(_SAC, learner="tqc", quantiles=25)
 _RACE = Settings(  # rl-baselines3-zoo's for DQN on CartPole; the target is copied at every step but while updates run
     steps=196 * 256, every=1_024, n_envs=1, hidden=(256, 256), lr=2.3e-3, capacity=100_000, steps_per_round=256,
     updates_per_round=128, target_every=10, max_grad_norm=10.0, solved=475.0,
@@ -176,6 +177,8 @@ PAIRINGS = {
         tasks=dict.fromkeys(("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"), _SAC),
         seeds={"HalfCheetah-v5": (_FIVE,), "Hopper-v5": (range(1, 4),), "Walker2d-v5": (range(1, 4),)},
     ),
+    "td3-sb3": Pairing(peer=SB3, tasks={"HalfCheetah-v5": _TD3}, seeds={"HalfCheetah-v5": (range(1, 4),)}),
+    "tqc-sb3": Pairing(peer=CONTRIB, tasks={"HalfCheetah-v5": _TQC}, seeds={"HalfCheetah-v5": (range(1, 4),)}),
     "recurrent-ppo": Pairing(
         peer=CONTRIB, tasks={"CartPole-positions": _RECURRENT_PPO}, seeds={"CartPole-positions": (_FIVE,)}
     ),
@@ -208,6 +211,11 @@ def n_parameters(task: str, own: Settings) -> int | None:
         return _dense(n_obs, *own.hidden, n_actions) + _dense(n_obs, *own.hidden, 1) + n_actions
     if own.learner == "sac":
         return _dense(n_obs, *own.hidden, 2 * n_actions) + 2 * _dense(n_obs + n_actions, *own.hidden, 1)
+    if own.learner == "td3":
+        return _dense(n_obs, *own.hidden, n_actions) + 2 * _dense(n_obs + n_actions, *own.hidden, 1)
+    if own.learner == "tqc":
+        critic = _dense(n_obs + n_actions, *own.hidden, own.quantiles)
+        return _dense(n_obs, *own.hidden, 2 * n_actions) + 2 * critic
     return _dense(n_obs, *own.hidden, n_actions * (own.quantiles or 1))
 
 

@@ -22,6 +22,7 @@ CHOSEN_ON: dict[tuple[str, str], Sequence[int]] = {  # {(preset, environment): s
     ("dqn", "LunarLander-v3"): (1, 2),
     ("ppo", "LunarLander-v3"): (1,),
     ("a2c", "LunarLander-v3"): (1,),
+    ("xqc", "HalfCheetah-v5"): (1,),
 }
 
 
