@@ -84,6 +84,8 @@ bench: $(READY)  ## print our rates against a calibration loop (3 minutes)
 	@$(BIN)/python -m benchmarks.speed.quick
 
 bench-peers: $(READY) $(PEERS:%=.peers/%/.ready)  ## measure a plain loop, peers and us on the same work, in turn (40 minutes)
+	@for python in $(BIN)/python .peers/sb3-contrib@2.9.2/bin/python; do \
+		$$python $(PIP) -c constraints.txt 'gymnasium[mujoco]' || exit; done
 	@$(BIN)/python -m benchmarks.speed.peers
 
 bench-replay: $(READY) $(REPLAY_PEERS:%=.peers/%/.ready) .peers/torchrl@0.14.1/.built  ## measure replay beside peers

@@ -29,17 +29,28 @@ def plain(work: Work, *, is_fast: bool = False) -> Any:
 # ---- the same work ----
 
 
-@pytest.mark.parametrize("name", [name for name, work in WORKS.items() if work.learner != "rainbow"])
+@pytest.mark.parametrize("name", [name for name, work in WORKS.items() if PLAIN in work.sides])
 def test_the_parameters_that_are_counted_from_sizes_are_those_of_the_networks(name: str) -> None:
     assert plain(WORKS[name]).settings()["parameters"] == WORKS[name].n_parameters
 
 
 @pytest.mark.parametrize("work", WORKS.values(), ids=list(WORKS))
 def test_a_workload_has_the_sizes_of_its_environment(work: Work) -> None:
+    if work.env == "HalfCheetah-v5":
+        pytest.importorskip("mujoco")
     env = make_env(work)
     actions = env.action_space
     assert env.observation_space.shape == work.shape
     assert work.n_outputs == (actions.n if isinstance(actions, gym.spaces.Discrete) else actions.shape[0])
+
+
+@pytest.mark.parametrize("learner", ["td3", "tqc"])
+def test_a_relative_of_sac_does_the_work_of_its_workload(learner: str, one_thread: None) -> None:
+    work: Any = replace(WORKS[f"{learner.upper()} 256-256, batch 256"], block=4, warmup=300, hidden=(8, 8))
+    own: Any = Ours(work)
+    own.collect(work.warmup)
+    assert side.measure(own, work)["done"] == work.done
+    assert own.settings()["parameters"] == work.n_parameters
 
 
 @pytest.mark.parametrize("make", [Ours, plain])

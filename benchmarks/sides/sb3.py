@@ -3,14 +3,32 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import stable_baselines3
 import torch
-from stable_baselines3 import DQN, PPO, SAC
+from sb3_contrib import TQC
+from stable_baselines3 import DQN, PPO, SAC, TD3
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from benchmarks.sides import side
-from benchmarks.sides.work import ADAM_EPS, CLIP_RATIO, EPOCHS, LAMBDA, ROLLOUT_STEPS, TAU, VALUE_WEIGHT, Work, make_env
+from benchmarks.sides.work import (
+    ADAM_EPS,
+    CLIP_RATIO,
+    CONTINUOUS,
+    DELAY,
+    DROPPED,
+    EPOCHS,
+    LAMBDA,
+    NOISE,
+    QUANTILES,
+    ROLLOUT_STEPS,
+    TAU,
+    VALUE_WEIGHT,
+    Work,
+    make_env,
+)
 
 
 class Features(BaseFeaturesExtractor):
@@ -52,9 +70,15 @@ def make_model(work: Work, envs: DummyVecEnv) -> Any:
     if work.learner == "dqn":
         return make_dqn(work, envs, common)
     network: dict[str, Any] = {"net_arch": list(work.hidden)}
-    if work.learner == "sac":
-        replay = {"buffer_size": work.capacity, "learning_starts": 0, "train_freq": 1, "gradient_steps": 1}
-        return SAC("MlpPolicy", envs, tau=TAU, policy_kwargs=network, **replay, **common)
+    if work.learner in CONTINUOUS:
+        common |= {"buffer_size": work.capacity, "learning_starts": 0, "train_freq": 1, "gradient_steps": 1, "tau": TAU}
+        if work.learner == "td3":
+            noise = NormalActionNoise(np.zeros(work.n_outputs), np.full(work.n_outputs, NOISE))
+            return TD3("MlpPolicy", envs, policy_delay=DELAY, action_noise=noise, policy_kwargs=network, **common)
+        if work.learner == "tqc":
+            network |= {"n_quantiles": QUANTILES, "n_critics": 2}
+            return TQC("MlpPolicy", envs, top_quantiles_to_drop_per_net=DROPPED, policy_kwargs=network, **common)
+        return SAC("MlpPolicy", envs, policy_kwargs=network, **common)
     adam = {"optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": ADAM_EPS}}
     return PPO(
         "MlpPolicy",
@@ -94,7 +118,8 @@ class StableBaselines3:
         return self._model.num_timesteps - before
 
     def n_updates(self) -> int:
-        return side.n_steps_of((self._model.actor if self._work.learner == "sac" else self._model.policy).optimizer)
+        is_continuous = self._work.learner in CONTINUOUS
+        return side.n_steps_of((self._model.critic if is_continuous else self._model.policy).optimizer)
 
     def count_calls(self) -> AbstractContextManager[list[int]]:
         return side.calls_of(self._trained()[0])
@@ -102,7 +127,7 @@ class StableBaselines3:
     def _trained(self) -> list[torch.nn.Module]:
         """Return the trained networks, the acting one first."""
         model = self._model
-        if self._work.learner == "sac":
+        if self._work.learner in CONTINUOUS:
             return [model.actor, model.critic]
         return [model.q_net if self._work.learner == "dqn" else model.policy]
 

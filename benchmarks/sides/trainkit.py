@@ -15,9 +15,14 @@ from benchmarks.sides.work import (
     ATOMS,
     BETA,
     CLIP_RATIO,
+    CONTINUOUS,
+    DELAY,
+    DROPPED,
     EPOCHS,
     IMAGES,
     LAMBDA,
+    NOISE,
+    QUANTILES,
     RETURNS,
     ROLLOUT_STEPS,
     TAU,
@@ -41,6 +46,16 @@ def make_policy(work: Work, envs: tk.Envs, **options: Any) -> Any:
     options |= {"gamma": work.gamma, "lr": work.lr, "max_grad_norm": work.clip, "device": "cpu", "seed": 1}
     if work.learner == "sac":
         return tk.SACPolicy.for_envs(envs, hidden=work.hidden, tau=TAU, **options)
+    if work.learner == "td3":
+        target = tk.Target(DELAY, unit="updates", tau=TAU)
+        td3: dict[str, Any] = {"distribution": tk.policy.Deterministic(NOISE), "value": tk.ExpectedValue("mse")}
+        td3 |= {"actor_reduction": tk.policy.FirstCritic(), "temperature": None, "actor_every": DELAY}
+        td3 |= {"target": target, "actor_target": target}
+        return tk.ActorCriticPolicy.for_envs(envs, hidden=work.hidden, **td3, **options)
+    if work.learner == "tqc":
+        tqc: dict[str, Any] = {"value": tk.QuantileValue(QUANTILES, reduction="mean"), "tau": TAU}
+        tqc |= {"reduction": tk.policy.TruncatedQuantiles(DROPPED), "actor_reduction": tk.policy.MeanOfCritics()}
+        return tk.ActorCriticPolicy.for_envs(envs, hidden=work.hidden, **tqc, **options)
     if work.learner == "ppo":
         ppo = {"lam": LAMBDA, "clip_ratio": CLIP_RATIO, "value_weight": VALUE_WEIGHT, "entropy_weight": 0.0}
         return tk.PPOPolicy.for_envs(envs, hidden=work.hidden, adam_eps=ADAM_EPS, **ppo, **options)
@@ -121,7 +136,7 @@ class Ours:
 
     def settings(self) -> dict[str, Any]:
         policy = self.policy
-        trained = [policy.actor, policy.critics] if isinstance(policy, tk.SACPolicy) else [policy.network]
+        trained = [policy.network] if self.work.learner not in CONTINUOUS else [policy.actor, policy.critics]
         return {
             "env": self.work.env if self.work.env == IMAGES else self._envs.name,
             "envs": self._envs.n,

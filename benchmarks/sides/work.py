@@ -16,7 +16,9 @@ IMAGES = "benchmarks/Images-v0"
 EPISODE = 200  # steps
 ATOMS, RETURNS = 51, (-10.0, 10.0)  # of Rainbow
 ALPHA, BETA = 0.6, 0.4  # of prioritized replay
-TAU = 0.005  # of SAC
+TAU = 0.005  # of SAC, TD3 and TQC
+DELAY, NOISE, QUANTILES, DROPPED = 2, 0.1, 25, 2  # of TD3's actor and exploration; of TQC's two critics
+CONTINUOUS = "sac", "td3", "tqc"
 LAMBDA, CLIP_RATIO, VALUE_WEIGHT, ADAM_EPS = 0.95, 0.2, 0.5, 1e-5  # of PPO; its entropy weight is 0
 EPOCHS, ROLLOUT_STEPS = 10, 128  # of PPO: passes over a rollout, its steps per environment
 
@@ -42,7 +44,7 @@ class Work:
     rate: Literal["loop", "collect"] = "loop"
     block: int = 1_600
     sides: tuple[str, ...] = EVERY
-    learner: Literal["dqn", "rainbow", "sac", "ppo"] = "dqn"
+    learner: Literal["dqn", "rainbow", "sac", "td3", "tqc", "ppo"] = "dqn"
     env: str = "MountainCar-v0"
     shape: tuple[int, ...] = (2,)  # of an observation
     n_outputs: int = 3  # actions, or their dimensions
@@ -80,9 +82,10 @@ class Work:
     @property
     def n_parameters(self) -> int:
         """Count the trained parameters from the sizes alone."""
-        if self.learner == "sac":
-            actor = _dense(self.n_features, *self.hidden, 2 * self.n_outputs)
-            return actor + 2 * _dense(self.n_features + self.n_outputs, *self.hidden, 1)
+        if self.learner in CONTINUOUS:
+            actor = _dense(self.n_features, *self.hidden, (1 if self.learner == "td3" else 2) * self.n_outputs)
+            width = QUANTILES if self.learner == "tqc" else 1
+            return actor + 2 * _dense(self.n_features + self.n_outputs, *self.hidden, width)
         if self.learner == "ppo":
             return _dense(self.n_features, *self.hidden, self.n_outputs) + _dense(self.n_features, *self.hidden, 1)
         if self.learner == "rainbow":  # heads of advantages and a value, each weight with the scale of its noise
@@ -95,7 +98,7 @@ class Work:
 
     @property
     def n_updates(self) -> int:
-        """The optimizer steps of one block: for SAC, rounds of one step of each optimizer."""
+        """The optimizer steps of one block: for SAC and its relatives, those of the critics."""
         if self.rate == COLLECT:
             return 0
         return self.block * EPOCHS // self.batch if self.learner == "ppo" else self.block // self.steps_per_update
@@ -167,6 +170,8 @@ def _collect(n_envs: int, block: int) -> Work:
 
 
 _CONTINUOUS = {"env": "Pendulum-v1", "shape": (3,), "n_outputs": 1, "n_envs": 1, "steps_per_update": 1, "clip": None}
+_CHEETAH = {**_CONTINUOUS, "env": "HalfCheetah-v5", "shape": (17,), "n_outputs": 6}
+_LARGE = {"hidden": (256, 256), "batch": 256, "block": 20, "sides": (SB3,)}
 _PPO = {"n_envs": 8, "block": 8 * ROLLOUT_STEPS, "hidden": (64, 64), "gamma": 0.99, "lr": 3e-4, "clip": 0.5}
 
 WORKS = {
@@ -205,6 +210,10 @@ WORKS = {
     ),
     "SAC 64-64, batch 64": Work(learner="sac", hidden=(64, 64), block=100, **_CONTINUOUS),
     "SAC 256-256, batch 256": Work(learner="sac", hidden=(256, 256), batch=256, block=20, **_CONTINUOUS),
+    "TD3 256-256, batch 256": Work(learner="td3", **_CONTINUOUS, **_LARGE),
+    "TQC 256-256, batch 256": Work(learner="tqc", **_CONTINUOUS, **_LARGE),
+    "TD3 on HalfCheetah, 256-256, batch 256": Work(learner="td3", **_CHEETAH, **_LARGE),
+    "TQC on HalfCheetah, 256-256, batch 256": Work(learner="tqc", **_CHEETAH, **_LARGE),
     "PPO 64-64, batch 64": Work(learner="ppo", batch=64, **_PPO),
     "PPO 64-64, batch 256": Work(learner="ppo", batch=256, **_PPO),
     "Collecting, 1 environment": _collect(1, 800),

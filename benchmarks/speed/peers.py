@@ -201,6 +201,7 @@ FRONT_PAGE = {  # of README: kinds of workloads, by the beginnings of their name
     "Prioritized DQN and Rainbow": ("Prioritized", "Rainbow"),
     "DQN on images": ("DQN on images",),
     "SAC": ("SAC",),
+    "TD3 and TQC": ("TD3", "TQC"),
     "PPO": ("PPO",),
     "collecting alone, 1 to 256 environments": ("Collecting",),
 }
@@ -235,17 +236,17 @@ updates by default.
 """
 CHECKED = """
 What every block of every side did, and how often it called its acting network in a block that was collected.
-Stable-Baselines3 draws one number per vector step: below epsilon it does not call its network. For SAC an optimizer
-step is one of each optimizer.
+Stable-Baselines3 draws one number per vector step: below epsilon it does not call its network. For SAC, TD3 and TQC
+optimizer steps are those of the critics.
 """
 WORKLOADS = """
-Observations and rewards are those of MountainCar-v0, whose episodes have 200 steps, and of Pendulum-v1 for SAC; images
-are random bytes that cost no time. Each side steps `gym.make`'s environments one by one in a loop of its own (RLlib:
+Observations and rewards are those of MountainCar-v0, whose episodes have 200 steps, of Pendulum-v1 for SAC, TD3 and TQC,
+and of HalfCheetah-v5 where it is named; images are random bytes that cost no time. Each side steps `gym.make`'s environments one by one in a loop of its own (RLlib:
 gymnasium's SyncVectorEnv). Where nothing else is said there are ten environments and one update per vector step; images
 have 8 environments. PPO: 8 environments, 128 steps of each per rollout, 10 epochs over it. DQN: Huber loss, Adam,
 gradients clipped at 10, the target network copied every 320 updates; prioritized: squared error. Tianshou's DQN cannot
 clip gradients and is spared it. Empty cells: the side has no such learner; the plain loop has no Rainbow, and RLlib is
-measured on one workload.
+measured on one workload. TD3 and TQC are measured beside Stable-Baselines3 alone.
 """
 
 
