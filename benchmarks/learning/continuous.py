@@ -182,9 +182,9 @@ def report(runs: Sequence[Run], command: str) -> list[str]:
         *pages.heading(
             "Off-policy actor-critics on MuJoCo", command, [run["commit"] for run in runs], packages=["gymnasium"]
         ),
-        f"The presets' tables for MuJoCo (`trainkit info PRESET`), all with 5,000 random steps. Every so many steps the "
-        f"greedy policy plays {EPISODES} episodes on seeds of its own. CPU minutes are those of training, without "
-        f"evaluations. Published: {PUBLISHED}.",
+        "The presets' tables for MuJoCo, with 5,000 random steps; one environment, one core. Every 10,000 steps (of redq "
+        f"and droq 5,000) the greedy policy plays {EPISODES} episodes on seeds of its own. CPU minutes are those of "
+        f"training, without evaluations. Published: {PUBLISHED}.",
         "",
         "## Return per step",
         "",

@@ -218,6 +218,8 @@ def front_page(rows: Sequence[Row]) -> str:
     lines = [f"| times as fast as | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|"]
     for kind, names in FRONT_PAGE.items():
         own = [row for row in rows if row["name"].startswith(names)]
+        if not own:
+            continue  # not measured
         cells = []
         for titles in sides.values():
             found = [ratio(row, title) for row in own for title in titles if title in row["calls"]]
@@ -240,13 +242,14 @@ Stable-Baselines3 draws one number per vector step: below epsilon it does not ca
 optimizer steps are those of the critics.
 """
 WORKLOADS = """
-Observations and rewards are those of MountainCar-v0, whose episodes have 200 steps, of Pendulum-v1 for SAC, TD3 and TQC,
-and of HalfCheetah-v5 where it is named; images are random bytes that cost no time. Each side steps `gym.make`'s environments one by one in a loop of its own (RLlib:
-gymnasium's SyncVectorEnv). Where nothing else is said there are ten environments and one update per vector step; images
-have 8 environments. PPO: 8 environments, 128 steps of each per rollout, 10 epochs over it. DQN: Huber loss, Adam,
-gradients clipped at 10, the target network copied every 320 updates; prioritized: squared error. Tianshou's DQN cannot
-clip gradients and is spared it. Empty cells: the side has no such learner; the plain loop has no Rainbow, and RLlib is
-measured on one workload. TD3 and TQC are measured beside Stable-Baselines3 alone.
+Observations and rewards are those of MountainCar-v0, whose episodes have 200 steps, of Pendulum-v1 for SAC, TD3 and
+TQC, and of HalfCheetah-v5 where it is named; images are random bytes that cost no time. Each side steps `gym.make`'s
+environments one by one in a loop of its own (RLlib: gymnasium's SyncVectorEnv). Where nothing else is said there are
+ten environments and one update per vector step; images have 8 environments. PPO: 8 environments, 128 steps of each per
+rollout, 10 epochs over it. DQN: Huber loss, Adam, gradients clipped at 10, the target network copied every 320 updates;
+prioritized: squared error. Tianshou's DQN cannot clip gradients and is spared it. Empty cells: the side has no such
+learner; the plain loop has no Rainbow, and RLlib is measured on one workload. TD3 and TQC are measured beside Stable-
+Baselines3 alone.
 """
 
 
