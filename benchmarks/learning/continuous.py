@@ -182,7 +182,7 @@ def report(runs: Sequence[Run], command: str) -> list[str]:
         *pages.heading(
             "Off-policy actor-critics on MuJoCo", command, [run["commit"] for run in runs], packages=["gymnasium"]
         ),
-        "The presets' tables for MuJoCo, with 5,000 random steps; one environment, one core. Every 10,000 steps (of redq "
+        "The presets' tables for MuJoCo, with 5,000 random steps, on one core. Every 10,000 steps (of redq "
         f"and droq 5,000) the greedy policy plays {EPISODES} episodes on seeds of its own. CPU minutes are those of "
         f"training, without evaluations. Published: {PUBLISHED}.",
         "",

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 import trainkit as tk
+from benchmarks.pages import ROOT
 from benchmarks.sides import side
 from benchmarks.sides.work import (
     ADAM_EPS,
@@ -147,7 +148,7 @@ class Ours:
 
 if __name__ == "__main__":
     side.options().parse_args()
-    if not Path(tk.__file__).is_relative_to(Path(__file__).parents[1]):
+    if not Path(tk.__file__).is_relative_to(ROOT):
         raise SystemExit(f"{tk.__file__} is not of the tree that these benchmarks are of: set PYTHONPATH=src")
     torch.set_num_threads(1)
     side.serve(Ours, tk.__version__)

@@ -266,6 +266,7 @@ def report(rows: Sequence[Row]) -> str:
     """Return the page."""
     versions = {COLUMNS.get(title, (title, False))[0]: own for row in rows for title, own in row["version"].items()}
     listed = ", ".join(f"{name.split()[0]} {version}" for name, version in versions.items() if name != PLAIN)
+    of_torch = f"; torch {versions[PLAIN]} on all sides" if PLAIN in versions else ""
     parts = {
         "Ranges": [
             *ranges(rows),
@@ -282,7 +283,7 @@ def report(rows: Sequence[Row]) -> str:
         "",
         measured_at([row["commit"] for row in rows]),
         "",
-        f"{commands(rows)} on {rows[0]['machine']}; {listed}; torch {versions[PLAIN]} on all sides.",
+        f"{commands(rows)} on {rows[0]['machine']}; {listed}{of_torch}.",
         *METHOD.strip().splitlines(),
     ]
     return "\n".join(
