@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
+import trainkit as tk
 from benchmarks import pages
+from benchmarks.learning.simbav2 import SimbaV2Policy
 from benchmarks.learning.training import check_fresh, mean_return, preset_trainer, settings_of
 
 EPISODES = 10
@@ -49,6 +51,17 @@ MEMBERS = {
     **{name: Member(preset=name, changes=EARLY) for name in ("sac", "td3", "tqc")},
     **{name: Member(preset=name) for name in ("crossq", "xqc", "redq", "droq")},
     "xqc, 128 wide": Member(preset="xqc", changes=SMALL),
+    "simbav2, 128 wide": Member(
+        preset="xqc",
+        changes={
+            "policy_class": SimbaV2Policy,
+            "hidden": (128,),
+            "critic_hidden": (128, 128),
+            "normalize_obs": True,
+            "actor_every": 1,
+            "lr": tk.Linear(1e-4, 5e-5),
+        },
+    ),
 }
 FIVE = "sac", "td3", "tqc", "crossq", "xqc"
 
@@ -71,7 +84,7 @@ class Work:
 
 PUBLISHED = "XQC's code, four layers of 512, two updates per step, 10 seeds, v4"
 WORKS = (
-    Work(env="HalfCheetah-v5", steps=100_000, members=(*FIVE, "xqc, 128 wide"), published="8,597"),
+    Work(env="HalfCheetah-v5", steps=100_000, members=(*FIVE, "xqc, 128 wide", "simbav2, 128 wide"), published="8,597"),
     Work(env="HalfCheetah-v5", steps=260_000, members=("xqc, 128 wide",)),
     Work(env="Hopper-v5", steps=100_000, published="2,828"),
     Work(env="Walker2d-v5", steps=100_000, published="3,612"),

@@ -284,6 +284,14 @@ def test_sac_is_the_policy_with_its_default_parts() -> None:
     assert updated(one, 3) == updated(other, 3)
 
 
+def test_the_settings_of_a_policy_have_the_defaults_of_its_constructor() -> None:
+    settings = made().settings()
+    expected = {"temperature": "auto", "actor_every": 1, "actor_target": None, "target_entropy": -2.0}
+    assert {name: settings[name] for name in expected} == expected
+    assert "ellipsis" not in settings.values()
+    assert made(temperature=None).settings()["target_entropy"] is None
+
+
 def test_without_a_temperature_there_is_no_entropy_term() -> None:
     received = updated(made(temperature=None))
     assert not {"entropy", "temperature", "temperature_loss"} & received.keys()
@@ -315,7 +323,7 @@ class TestRefused:
                 {"value": ImplicitQuantileValue(5)},
                 "ActorCriticPolicy's ImplicitQuantileValue, MinOfCritics, SeparatePasses fail together on one row",
             ),
-            ({"reduction": Flat()}, r"Flat must give outputs \[B, W'\] for .*, got \(2,\) for \(2, 2, 1\)"),
+            ({"reduction": Flat()}, r"Flat must map .* to \[B, W'\], got \(2,\) for \(2, 2, 1\)"),
         ],
     )
     def test_parts_that_do_not_fit_together(self, options: Any, message: str) -> None:

@@ -218,7 +218,8 @@ class ActorCriticPolicy(StochasticPolicy):
         self.reduction = MinOfCritics() if reduction is None else reduction
         self.actor_reduction = self.reduction if actor_reduction is None else actor_reduction
         self.critic_pass: CriticPass = SeparatePasses() if critic_pass is None else critic_pass
-        self.target_entropy = -float(family.n_dimensions) if target_entropy is None else target_entropy
+        usual = None if temperature is None else -float(family.n_dimensions)
+        self.target_entropy = usual if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
         is_learned = temperature == "auto"
         self.learned_temperature = (
@@ -410,6 +411,7 @@ class ActorCriticPolicy(StochasticPolicy):
     def temperature_loss(self, rows: TensorBatch, /) -> Loss:
         """Return log temperature times (entropy - target entropy)."""
         assert self.learned_temperature is not None, "there is no such step otherwise"
+        assert self.target_entropy is not None, "there is a temperature"
         excess = -(rows.inputs["log_prob"] + self.target_entropy)
         return Loss(self.learned_temperature.log * excess)
 
@@ -491,14 +493,14 @@ def _check_reduction(reduction: CriticReduction, outputs: Tensor, value: Value) 
     """Raise `ConfigError` unless a reduction gives outputs [2, W'] for those of two rows."""
     try:
         with torch.no_grad():
-            shape: Any = tuple(reduction(outputs, value).shape)
+            shape: Any = tuple(reduction(outputs, value, None).shape)
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001  # of the user's
         shape = f"{type(error).__name__}: {error}"
     if not isinstance(shape, tuple) or len(shape) != 2 or shape[0] != 2:
         raise ConfigError(
-            f"{type(reduction).__name__} must give outputs [B, W'] for outputs [B, C, W] of critics, got {shape} for "
+            f"{type(reduction).__name__} must map (outputs [B, C, W], value, drawn) to [B, W'], got {shape} for "
             f"{tuple(outputs.shape)}: keep the first axis, and one for the outputs"
         )
 

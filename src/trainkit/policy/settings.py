@@ -43,11 +43,21 @@ def _arguments_of_for_envs(policy: "Policy") -> dict[str, Plain]:
         return {}
     for_envs: Callable[..., object] = getattr(type(policy), "for_envs")  # noqa: B009  # not every policy has one
     parameters = inspect.signature(for_envs).parameters.values()
-    options = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+    options = {one.name: _default_of(type(policy), one) for one in parameters if one.kind is one.KEYWORD_ONLY}
     options |= {name: from_plain(own) for name, own in policy.config["arguments"].items()} | policy.config["unknown"]
     described = (name for name in options_of(type(policy)) if hasattr(policy, name))
     others = {*described, *_ELSEWHERE, *_BY_PARTS}
     return flatten("", {name: own for name, own in options.items() if name not in others})
+
+
+def _default_of(kind: type, parameter: inspect.Parameter) -> object:
+    """Return the default of an argument of `for_envs`, of one that it passes on that of the constructor that has it."""
+    if parameter.default is not ...:
+        return parameter.default
+    made_by = (inspect.unwrap(vars(base)["__init__"]) for base in kind.__mro__ if "__init__" in vars(base))
+    known = (inspect.signature(own).parameters.get(parameter.name) for own in made_by)
+    found = (one.default for one in known if one is not None and one.default not in (one.empty, ...))
+    return next(found, None)  # an argument without a default is given
 
 
 def _of_learning(learning: "Learning") -> dict[str, Plain]:

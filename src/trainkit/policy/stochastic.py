@@ -156,6 +156,10 @@ class StochasticPolicy(Policy):
             return None
         return self._noise_sequences.step(n_rows, env_ids, starts, self.rng)
 
+    def explore_metrics(self, step: int) -> dict[str, float]:
+        """Return the standard deviation of additive noise, where the distribution has some."""
+        return {} if self._noise_std is None else {"noise_std": self._noise_std(step)}
+
     def start_streams(self, root: int) -> None:
         """Restart the random streams from a root seed, and nothing else."""
         super().start_streams(root)

@@ -127,6 +127,7 @@ class TestDeterministic:
         obs = np.zeros((2_000, 4), np.float32)
         greedy = policy.act(obs).action
         for step, expected in ((0, 0.2), (50, 0.1), (100, 0.0)):
+            assert policy.explore_metrics(step) == {"noise_std": pytest.approx(expected)}
             unit = policy.action_scale.to_unit(policy.act(obs, explore=True, step=step).action)
             assert (unit - policy.action_scale.to_unit(greedy)).std() == pytest.approx(expected, rel=0.1, abs=1e-6)
 

@@ -276,6 +276,10 @@ def test_the_page_lists_the_rules_as_they_are() -> None:
 @pytest.mark.parametrize(("policy", "remedy"), [
     ({"entropy_weight": 0.0}, "raise entropy_weight"),
     ({"target_entropy": -1.0}, "give exploration=ColoredNoise(), or raise target_entropy"),
+    (
+        {"target_entropy": None, "distribution": SimpleNamespace(noise_std=0.1)},
+        "give exploration=ColoredNoise(), or a larger noise_std",
+    ),
     ({"action_values": print}, "explore for longer and in longer stretches (EZGreedy), raise n_step"),
     ({"action_values": print, "exploration": EZGreedy(0.1)}, "explore for longer by a higher epsilon, raise n_step"),
 ])  # fmt: skip

@@ -67,6 +67,10 @@ class DeterministicActions(nn.Module):
         self.noise_std = noise_std
         self.target_noise_std, self.target_noise_clip = target_noise_std, target_noise_clip
 
+    def extra_repr(self) -> str:
+        """Return the standard deviations, for `print(policy)`."""
+        return f"noise_std={self.noise_std}, target_noise_std={self.target_noise_std}"
+
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         """Sample standard normal noise [B, D]."""
         return draw_normal(n_rows, self.n_dimensions, generator)

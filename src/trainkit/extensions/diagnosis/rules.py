@@ -379,8 +379,10 @@ def _how_to_explore(trainer: "Trainer") -> str:
     """Return what makes a policy of this kind explore more."""
     if hasattr(trainer.policy, "entropy_weight"):
         return "raise entropy_weight"
-    if hasattr(trainer.policy, "target_entropy"):
+    if getattr(trainer.policy, "target_entropy", None) is not None:
         return "give exploration=ColoredNoise(), or raise target_entropy"
+    if getattr(getattr(trainer.policy, "distribution", None), "noise_std", None) is not None:
+        return "give exploration=ColoredNoise(), or a larger noise_std"
     if hasattr(trainer.policy, "action_values"):
         repeats = isinstance(getattr(trainer.policy, "exploration", None), EZGreedy)
         how = "by a higher epsilon" if repeats else "and in longer stretches (EZGreedy)"
