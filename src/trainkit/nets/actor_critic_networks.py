@@ -3,12 +3,13 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from trainkit.core import seeding
+from trainkit.core.config import Part
 from trainkit.core.errors import Checks
 from trainkit.core.signatures import checked
 from trainkit.nets.encoders import Encoder, EncoderLike, Recurrent, make_encoder
@@ -196,6 +197,55 @@ class CriticNetwork(SeededModule):
             parameter.copy_(mapped(parameter, matrix))
         changed[1].add_(offset)
         return changed
+
+
+class Networks(Protocol):
+    """Makes the actor and the critics that `ActorCriticPolicy.for_envs` constructs; a `Part`, to be saved.
+
+    They raise a ConfigError for an option that would have no effect.
+    """
+
+    def actor(
+        self,
+        shapes: Any,
+        width: int,
+        *,
+        hidden: Sequence[int],
+        encoder: EncoderLike | None,
+        activation: Activation | None,
+        norm: Norm | None,
+        recurrent: Recurrent | None,
+    ) -> nn.Module:
+        """Return the actor: features -> [B, width]."""
+        ...
+
+    def critics(
+        self,
+        shapes: Any,
+        n_dimensions: int,
+        *,
+        n_critics: int,
+        width: int | None,
+        hidden: Sequence[int],
+        encoder: EncoderLike | None,
+        activation: Activation | None,
+        norm: Norm | None,
+        recurrent: Recurrent | None,
+    ) -> nn.Module:
+        """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
+        ...
+
+
+class PlainNetworks(Part):
+    """An `ActorNetwork` and a `CriticNetwork`."""
+
+    def actor(self, shapes: Any, width: int, **layers: Any) -> nn.Module:
+        """Return the actor: features -> [B, width]."""
+        return ActorNetwork(shapes, width, **layers)
+
+    def critics(self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Any) -> nn.Module:
+        """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
+        return CriticNetwork(shapes, n_dimensions, n_critics=n_critics, width=width, **layers)
 
 
 class StackedLinear(nn.Module):

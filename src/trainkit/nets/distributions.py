@@ -9,6 +9,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainkit.core.config import Part
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import checked
@@ -298,6 +299,20 @@ class SquashedGaussian(nn.Module):
             return outputs, self.log_std
         mean, log_std = outputs.chunk(2, dim=1)
         return mean, log_std.clamp(*LOG_STD_RANGE)
+
+
+class DistributionOf(Protocol):
+    """Makes the family of distributions of actions in a bounded Box, such as a part with options of its own."""
+
+    def __call__(self, space: spaces.Box) -> Reparameterized: ...
+
+
+class SquashedGaussians(Part):
+    """`SquashedGaussian` distributions, whose means and log standard deviations are the actor's outputs."""
+
+    def __call__(self, space: spaces.Box) -> Reparameterized:
+        """Return the family for a space."""
+        return SquashedGaussian(space, log_std=None)
 
 
 def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:

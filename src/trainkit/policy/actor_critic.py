@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, Protocol, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 import torch
-from gymnasium import Space, spaces
+from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -15,7 +15,7 @@ from trainkit.core import tree
 from trainkit.core.assignments import fixed_options
 from trainkit.core.config import Part
 from trainkit.core.data import COLUMN_SPECS, Batch, Horizon, Obs
-from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
+from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
 from trainkit.core.schedules import Scheduled, as_schedule
 from trainkit.core.signatures import checked
@@ -25,8 +25,8 @@ from trainkit.engine.gradient_step import Clip
 from trainkit.engine.lookups import frames_of
 from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch, blank_row, tensor_batch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
-from trainkit.nets.actor_critic_networks import ActorNetwork, CriticNetwork
-from trainkit.nets.distributions import Reparameterized, SquashedGaussian, bounded_box
+from trainkit.nets.actor_critic_networks import Networks, PlainNetworks
+from trainkit.nets.distributions import DistributionOf, Reparameterized, SquashedGaussians, bounded_box
 from trainkit.nets.encoders import EncoderLike, Recurrent, stateful_encoders
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
@@ -40,7 +40,10 @@ from trainkit.policy.critics import (
     MinOfCritics,
     Network,
     SeparatePasses,
+    check_reduction,
+    over_critics,
     with_noise,
+    with_width,
 )
 from trainkit.policy.network_state import state_of
 from trainkit.policy.noise import Noise
@@ -50,69 +53,6 @@ from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.support import AutomaticSupport
 from trainkit.policy.target import Target
 from trainkit.policy.values import ExpectedValue, SupportValue, Value, own_tensors
-
-
-class DistributionOf(Protocol):
-    """Makes the family of distributions of actions in a bounded Box, such as a part with options of its own."""
-
-    def __call__(self, space: spaces.Box) -> Reparameterized: ...
-
-
-class SquashedGaussians(Part):
-    """`SquashedGaussian` distributions, whose means and log standard deviations are the actor's outputs."""
-
-    def __call__(self, space: spaces.Box) -> Reparameterized:
-        """Return the family for a space."""
-        return SquashedGaussian(space, log_std=None)
-
-
-class Networks(Protocol):
-    """Makes the actor and the critics that `ActorCriticPolicy.for_envs` constructs; a `Part`, to be saved.
-
-    They raise a ConfigError for an option that would have no effect.
-    """
-
-    def actor(
-        self,
-        shapes: Any,
-        width: int,
-        *,
-        hidden: Sequence[int],
-        encoder: EncoderLike | None,
-        activation: Activation | None,
-        norm: Norm | None,
-        recurrent: Recurrent | None,
-    ) -> nn.Module:
-        """Return the actor: features -> [B, width]."""
-        ...
-
-    def critics(
-        self,
-        shapes: Any,
-        n_dimensions: int,
-        *,
-        n_critics: int,
-        width: int | None,
-        hidden: Sequence[int],
-        encoder: EncoderLike | None,
-        activation: Activation | None,
-        norm: Norm | None,
-        recurrent: Recurrent | None,
-    ) -> nn.Module:
-        """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
-        ...
-
-
-class PlainNetworks(Part):
-    """An `ActorNetwork` and a `CriticNetwork`."""
-
-    def actor(self, shapes: Any, width: int, **layers: Any) -> nn.Module:
-        """Return the actor: features -> [B, width]."""
-        return ActorNetwork(shapes, width, **layers)
-
-    def critics(self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Any) -> nn.Module:
-        """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
-        return CriticNetwork(shapes, n_dimensions, n_critics=n_critics, width=width, **layers)
 
 
 @checked
@@ -351,7 +291,7 @@ class ActorCriticPolicy(StochasticPolicy):
         self.enter(training=False)
         rows = self.rows(to_device(self._columns(batch), self.device), {}, frames_of(batch))
         action, networks = self._unit(rows), [self.critics, self.target_critics]
-        return torch.cat([_with_width(own(rows.obs, action)).flatten(0, 1) for own in networks if own is not None])
+        return torch.cat([with_width(own(rows.obs, action)).flatten(0, 1) for own in networks if own is not None])
 
     def _unit(self, rows: TensorBatch) -> Tensor:
         """Return the stored actions [B, D] in policy units."""
@@ -384,7 +324,7 @@ class ActorCriticPolicy(StochasticPolicy):
         if target_critics is not None:
             target_critics = with_noise(target_critics, rows.inputs.get("target_noise"))
         given = rows.obs, self._unit(rows), rows.next_obs, next_action
-        outputs, next_outputs = map(_with_width, self.critic_pass(critics, target_critics, *given))  # [B, C, W]
+        outputs, next_outputs = map(with_width, self.critic_pass(critics, target_critics, *given))  # [B, C, W]
         with torch.no_grad():
             after = self.reduction(next_outputs, self.value, rows.inputs.get("drawn"))  # [B, W']
             cost = self._cost(rows, log_prob)
@@ -395,7 +335,7 @@ class ActorCriticPolicy(StochasticPolicy):
             metrics: dict[str, Metric] = {"q_mean": q, "q_max": Max(q), "q_min": Min(q)}
             reward = rows.reward if cost is None else rows.reward - rows.discount * cost
             of_value = self.value.metrics(outputs, target, after, reward, rows.discount)
-            metrics |= {name: _over_critics(metric) for name, metric in of_value.items()}
+            metrics |= {name: over_critics(metric) for name, metric in of_value.items()}
         return Loss(loss.sum(dim=1), priority.mean(dim=1), metrics)
 
     def actor_loss(self, rows: TensorBatch, /) -> Loss:
@@ -422,7 +362,7 @@ class ActorCriticPolicy(StochasticPolicy):
             outputs = critics.first(n_read, features, action)
         else:
             outputs = with_noise(critics, noise)(features, action)
-        return self.value.mean(self.actor_reduction(_with_width(outputs), self.value))
+        return self.value.mean(self.actor_reduction(with_width(outputs), self.value))
 
     def _cost(self, rows: TensorBatch, log_prob: Tensor | None) -> Tensor | None:
         """Return temperature * log pi, [B]; None without a temperature."""
@@ -444,13 +384,13 @@ class ActorCriticPolicy(StochasticPolicy):
             outputs = self.critics(features, torch.zeros(1, self.distribution.n_dimensions, device=self.device))
         width = self.value.width
         shapes = ["[B, C, W]", "[B, C]"] if width == 1 else ["[B, C, W]"]
-        if outputs.dim() not in (2, 3) or len(outputs) != 1 or _with_width(outputs).shape[2] != width:
+        if outputs.dim() not in (2, 3) or len(outputs) != 1 or with_width(outputs).shape[2] != width:
             raise SpaceMismatchError(
                 f"{type(self).__name__}'s critics give {tuple(outputs.shape)} for one observation and action: they "
                 f"must give {' or '.join(shapes)}, {width} from each of C critics for {type(self.value).__name__}"
             )
         for part in (self.reduction, self.actor_reduction):
-            _check_reduction(part, _with_width(outputs).expand(2, -1, -1), self.value)
+            check_reduction(part, with_width(outputs).expand(2, -1, -1), self.value)
         self._check_losses(to_device(zeros_of(observation_space), self.device))
 
     def _check_losses(self, obs: Any) -> None:
@@ -482,38 +422,6 @@ class SACPolicy(ActorCriticPolicy):
     q_min, td_abs_mean, td_abs_max, entropy, temperature, weight_mean, effective_share (of the weights),
     target_followed.
     """
-
-
-def _with_width(outputs: Tensor) -> Tensor:
-    """Return critics' outputs [B, C, W], of values [B, C] with a width of 1."""
-    return outputs.unsqueeze(2) if outputs.dim() == 2 else outputs
-
-
-def _check_reduction(reduction: CriticReduction, outputs: Tensor, value: Value) -> None:
-    """Raise `ConfigError` unless a reduction gives outputs [2, W'] for those of two rows."""
-    try:
-        with torch.no_grad():
-            shape: Any = tuple(reduction(outputs, value, None).shape)
-    except ConfigError:
-        raise
-    except Exception as error:  # noqa: BLE001  # of the user's
-        shape = f"{type(error).__name__}: {error}"
-    if not isinstance(shape, tuple) or len(shape) != 2 or shape[0] != 2:
-        raise ConfigError(
-            f"{type(reduction).__name__} must map (outputs [B, C, W], value, drawn) to [B, W'], got {shape} for "
-            f"{tuple(outputs.shape)}: keep the first axis, and one for the outputs"
-        )
-
-
-def _over_critics(metric: Metric) -> Metric:
-    """Return a metric of rows and critics [B, C, ...] as one of rows, of the means over critics."""
-    if isinstance(metric, Max):
-        return Max(_mean_over_critics(metric.of_rows))
-    return Min(_mean_over_critics(metric.of_rows)) if isinstance(metric, Min) else _mean_over_critics(metric)
-
-
-def _mean_over_critics(column: Tensor) -> Tensor:
-    return column.flatten(1).mean(dim=1) if column.dim() > 1 else column
 
 
 class LogTemperature(nn.Module):

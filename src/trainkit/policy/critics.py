@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.config import Part
+from trainkit.core.errors import ConfigError
 from trainkit.core.signatures import checked
+from trainkit.engine.loss import Max, Metric, Min
 from trainkit.policy.values import Value
 
 
@@ -117,3 +119,35 @@ class SeparatePasses(Part):
         with torch.no_grad():
             after = (critics if target_critics is None else target_critics)(next_obs, next_action)
         return critics(obs, action), after
+
+
+def with_width(outputs: Tensor) -> Tensor:
+    """Return critics' outputs [B, C, W], of values [B, C] with a width of 1."""
+    return outputs.unsqueeze(2) if outputs.dim() == 2 else outputs
+
+
+def check_reduction(reduction: CriticReduction, outputs: Tensor, value: Value) -> None:
+    """Raise `ConfigError` unless a reduction gives outputs [2, W'] for those of two rows."""
+    try:
+        with torch.no_grad():
+            shape: Any = tuple(reduction(outputs, value, None).shape)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001  # of the user's
+        shape = f"{type(error).__name__}: {error}"
+    if not isinstance(shape, tuple) or len(shape) != 2 or shape[0] != 2:
+        raise ConfigError(
+            f"{type(reduction).__name__} must map (outputs [B, C, W], value, drawn) to [B, W'], got {shape} for "
+            f"{tuple(outputs.shape)}: keep the first axis, and one for the outputs"
+        )
+
+
+def over_critics(metric: Metric) -> Metric:
+    """Return a metric of rows and critics [B, C, ...] as one of rows, of the means over critics."""
+    if isinstance(metric, Max):
+        return Max(_mean_over_critics(metric.of_rows))
+    return Min(_mean_over_critics(metric.of_rows)) if isinstance(metric, Min) else _mean_over_critics(metric)
+
+
+def _mean_over_critics(column: Tensor) -> Tensor:
+    return column.flatten(1).mean(dim=1) if column.dim() > 1 else column
