@@ -84,7 +84,9 @@ def tolerance_of(device: torch.device, precision: str = "float32") -> float:
 
 
 # noise, actions, orders of rows
-DRAW_ON_THE_DEVICE = {"noisy_dqn", "rainbow", "iqn", "ppo", "recurrent_ppo", "ippo", "mappo", "a2c", "reinforce", "sac"}
+CONTINUOUS = {name for name, preset in presets.PRESETS.items() if preset.domains[0] == "continuous"}
+DRAW_ON_THE_DEVICE = {"noisy_dqn", "rainbow", "iqn", "ppo", "recurrent_ppo", "ippo", "mappo", "a2c", "reinforce"}
+DRAW_ON_THE_DEVICE |= CONTINUOUS
 
 
 def draws_as_the_cpu(name: str, device: torch.device) -> bool:

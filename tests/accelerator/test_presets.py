@@ -11,6 +11,7 @@ import torch
 
 import trainkit as tk
 from tests.accelerator.runs import (
+    CONTINUOUS,
     N_UPDATES,
     Mazes,
     assert_equal_runs,
@@ -26,8 +27,9 @@ from trainkit.core import tree
 
 EVERY = pytest.mark.parametrize("name", presets.PRESETS)
 RECURRENT = {"drqn", "r2d2", "recurrent_ppo"}
+BATCH_NORMALIZED = {"crossq", "xqc"}
 WITHOUT_MEMORY = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name not in RECURRENT])
-OF_ACTIONS = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name != "sac"])
+OF_ACTIONS = pytest.mark.parametrize("name", [name for name in presets.PRESETS if name not in CONTINUOUS])
 
 
 @contextmanager
@@ -56,9 +58,13 @@ def check_against_cpu(name: str, device: torch.device, **options: Any) -> None:
         assert_finite_runs(there.update, here.update)
         assert_finite_runs(weights_there, weights)
         return
-    tolerance = tolerance_of(device)
+    # Statistics of few rows are divided by, which makes large differences of small ones.
+    tolerance = (1_000 if name in BATCH_NORMALIZED else 1) * tolerance_of(device)
     assert_equal_runs(there.update, here.update, tolerance)
-    assert there.test.returns == here.test.returns
+    if name in BATCH_NORMALIZED:
+        assert there.test.returns.mean == pytest.approx(here.test.returns.mean, rel=tolerance)
+    else:
+        assert there.test.returns == here.test.returns
     assert_equal_runs(weights_there, weights, tolerance)
 
 

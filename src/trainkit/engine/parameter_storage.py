@@ -11,6 +11,7 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -230,7 +231,8 @@ class FlatGroup(ParameterGroup):
     def square_norm(self) -> float:
         """Return the squared norm of the gradients."""
         if self._gradient_array is not None:
-            square = float(self._gradient_array.dot(self._gradient_array))
+            with np.errstate(over="ignore"):
+                square = float(self._gradient_array.dot(self._gradient_array))
             if math.isfinite(square):  # else only the square may have overflowed
                 return square
         norm = float(torch.linalg.vector_norm(self.gradients[0], dtype=torch.float64))
