@@ -95,7 +95,7 @@ def test_exploration_noise_of_td3_may_fall() -> None:
         ("redq", {"update_per_step": 4.0, "actor_every": 4}),
         ("droq", {"update_per_step": 4.0, "actor_every": 4}),
         ("crossq", {"critic_hidden": (64, 64)}),
-        ("xqc", {"critic_hidden": (64, 64), "gamma": 0.99}),
+        ("xqc", {"critic_hidden": (64, 64), "gamma": 0.975}),  # their rule for episodes of 200 steps
     ],
 )
 def test_learns_to_swing_a_pendulum_up(name: str, options: dict[str, Any]) -> None:

@@ -136,5 +136,5 @@ xqc = XQCPreset(
     "xqc",
     "XQC: SAC of categorical critics with batch and weight normalization (Palenicek et al., 2025)",
     xqc_settings,
-    {"continuous": xqc_settings(learning_starts=1_000), "mujoco": with_changes(xqc_settings(), _ON_MUJOCO)},
+    {"continuous": xqc_settings(learning_starts=1_000, gamma=0.99), "mujoco": with_changes(xqc_settings(), _ON_MUJOCO)},
 )
