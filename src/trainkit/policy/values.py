@@ -159,13 +159,14 @@ class ExpectedValue(ReturnValue):
         self, chosen: Tensor, target: Tensor, after: Tensor, reward: Tensor, discount: Tensor
     ) -> Mapping[str, Metric]:
         """Return the mean and maximum of the absolute TD error."""
+        chosen, target = chosen.squeeze(-1), target.squeeze(-1).expand(chosen.shape[:-1])  # as in the loss
         return td_metrics(self.returns(target) - self.returns(chosen))
 
     def loss(self, chosen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the Huber or squared loss [...] and the absolute TD error [...]."""
         chosen, target = chosen.squeeze(-1), target.squeeze(-1).expand(chosen.shape[:-1])
         if self.kind == "half_mse":
-            td = chosen - target
+            td = target - chosen
             return 0.5 * td * td, td.detach().abs()
         priority = (target - chosen).detach().abs()
         if self.kind == "mse":
