@@ -161,6 +161,7 @@ class ActorCriticPolicy(StochasticPolicy):
         usual = None if temperature is None else -float(family.n_dimensions)
         self.target_entropy = usual if target_entropy is None else target_entropy
         self.actor, self.critics = actor, critics
+        self._draws_noise = critics.draw_noise if isinstance(critics, DrawsNoise) else None
         is_learned = temperature == "auto"
         self.learned_temperature = (
             LogTemperature(1.0 if initial_temperature is None else initial_temperature) if is_learned else None
@@ -306,12 +307,12 @@ class ActorCriticPolicy(StochasticPolicy):
         how: dict[str, Any] = {"generator": self.generator, "device": self.device, "dtype": torch.float32}
         noise, next_noise = torch.randn(2, n_rows, self.distribution.n_dimensions, **how)
         inputs = {"noise": noise, "next_noise": next_noise}
-        drawn, critics = self.reduction.draw(self.critics, self.generator), self.critics
+        drawn = self.reduction.draw(self.critics, self.generator)
         if drawn is not None:
             inputs["drawn"] = drawn
-        if isinstance(critics, DrawsNoise):
+        if self._draws_noise is not None:
             passes = "critic_noise", "target_noise", "actor_noise"
-            inputs |= {name: critics.draw_noise(n_rows, self.generator) for name in passes}
+            inputs |= {name: self._draws_noise(n_rows, self.generator) for name in passes}
         return inputs
 
     def critic_loss(self, rows: TensorBatch, /) -> Loss:
