@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tests.helpers.engine import engines
-from tests.helpers.learning import FOUR_NUMBERS, NEVER, Spaces, parameters_of
+from tests.helpers.learning import FOUR_NUMBERS, NEVER, Spaces, parameters_of, small_net
 from tests.helpers.sac import PUSH, rows
 from trainkit import (
     ActorCriticPolicy,
@@ -271,6 +271,23 @@ class Shorter(CriticNetwork):
 def test_a_networks_constraint_holds_after_every_step(engine: Any) -> None:
     parts: dict[str, Any] = {"action_space": PUSH, "device": "cpu", "seed": 0, "engine": engine}
     policy = ActorCriticPolicy(ActorNetwork((4,), 4, hidden=(8,)), Shorter((4,), 2, hidden=(8,)), **parts)
+    for step in range(3):
+        policy.update(rows(seed=step), step=step)
+        assert parameters_of(policy.critics)["layers.0.weight"].norm().item() == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_networks_constraint_holds_beside_an_auxiliary_module() -> None:
+    class Further(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(()))
+
+        def forward(self, features: Tensor, rows: Any) -> Tensor:
+            return (self.factor * features.mean(dim=1) - 2.0).square()
+
+    parts: dict[str, Any] = {"action_space": PUSH, "device": "cpu", "seed": 0, "auxiliary": Further()}
+    critics = Shorter((4,), 2, hidden=(8,), encoder=small_net((4, 6)))
+    policy = ActorCriticPolicy(ActorNetwork((4,), 4, hidden=(8,)), critics, **parts)
     for step in range(3):
         policy.update(rows(seed=step), step=step)
         assert parameters_of(policy.critics)["layers.0.weight"].norm().item() == pytest.approx(1.0, rel=1e-6)

@@ -111,6 +111,16 @@ def parts_for(
     }
 
 
+def _of_first(after: Callable[[Parameters], Parameters]) -> Callable[[Parameters], Parameters]:
+    """Return a function of a module's parameters as one of those of a list of modules, of which it is the first."""
+
+    def changed(parameters: Parameters) -> Parameters:
+        own = {path.removeprefix("0."): value for path, value in parameters.items() if path.startswith("0.")}
+        return {f"0.{path}": value for path, value in after(own).items()}
+
+    return changed
+
+
 @runtime_checkable
 class HasGreedy(Protocol):
     """A policy whose greedy actions are a function of tensors."""
@@ -711,6 +721,7 @@ class Policy(nn.Module):
             if isinstance(self.auxiliary, nn.Module) and self.auxiliary not in set(module.modules()):
                 self._drawn["auxiliary"] = self.auxiliary.to(self.device)
                 trained = nn.ModuleList([module, self.auxiliary])
+                after = None if after is None else _of_first(after)
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "every": every, "after": after}
         how |= {"reads": reads, "training": training}
         self._learning.gradient_steps[name] = GradientStep(trained, optimizer, clip, loss=loss, **how)
