@@ -32,11 +32,11 @@ def documented() -> list[str]:
     return [tag for row in rows() for tag in row]
 
 
-def written(folder: Path, preset: Any, **settings: Any) -> set[str]:
+def written(folder: Path, preset: Any, env: str = "CartPole-v1", **settings: Any) -> set[str]:
     """Run shortly, and return the tags that both loggers wrote."""
     loggers = [tk.loggers.TensorboardLogger(folder / "events"), tk.JsonlLogger(folder / "lines")]
     trainer = preset(
-        "CartPole-v1", seed=1, device="cpu", verbose=False, max_epoch=2, step_per_epoch=160, step_per_collect=8,
+        env, seed=1, device="cpu", verbose=False, max_epoch=2, step_per_epoch=160, step_per_collect=8,
         learning_starts=64, batch_size=16, hidden=(8,), n_test_envs=2, episode_per_test=2, log_every=100,
         logger=loggers, **settings,
     )  # fmt: skip
@@ -63,6 +63,8 @@ def test_what_other_parts_add_and_leave_out_is_as_the_page_says(tmp_path: Path) 
     logged |= written(tmp_path / "skip", tk.presets.dqn, on_nan="skip")
     auxiliary = {"auxiliary": lambda features, rows: features.mean(dim=1)}
     logged |= written(tmp_path / "auxiliary", tk.presets.dqn, network=auxiliary)
+    of_td3 = written(tmp_path / "td3", tk.presets.td3, "Pendulum-v1")
+    logged |= {tag for tag in of_td3 if tag.startswith("explore/")}
     assert logged == set(documented()) - left_out | added
 
 
