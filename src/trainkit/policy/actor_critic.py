@@ -1,4 +1,4 @@
-"""`ActorCriticPolicy`, the off-policy actor-critic: its parts make it DDPG, TD3, SAC, TQC or a new algorithm."""
+"""`ActorCriticPolicy`, the off-policy actor-critic made of parts; `SACPolicy` is what its defaults make."""
 
 import math
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class ActorCriticPolicy(StochasticPolicy):
     - "actor", on temperature * log pi - reduction of the critics, in every `actor_every`-th update;
     - "temperature", towards the target entropy, together with the actor's, where it is learned.
 
-    Then the target networks move. Without a temperature there are no terms of log pi, as in DDPG and TD3.
+    Then the target networks move. Without a temperature there are no terms of log pi.
 
     The networks work in policy units, [-1, 1], which `action_scale` maps to the bounds of the space: entropies, their
     target and noise do not depend on the units of the space.

@@ -64,7 +64,7 @@ class CallsFirst(Protocol):
 
 @runtime_checkable
 class DrawsNoise(Protocol):
-    """Critics that take `noise`, a keyword argument, such as what dropout drops; each pass of a loss has its own."""
+    """Critics that take `noise`, a keyword argument; each pass of a loss has its own."""
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         """Sample the noise of a pass over B rows, on the generator's device."""
