@@ -29,7 +29,7 @@ LAYERS = [
     {"collector", "policy", "loggers"},
     {"simulators"},  # a namespace
     {"trainer"},
-    {"presets.base"},  # what presets are, by which extensions add theirs
+    {"presets.base"},
     {"extensions"},
     {"callbacks"},  # a namespace
     {"presets", "plot", "testing"},
@@ -53,12 +53,15 @@ IMPORTS_BY_NAME = ("importlib", "pkgutil", "runpy")  # modules
 # Where classes name each other in annotations: the trainer and its callbacks, a policy and its parts.
 CYCLES_OF_TYPES = ["trainer", "policy", "extensions.games", "extensions.memory"]
 
+# What presets are, by which extensions add theirs.
+BASE_OF_PRESETS = {"base", "off_policy", "off_policy_actor_critic", "rollouts", "zoo_entry"}
+
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
 
 def package_of(module: str) -> str:
     """Name the package under trainkit/ that a module belongs to; the top package itself is `trainkit`."""
-    if module.removeprefix("trainkit.presets.") in ("base", "off_policy", "rollouts", "zoo_entry"):
+    if module.removeprefix("trainkit.presets.") in BASE_OF_PRESETS:
         return "presets.base"
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else parts[0]

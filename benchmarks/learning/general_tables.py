@@ -67,7 +67,7 @@ def accepts(name: str, task: Task) -> bool:
     is_continuous = task.domain == "continuous"
     if isinstance(preset, tk.presets.QPreset):
         return not is_continuous
-    return is_continuous or not isinstance(preset, tk.presets.SACPreset)
+    return is_continuous or not isinstance(preset, tk.presets.ActorCriticPreset)
 
 
 PRESETS = [name for name in tk.presets.PRESETS if is_for_one_agent(name)]

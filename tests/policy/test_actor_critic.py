@@ -222,9 +222,9 @@ class TestTargets:
         calls: list[tuple[int, int]] = []
 
         class Watched(SeparatePasses):
-            def __call__(self, critics: Any, target_critics: Any, *given: Any) -> tuple[Tensor, Tensor]:
-                calls.append((len(given[0]), len(given[2])))
-                return super().__call__(critics, target_critics, *given)
+            def __call__(self, critics: Any, target_critics: Any, steps: Any, next_steps: Any) -> tuple[Tensor, Tensor]:
+                calls.append((len(steps.action), len(next_steps.features)))
+                return super().__call__(critics, target_critics, steps, next_steps)
 
         updated(made(critic_pass=Watched(), engine="torch"))
         assert calls == [(8, 8)]

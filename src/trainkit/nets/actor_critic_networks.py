@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -199,38 +199,28 @@ class CriticNetwork(SeededModule):
         return changed
 
 
+class LayerOptions(TypedDict):
+    """Options of an actor's or a critic's layers, as in `ActorNetwork`."""
+
+    hidden: Sequence[int]
+    encoder: EncoderLike | None
+    activation: Activation | None
+    norm: Norm | None
+    recurrent: Recurrent | None
+
+
 class Networks(Protocol):
     """Makes the actor and the critics that `ActorCriticPolicy.for_envs` constructs; a `Part`, to be saved.
 
     They raise a ConfigError for an option that would have no effect.
     """
 
-    def actor(
-        self,
-        shapes: Any,
-        width: int,
-        *,
-        hidden: Sequence[int],
-        encoder: EncoderLike | None,
-        activation: Activation | None,
-        norm: Norm | None,
-        recurrent: Recurrent | None,
-    ) -> nn.Module:
+    def actor(self, shapes: Any, width: int, **layers: Unpack[LayerOptions]) -> nn.Module:
         """Return the actor: features -> [B, width]."""
         ...
 
     def critics(
-        self,
-        shapes: Any,
-        n_dimensions: int,
-        *,
-        n_critics: int,
-        width: int | None,
-        hidden: Sequence[int],
-        encoder: EncoderLike | None,
-        activation: Activation | None,
-        norm: Norm | None,
-        recurrent: Recurrent | None,
+        self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Unpack[LayerOptions]
     ) -> nn.Module:
         """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
         ...
@@ -239,11 +229,13 @@ class Networks(Protocol):
 class PlainNetworks(Part):
     """An `ActorNetwork` and a `CriticNetwork`."""
 
-    def actor(self, shapes: Any, width: int, **layers: Any) -> nn.Module:
+    def actor(self, shapes: Any, width: int, **layers: Unpack[LayerOptions]) -> nn.Module:
         """Return the actor: features -> [B, width]."""
         return ActorNetwork(shapes, width, **layers)
 
-    def critics(self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Any) -> nn.Module:
+    def critics(
+        self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Unpack[LayerOptions]
+    ) -> nn.Module:
         """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
         return CriticNetwork(shapes, n_dimensions, n_critics=n_critics, width=width, **layers)
 

@@ -11,7 +11,7 @@ __dir__, __getattr__ = attach(
         "policy.backups": "Backup ConservativePenalty DoubleBackup MaxBackup MunchausenBackup Penalty",
         "policy.base": "Policy",
         "policy.baselines": "RandomPolicy ScriptedPolicy",
-        "policy.critics": "CriticPass CriticReduction MinOfCritics SeparatePasses",
+        "policy.critics": "CriticInputs CriticPass CriticReduction MinOfCritics SeparatePasses",
         "policy.dqn": "DQNPolicy",
         "policy.exploration": "EpsilonGreedy Exploration EZGreedy Greedy SoftQ",
         "policy.noise": "ColoredNoise Noise",

@@ -3,10 +3,15 @@
 
 from trainkit.core.data import ActOutput
 from trainkit.extensions.actor_critic.batch_norm import BatchNormNetworks, JointPass
+from trainkit.extensions.actor_critic.critic_reductions import (
+    FirstCritic,
+    MeanOfCritics,
+    MinOfSubset,
+    TruncatedQuantiles,
+)
 from trainkit.extensions.actor_critic.deterministic import Deterministic
 from trainkit.extensions.actor_critic.dropout import DropoutNetworks
 from trainkit.extensions.actor_critic.ornstein_uhlenbeck import OrnsteinUhlenbeckNoise
-from trainkit.extensions.actor_critic.reductions import FirstCritic, MeanOfCritics, MinOfSubset, TruncatedQuantiles
 from trainkit.extensions.export.export import export
 from trainkit.extensions.games.game_behavior import GameEpisode
 from trainkit.extensions.games.multi_agent_policy import MultiAgentPolicy
@@ -19,7 +24,7 @@ from trainkit.policy.advantages import discounted_returns, gae
 from trainkit.policy.backups import Backup, ConservativePenalty, DoubleBackup, MaxBackup, MunchausenBackup, Penalty
 from trainkit.policy.base import Policy
 from trainkit.policy.baselines import RandomPolicy, ScriptedPolicy
-from trainkit.policy.critics import CriticPass, CriticReduction, MinOfCritics, SeparatePasses
+from trainkit.policy.critics import CriticInputs, CriticPass, CriticReduction, MinOfCritics, SeparatePasses
 from trainkit.policy.dqn import DQNPolicy
 from trainkit.policy.exploration import EpsilonGreedy, Exploration, EZGreedy, Greedy, SoftQ
 from trainkit.policy.noise import ColoredNoise, Noise
@@ -46,6 +51,7 @@ __all__ = [
     "CategoricalValue",
     "ColoredNoise",
     "ConservativePenalty",
+    "CriticInputs",
     "CriticPass",
     "CriticReduction",
     "DQNPolicy",

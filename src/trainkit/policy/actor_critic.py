@@ -31,9 +31,10 @@ from trainkit.nets.encoders import EncoderLike, Recurrent, stateful_encoders
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.base import PolicyOptions, parts_for
-from trainkit.policy.checks import blank_columns, check_loss, forward_on
+from trainkit.policy.checks import blank_columns, check_loss, check_priority, forward_on
 from trainkit.policy.critics import (
     CallsFirst,
+    CriticInputs,
     CriticPass,
     CriticReduction,
     DrawsNoise,
@@ -50,9 +51,9 @@ from trainkit.policy.noise import Noise
 from trainkit.policy.persistence import recorded
 from trainkit.policy.statistics import ActionStd
 from trainkit.policy.stochastic import StochasticPolicy
-from trainkit.policy.support import AutomaticSupport
+from trainkit.policy.support import add_support
 from trainkit.policy.target import Target
-from trainkit.policy.values import ExpectedValue, SupportValue, Value, own_tensors
+from trainkit.policy.values import ExpectedValue, Value, own_tensors
 
 
 @checked
@@ -137,18 +138,11 @@ class ActorCriticPolicy(StochasticPolicy):
         **options: Unpack[PolicyOptions],
     ) -> None:
         name = type(self).__name__
-        box = bounded_box(name, action_space)
-        family = (SquashedGaussians() if distribution is None else distribution)(box)
-        has_both = bool(stateful_encoders(actor)) == bool(stateful_encoders(critics))
+        family = (SquashedGaussians() if distribution is None else distribution)(bounded_box(name, action_space))
         state = state_of(name, (actor, critics), sequences, options.get("auxiliary"), learns_from="replay")
         with Checks(name) as checks:
-            checks.require(
-                has_both, " needs a state in both the actor and the critics, or in neither: give both recurrent"
-            )
-            has_density = family.has_density or temperature is None
-            rule = f".temperature weights an entropy, which {type(family).__name__} does not have, got {temperature!r}"
-            checks.require(has_density, f"{rule}: give temperature=None")
-            _check_temperature(checks, temperature, initial_temperature, target_entropy)
+            _check_networks(checks, actor, critics)
+            _check_temperature(checks, family, temperature, initial_temperature, target_entropy)
         super().__init__(action_space=action_space, **options)
         self.distribution: Reparameterized = family
         self._noise_std = family.noise_std
@@ -157,36 +151,30 @@ class ActorCriticPolicy(StochasticPolicy):
         self.value: Value = ExpectedValue("half_mse") if value is None else own_tensors(value)
         self.reduction = MinOfCritics() if reduction is None else reduction
         self.actor_reduction = self.reduction if actor_reduction is None else actor_reduction
-        self.critic_pass: CriticPass = SeparatePasses() if critic_pass is None else critic_pass
-        usual = None if temperature is None else -float(family.n_dimensions)
-        self.target_entropy = usual if target_entropy is None else target_entropy
+        self.critic_pass = SeparatePasses() if critic_pass is None else critic_pass
         self.actor, self.critics = actor, critics
         self._draws_noise = critics.draw_noise if isinstance(critics, DrawsNoise) else None
-        is_learned = temperature == "auto"
-        self.learned_temperature = (
-            LogTemperature(1.0 if initial_temperature is None else initial_temperature) if is_learned else None
-        )
-        is_scheduled = not is_learned and temperature is not None
+        self.learned_temperature = LogTemperature(initial_temperature) if temperature == "auto" else None
+        is_scheduled = temperature is not None and temperature != "auto"
         self._schedule = as_schedule(name, "temperature", temperature, low=0) if is_scheduled else None
+        usual = None if temperature is None else -float(family.n_dimensions)
+        self.target_entropy = usual if target_entropy is None else target_entropy
         default: OptimizerSpec = Adam(3e-4) if optimizer is None else optimizer
         of_critics = default if critic_optimizer is None else critic_optimizer
+        of_temperature = default if temperature_optimizer is None else temperature_optimizer
         how: dict[str, Any] = {"flush_denormals": flush_denormals}
-        of_critic: dict[str, Any] = {"features_of": critics, "after": getattr(critics, "constrained", None), **how}
-        self.add_gradient_step("critic", critics, of_critics, clip, loss=self.critic_loss, **of_critic)
-        of_actor: dict[str, Any] = {"every": actor_every, "after": getattr(actor, "constrained", None), **how}
-        self.add_gradient_step("actor", actor, default, clip, loss=self.actor_loss, **of_actor)
+        own = {"features_of": critics, "after": getattr(critics, "constrained", None), **how}
+        self.add_gradient_step("critic", critics, of_critics, clip, loss=self.critic_loss, **own)
+        own = {"every": actor_every, "after": getattr(actor, "constrained", None), **how}
+        self.add_gradient_step("actor", actor, default, clip, loss=self.actor_loss, **own)
         if self.learned_temperature is not None:
-            own = default if temperature_optimizer is None else temperature_optimizer
-            how |= {"loss": self.temperature_loss, "reads": "actor", "every": actor_every}
-            self.add_gradient_step("temperature", self.learned_temperature, own, **how)
+            own = {"every": actor_every, "reads": "actor", "loss": self.temperature_loss, **how}
+            self.add_gradient_step("temperature", self.learned_temperature, of_temperature, **own)
         target = Target(every=1, unit="updates", tau=0.005) if target is None else target
         self.target_critics = None if target == "none" else self.add_target("critic", critics, target)
         self.target_actor = None if actor_target is None else self.add_target("actor", actor, actor_target)
-        if isinstance(self.value, SupportValue) and self.value.is_automatic:
-            networks = [critics] if self.target_critics is None else [critics, self.target_critics]
-            support = AutomaticSupport(name, self.value, networks, self.logits, learns_by="critic")
-            self._parts = (*self._parts, support)
-            self._learning.watched = support.clipped
+        networks = [critics] if self.target_critics is None else [critics, self.target_critics]
+        add_support(self, self.value, networks, self.logits, learns_by="critic")
         self._action_std = ActionStd(self.distribution)
         self.exploration = exploration
         self.eval()
@@ -324,8 +312,9 @@ class ActorCriticPolicy(StochasticPolicy):
         target_critics: Network | None = self.target_critics
         if target_critics is not None:
             target_critics = with_noise(target_critics, rows.inputs.get("target_noise"))
-        given = rows.obs, self._unit(rows), rows.next_obs, next_action
-        outputs, next_outputs = map(with_width, self.critic_pass(critics, target_critics, *given))  # [B, C, W]
+        steps, next_steps = CriticInputs(rows.obs, self._unit(rows)), CriticInputs(rows.next_obs, next_action)
+        both = self.critic_pass(critics, target_critics, steps, next_steps)
+        outputs, next_outputs = map(with_width, both)  # [B, C, W]
         with torch.no_grad():
             after = self.reduction(next_outputs, self.value, rows.inputs.get("drawn"))  # [B, W']
             cost = self._cost(rows, log_prob)
@@ -407,8 +396,10 @@ class ActorCriticPolicy(StochasticPolicy):
         rows = tensor_batch(columns, self.preprocess)._replace(inputs=inputs)
         parts = self.value, self.reduction, self.actor_reduction, self.critic_pass
         names = ", ".join(dict.fromkeys(type(part).__name__ for part in parts))
-        for loss in (self.critic_loss, self.actor_loss):
-            check_loss(f"{type(self).__name__}'s {names}", partial(loss, rows), needs_priority=False)
+        subject = f"{type(self).__name__}'s {names}"
+        of_others = "a reduction outputs [B, W] of critics' outputs [B, C, W]"
+        check_priority(subject, check_loss(subject, partial(self.critic_loss, rows), of_others))
+        check_loss(subject, partial(self.actor_loss, rows), of_others)
 
 
 class SACPolicy(ActorCriticPolicy):
@@ -426,16 +417,28 @@ class SACPolicy(ActorCriticPolicy):
 
 
 class LogTemperature(nn.Module):
-    """A learned temperature, by its logarithm."""
+    """A learned temperature, by its logarithm; None starts it at 1."""
 
-    def __init__(self, initial: float) -> None:
+    def __init__(self, initial: float | None) -> None:
         super().__init__()
+        initial = 1.0 if initial is None else initial
         self.log = nn.Parameter(torch.tensor(math.log(initial), dtype=torch.float32))
 
 
+def _check_networks(checks: Checks, actor: nn.Module, critics: nn.Module) -> None:
+    has_both = bool(stateful_encoders(actor)) == bool(stateful_encoders(critics))
+    checks.require(has_both, " needs a state in both the actor and the critics, or in neither: give both recurrent")
+
+
 def _check_temperature(
-    checks: Checks, temperature: Literal["auto"] | Scheduled | None, initial: float | None, target_entropy: float | None
+    checks: Checks,
+    family: Reparameterized,
+    temperature: Literal["auto"] | Scheduled | None,
+    initial: float | None,
+    target_entropy: float | None,
 ) -> None:
+    rule = f".temperature weights an entropy, which {type(family).__name__} does not have, got {temperature!r}"
+    checks.require(family.has_density or temperature is None, f"{rule}: give temperature=None")
     is_learned = temperature == "auto"
     checks.number("initial_temperature", initial, low=0, above_low=True, optional=True)
     checks.number("target_entropy", target_entropy, optional=True)

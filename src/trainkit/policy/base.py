@@ -743,6 +743,12 @@ class Policy(nn.Module):
         self._learning.targets[name] = TargetNetwork(online.to(self.device), spec)
         return self._learning.targets[name].network
 
+    def add_part(self, part: LearningPart) -> None:
+        """Let a part act before and after the updates; only one may watch metrics."""
+        self._parts = (*self._parts, part)
+        if part.watched is not None:
+            self._learning.watched = part.watched
+
     @property
     def last_target_update(self) -> int | None:
         """The environment step (offline: the update) at which a target network was updated last; None before."""

@@ -60,12 +60,14 @@ def check_prediction(subject: str, prediction: Prediction, action_space: Space[A
         )
 
 
-_OF_BACKUP = ", a backup (outputs [B, W], reward [B])"
-_OF_CRITICS = ", a reduction outputs [B, W] of critics' outputs [B, C, W]"
+def check_loss(parts: str, loss_of_row: Callable[[], Loss], of_others: str) -> Loss:
+    """Return the loss of one row; raise `ConfigError` if parts of a learner fail or do not give it per row.
 
-
-def check_loss(parts: str, loss_of_row: Callable[[], Loss], *, needs_priority: bool = True) -> None:
-    """Raise `ConfigError` if parts of a learner do not give a loss, and a priority, for one row."""
+    Args:
+        parts: that give the loss, for messages.
+        loss_of_row: returns it.
+        of_others: what those besides the value part return, for messages.
+    """
     try:
         with torch.no_grad():
             loss = loss_of_row()
@@ -74,11 +76,24 @@ def check_loss(parts: str, loss_of_row: Callable[[], Loss], *, needs_priority: b
     except Exception as error:
         raise ConfigError(
             f"{parts} fail together on one row: {type(error).__name__}: {error}: a value part's `loss` returns "
-            f"(loss [B], priority [B]){_OF_BACKUP if needs_priority else _OF_CRITICS}"
+            f"(loss [B], priority [B]), {of_others}"
         ) from error
-    shapes = tuple(loss.per_row.shape), None if loss.priority is None else tuple(loss.priority.shape)
-    if shapes not in [((1,), (1,)), *([] if needs_priority else [((1,), None)])]:
-        raise ConfigError(f"{parts} must give a loss and a priority per row, (1,) and (1,) for one, got {shapes}")
+    _check_per_row(parts, "loss", loss.per_row)
+    return loss
+
+
+def check_priority(parts: str, loss: Loss) -> None:
+    """Raise `ConfigError` if parts of a learner do not give a priority for one row."""
+    _check_per_row(parts, "priority", loss.priority)
+
+
+def _check_per_row(parts: str, name: str, column: Tensor | None) -> None:
+    shape = None if column is None else tuple(column.shape)
+    if shape != (1,):
+        raise ConfigError(
+            f"{parts} must give a {name} per row, (1,) for one, got {shape}: a value part's `loss` returns "
+            "(loss [B], priority [B])"
+        )
 
 
 def blank_columns(names: Any, known: Mapping[str, ArraySpec], device: torch.device) -> dict[str, Tensor] | None:

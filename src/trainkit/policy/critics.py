@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -79,46 +79,41 @@ def with_noise(critics: Network, noise: Tensor | None) -> Network:
     return critics if noise is None else partial(critics, noise=noise)
 
 
-class CriticPass(Protocol):
-    """How the critics are called for their loss: on the steps of a batch, and on the next steps."""
+class CriticInputs(NamedTuple):
+    """What critics are called on: `critics(*inputs)`."""
 
+    features: Any  # [B, ...]
+    action: Tensor  # [B, D], in policy units
+
+
+class CriticPass(Part, ABC):
+    """Base class of how the critics are called for their loss: on the steps of a batch, and on the next steps."""
+
+    @abstractmethod
     def __call__(
-        self,
-        critics: Network,
-        target_critics: Network | None,
-        obs: Any,
-        action: Tensor,
-        next_obs: Any,
-        next_action: Tensor,
+        self, critics: Network, target_critics: Network | None, steps: CriticInputs, next_steps: CriticInputs
     ) -> tuple[Tensor, Tensor]:
         """Return (outputs [B, C, W], next outputs [B, C, W] without gradients).
 
         Args:
             critics: in training mode.
             target_critics: in evaluation mode; None without target networks.
-            obs, next_obs: features [B, ...].
-            action, next_action: [B, D], in policy units.
+            steps: the observations of a batch, and the actions that were taken.
+            next_steps: the next observations, and actions of the next actor.
         """
-        ...
 
 
 @checked
-class SeparatePasses(Part):
+class SeparatePasses(CriticPass):
     """Call the critics on the steps of the batch, and the target critics, or else the critics, on the next steps."""
 
     def __call__(
-        self,
-        critics: Network,
-        target_critics: Network | None,
-        obs: Any,
-        action: Tensor,
-        next_obs: Any,
-        next_action: Tensor,
+        self, critics: Network, target_critics: Network | None, steps: CriticInputs, next_steps: CriticInputs
     ) -> tuple[Tensor, Tensor]:
         """Return (outputs [B, C, W], next outputs [B, C, W] without gradients)."""
         with torch.no_grad():
-            after = (critics if target_critics is None else target_critics)(next_obs, next_action)
-        return critics(obs, action), after
+            next_outputs = (critics if target_critics is None else target_critics)(*next_steps)
+        return critics(*steps), next_outputs
 
 
 def with_width(outputs: Tensor) -> Tensor:

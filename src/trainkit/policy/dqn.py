@@ -44,7 +44,14 @@ from trainkit.nets.preprocess import Preprocess
 from trainkit.policy.acting_copy import ActOn, Parts, acting_copy
 from trainkit.policy.backups import Backup, DoubleBackup, MaxBackup, Penalty, best_action, pick
 from trainkit.policy.base import Policy, PolicyOptions, parts_for
-from trainkit.policy.checks import blank_columns, check_loss, check_prediction, forward_on, non_integer_actions
+from trainkit.policy.checks import (
+    blank_columns,
+    check_loss,
+    check_prediction,
+    check_priority,
+    forward_on,
+    non_integer_actions,
+)
 from trainkit.policy.exploration import (
     ACTION_PROB_SPEC,
     ChecksPolicy,
@@ -58,9 +65,9 @@ from trainkit.policy.exploration import (
 )
 from trainkit.policy.network_state import state_of
 from trainkit.policy.persistence import recorded
-from trainkit.policy.support import AutomaticSupport
+from trainkit.policy.support import add_support
 from trainkit.policy.target import Target
-from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, SupportValue, Value, own_tensors
+from trainkit.policy.values import Distributional, DrawnFractions, ExpectedValue, Value, own_tensors
 
 _log = logging.getLogger(__name__)
 _MANY_JOINT_ACTIONS = 256
@@ -164,10 +171,7 @@ class DQNPolicy(Policy):
         how: dict[str, Any] = {"flush_denormals": flush_denormals, "features_of": self.network}
         self.add_gradient_step("network", self.network, default, clip, loss=self.loss, **how)
         self.target_network = self.add_target("network", self.network, Target() if target is None else target)
-        if isinstance(self.value, SupportValue) and self.value.is_automatic:
-            support = AutomaticSupport(name, self.value, [self.network, self.target_network], self.logits)
-            self._parts = (*self._parts, support)
-            self._learning.watched = support.clipped
+        add_support(self, self.value, [self.network, self.target_network], self.logits, learns_by="network")
         self._is_ours = type(self).action_values is DQNPolicy.action_values  # else `act` follows the subclass's
         can_copy = self._is_ours and type(self)._q_values is DQNPolicy._q_values
         how = {"can_copy": can_copy, "state_size": self.state_size}
@@ -536,10 +540,9 @@ class DQNPolicy(Policy):
             inputs = to_device(self.loss_inputs(1, step=self.last_step), self.device) | self.loss_noise(1)
             self.load_streams_state(streams)
             rows = tensor_batch(blank_row(obs, extras), self.preprocess)._replace(inputs=inputs)
-            check_loss(
-                f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}",
-                lambda: rows.reduce(self.loss(rows)),
-            )
+            parts = f"{name}'s {type(self.backup).__name__} and {type(self.value).__name__}"
+            of_backup = "a backup (outputs [B, W], reward [B])"
+            check_priority(parts, check_loss(parts, lambda: rows.reduce(self.loss(rows)), of_backup))
         if self._acting_copy is not None:
             self._acting_copy.check(name, self._acting_parts, blank, n_updates=self.n_updates)
 

@@ -6,10 +6,17 @@ from trainkit.core.data import Batch
 
 if TYPE_CHECKING:
     from trainkit.policy.base import Policy
+    from trainkit.policy.update_result import PeriodicMeans
 
 
 class LearningPart:
-    """Base class of parts that act before or after the updates of a policy; by default they do nothing."""
+    """Base class of parts that act before or after the updates of a policy; by default they do nothing.
+
+    Attributes:
+        watched: means of metrics that it decides by; None where there are none.
+    """
+
+    watched: "PeriodicMeans | None" = None
 
     def before_updates(self, policy: "Policy", buffer: Any) -> None:
         """Adapt to the rows in a buffer before the first update; trainers call this through the policy."""

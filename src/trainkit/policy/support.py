@@ -15,7 +15,7 @@ from trainkit.engine.gradient_step import GradientStep
 from trainkit.nets.networks import MapsOutputs, mapped
 from trainkit.policy.parts import LearningPart
 from trainkit.policy.update_result import PeriodicMeans
-from trainkit.policy.values import SupportValue
+from trainkit.policy.values import SupportValue, Value
 
 if TYPE_CHECKING:
     from trainkit.policy.base import Policy
@@ -45,8 +45,10 @@ class AutomaticSupport(LearningPart):
         learns_by: the name of the gradient step by which it learns.
 
     Attributes:
-        clipped: the clipped shares since the last look.
+        watched: the clipped shares since the last look.
     """
+
+    watched: PeriodicMeans
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class AutomaticSupport(LearningPart):
         networks: Sequence[nn.Module],
         logits: Callable[[Any], Tensor],
         *,
-        learns_by: str = "network",
+        learns_by: str,
     ) -> None:
         kind = type(value).__name__
         self._networks: list[MapsOutputs] = []
@@ -69,7 +71,7 @@ class AutomaticSupport(LearningPart):
                 )
             self._networks.append(own)
         self._subject, self.value, self._logits, self._learns_by = f"{subject}: {kind}", value, logits, learns_by
-        self.clipped = PeriodicMeans(("clipped_share", "clipped_below"), PERIOD)
+        self.watched = PeriodicMeans(("clipped_share", "clipped_below"), PERIOD)
 
     @property
     def is_fitted(self) -> bool:
@@ -88,7 +90,7 @@ class AutomaticSupport(LearningPart):
 
     def after_update(self, policy: "Policy", batch: Batch) -> None:
         """Widen the support after each period."""
-        if self.clipped.is_due:
+        if self.watched.is_due:
             gradient_step = policy.gradient_steps[self._learns_by]
             self.follow(lambda: self._logits(batch), gradient_step)
 
@@ -104,7 +106,7 @@ class AutomaticSupport(LearningPart):
             logits: returns those of all networks for some observations, [N, W].
             gradient_step: which trains the first network; its processes widen it by the mean of their shares.
         """
-        shares, processes = self.clipped.read(), gradient_step.process_group
+        shares, processes = self.watched.read(), gradient_step.process_group
         own_below = shares.get("clipped_below", 0.0)
         below, above = processes.mean(own_below), processes.mean(shares.get("clipped_share", 0.0) - own_below)
         if max(below, above) <= LARGEST_SHARE:
@@ -128,6 +130,14 @@ class AutomaticSupport(LearningPart):
     @property
     def _bounds(self) -> tuple[float, float]:
         return self.value.v_min, self.value.v_max
+
+
+def add_support(
+    policy: "Policy", value: Value, networks: Sequence[nn.Module], logits: Callable[[Any], Tensor], *, learns_by: str
+) -> None:
+    """Add an `AutomaticSupport` to a policy if its value part has automatic bounds."""
+    if isinstance(value, SupportValue) and value.is_automatic:
+        policy.add_part(AutomaticSupport(type(policy).__name__, value, networks, logits, learns_by=learns_by))
 
 
 def projected(before: Tensor, after: Tensor) -> Tensor:

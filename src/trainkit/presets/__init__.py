@@ -25,6 +25,7 @@ def _hint(name: str) -> str:
 __dir__, __getattr__ = attach(
     __name__,
     {
+        "presets.off_policy_actor_critic": "ActorCriticPreset ActorCriticSettings",
         "presets.all_presets": "PRESETS settings",
         "presets.base": "NetworkOptions Preset PresetConfig QNetworkOptions Settings table_of",
         "presets.off_policy": "OffpolicyPreset OffpolicySettings",

@@ -3,7 +3,6 @@
 
 from trainkit.extensions.actor_critic.batch_norm_presets import CrossQSettings, XQCSettings, crossq, xqc
 from trainkit.extensions.actor_critic.deterministic_presets import DDPGSettings, TD3Settings, ddpg, td3
-from trainkit.extensions.actor_critic.presets import ActorCriticPreset
 from trainkit.extensions.actor_critic.stochastic_presets import DroQSettings, REDQSettings, TQCSettings, droq, redq, tqc
 from trainkit.extensions.offline.presets import (
     BCPreset,
@@ -21,6 +20,7 @@ from trainkit.extensions.offline.presets import (
 from trainkit.presets.all_presets import PRESETS, settings
 from trainkit.presets.base import NetworkOptions, Preset, PresetConfig, QNetworkOptions, Settings, table_of
 from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
+from trainkit.presets.off_policy_actor_critic import ActorCriticPreset, ActorCriticSettings
 from trainkit.presets.policy_gradient import (
     A2CPreset,
     A2CSettings,
@@ -59,6 +59,7 @@ __all__ = [
     "A2CSettings",
     "ActorCriticOptions",
     "ActorCriticPreset",
+    "ActorCriticSettings",
     "BCPreset",
     "BCQPreset",
     "BCQSettings",

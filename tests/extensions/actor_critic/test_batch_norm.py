@@ -15,7 +15,7 @@ from tests.helpers.sac import PUSH, rows
 from trainkit import ActorCriticPolicy, ConfigError
 from trainkit.errors import DivergedError
 from trainkit.extensions.actor_critic.batch_norm import BatchNormCritics, BatchRenorm
-from trainkit.policy import BatchNormNetworks, JointPass
+from trainkit.policy import BatchNormNetworks, CriticInputs, JointPass
 
 EPSILON = 1e-3
 
@@ -103,12 +103,13 @@ class TestLayer:
 
 class TestJointPass:
     def test_outputs_are_those_of_one_batch_of_both(self) -> None:
-        critics = BatchNormCritics((4,), 2, (8,), None, n_critics=2, width=None, on_sphere=False, activation=None,
-                                   norm_first=False, momentum=0.1, warm_up=None)  # fmt: skip
+        critics = BatchNormCritics((4,), 2, hidden=(8,), encoder=None, n_critics=2, width=None, on_sphere=False,
+                                   activation=None, norm_first=False, momentum=0.1, warm_up=None)  # fmt: skip
         critics.train()
         obs, action, next_obs, next_action = drawn(6, 4), drawn(6, 2, seed=1), drawn(6, 4, seed=2), drawn(6, 2, seed=3)
         twin = copy.deepcopy(critics)
-        outputs, after = JointPass()(critics, None, obs, action, next_obs, next_action)
+        steps, next_steps = CriticInputs(obs, action), CriticInputs(next_obs, next_action)
+        outputs, after = JointPass()(critics, None, steps, next_steps)
         both = twin(torch.cat([obs, next_obs]), torch.cat([action, next_action]))
         assert_close(outputs, both[:6])
         assert_close(after, both[6:])

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,11 @@ from trainkit.core.config import Part
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.engine.gradient_step import Parameters
-from trainkit.nets.actor_critic_networks import StackedLinear
-from trainkit.nets.encoders import EncoderLike, Recurrent, make_encoder
-from trainkit.nets.layers import Activation, Norm, activation_function
+from trainkit.nets.actor_critic_networks import LayerOptions, StackedLinear
+from trainkit.nets.encoders import EncoderLike, make_encoder
+from trainkit.nets.layers import Activation, activation_function
 from trainkit.nets.weights import SeededModule
-from trainkit.policy.critics import Network
+from trainkit.policy.critics import CriticInputs, CriticPass, Network
 
 _EPSILON = 1e-3  # of both papers' code
 _R_MAX, _D_MAX = 3.0, 5.0  # Ioffe (2017)
@@ -185,7 +185,9 @@ class BatchNormNetwork(SeededModule):
 class BatchNormActor(BatchNormNetwork):
     """Actor with batch normalization: features -> [B, width]."""
 
-    def __init__(self, shapes: Any, width: int, hidden: Sequence[int], encoder: EncoderLike | None, **how: Any) -> None:
+    def __init__(
+        self, shapes: Any, width: int, *, hidden: Sequence[int], encoder: EncoderLike | None, **how: Any
+    ) -> None:
         own = make_encoder(shapes, (), encoder=encoder)
         super().__init__(1, own.n_features, width, hidden, **how)
         self.encoder = own
@@ -207,11 +209,11 @@ class BatchNormCritics(BatchNormNetwork):
         self,
         shapes: Any,
         n_dimensions: int,
-        hidden: Sequence[int],
-        encoder: EncoderLike | None,
         *,
         n_critics: int,
         width: int | None,
+        hidden: Sequence[int],
+        encoder: EncoderLike | None,
         **how: Any,
     ) -> None:
         own = make_encoder(shapes, (), encoder=encoder)
@@ -252,50 +254,30 @@ class BatchNormNetworks(Part):
             checks.number("momentum", momentum, low=0, high=1, above_low=True)
         self.norm_first, self.warm_up, self.momentum, self.on_sphere = norm_first, warm_up, momentum, on_sphere
 
-    def actor(
-        self,
-        shapes: Any,
-        width: int,
-        *,
-        hidden: Sequence[int],
-        encoder: EncoderLike | None,
-        activation: Activation | None,
-        norm: Norm | None,
-        recurrent: Recurrent | None,
-    ) -> nn.Module:
+    def actor(self, shapes: Any, width: int, **layers: Unpack[LayerOptions]) -> nn.Module:
         """Return the actor: features -> [B, width]."""
-        self._check(norm, recurrent)
-        return BatchNormActor(shapes, width, hidden, encoder, activation=activation, **self.arguments())
+        return BatchNormActor(shapes, width, **self._options(layers))
 
     def critics(
-        self,
-        shapes: Any,
-        n_dimensions: int,
-        *,
-        n_critics: int,
-        width: int | None,
-        hidden: Sequence[int],
-        encoder: EncoderLike | None,
-        activation: Activation | None,
-        norm: Norm | None,
-        recurrent: Recurrent | None,
+        self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Unpack[LayerOptions]
     ) -> nn.Module:
         """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
-        self._check(norm, recurrent)
-        how: dict[str, Any] = {"n_critics": n_critics, "width": width, "activation": activation, **self.arguments()}
-        return BatchNormCritics(shapes, n_dimensions, hidden, encoder, **how)
+        return BatchNormCritics(shapes, n_dimensions, n_critics=n_critics, width=width, **self._options(layers))
 
-    def _check(self, norm: Norm | None, recurrent: Recurrent | None) -> None:
-        """Raise for options that would have no effect."""
+    def _options(self, layers: LayerOptions) -> dict[str, Any]:
+        """Return the layers' options with those of the normalization; raise for some that would have no effect."""
+        norm, recurrent = layers["norm"], layers["recurrent"]
         if norm is not None or recurrent is not None:
             raise ConfigError(
-                f"BatchNormNetworks have batch normalization and no memory, got norm={norm!r} and "
-                f"recurrent={recurrent!r}: leave both out"
+                f"BatchNormNetworks have batch normalization and no memory, got {norm=!r} and {recurrent=!r}: leave "
+                "both out"
             )
+        own = {name: layers[name] for name in ("hidden", "encoder", "activation")}
+        return {**own, **self.arguments()}
 
 
 @checked
-class JointPass(Part):
+class JointPass(CriticPass):
     """Call critics on the steps of the batch and on the next steps at once, so that both share batch statistics.
 
     Bhatt et al. (2024, CrossQ), figure 2. Target critics are called on both, too, and normalize by the batch
@@ -303,20 +285,12 @@ class JointPass(Part):
     """
 
     def __call__(
-        self,
-        critics: Network,
-        target_critics: Network | None,
-        obs: Any,
-        action: Tensor,
-        next_obs: Any,
-        next_action: Tensor,
+        self, critics: Network, target_critics: Network | None, steps: CriticInputs, next_steps: CriticInputs
     ) -> tuple[Tensor, Tensor]:
         """Return (outputs [B, C, W], next outputs [B, C, W] without gradients)."""
-        both = tree.map_tree(
-            lambda here, following: torch.cat([here, following]), (obs, action), (next_obs, next_action)
-        )
-        outputs, after = critics(*both).chunk(2)
+        both = tree.map_tree(lambda here, following: torch.cat([here, following]), steps, next_steps)
+        outputs, next_outputs = critics(*both).chunk(2)
         if target_critics is not None:
             with torch.no_grad():
-                after = target_critics(*both, batch_statistics=True).chunk(2)[1]
-        return outputs, after.detach()
+                next_outputs = target_critics(*both, batch_statistics=True).chunk(2)[1]
+        return outputs, next_outputs.detach()

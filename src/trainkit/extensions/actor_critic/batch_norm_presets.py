@@ -8,7 +8,9 @@ from trainkit.core.schedules import Linear
 from trainkit.engine.optimizers import Adam, OptimizerSpec
 from trainkit.envs import Envs
 from trainkit.extensions.actor_critic.batch_norm import BatchNormNetworks, JointPass
-from trainkit.extensions.actor_critic.presets import (
+from trainkit.policy import CategoricalValue
+from trainkit.presets.base import P, scheduled, table_of, with_changes
+from trainkit.presets.off_policy_actor_critic import (
     USUAL,
     ActorCriticPreset,
     ActorCriticSettings,
@@ -16,8 +18,6 @@ from trainkit.extensions.actor_critic.presets import (
     TargetSettings,
     entropy_options,
 )
-from trainkit.policy import CategoricalValue
-from trainkit.presets.base import P, scheduled, table_of, with_changes
 
 
 class BatchNormSettings(ActorCriticSettings, EntropySettings, total=False):

@@ -4,17 +4,17 @@ from typing import Annotated, Any, Unpack
 
 from trainkit.core.schedules import Linear, Scheduled
 from trainkit.envs import Envs
+from trainkit.extensions.actor_critic.critic_reductions import FirstCritic
 from trainkit.extensions.actor_critic.deterministic import Deterministic
-from trainkit.extensions.actor_critic.presets import (
+from trainkit.policy import ExpectedValue, Target
+from trainkit.presets.base import P, scheduled, table_of, with_changes
+from trainkit.presets.off_policy_actor_critic import (
     ON_MUJOCO,
     USUAL,
     ActorCriticPreset,
     ActorCriticSettings,
     TargetSettings,
 )
-from trainkit.extensions.actor_critic.reductions import FirstCritic
-from trainkit.policy import ExpectedValue, Target
-from trainkit.presets.base import P, scheduled, table_of, with_changes
 
 
 class DDPGSettings(ActorCriticSettings, TargetSettings, total=False):

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from trainkit.core.config import Part
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
-from trainkit.nets.actor_critic_networks import ActorNetwork, StackedLinear
-from trainkit.nets.encoders import EncoderLike, Recurrent, make_encoder
-from trainkit.nets.layers import Activation, Norm, StackedNorm, activation_function
+from trainkit.nets.actor_critic_networks import ActorNetwork, LayerOptions, StackedLinear
+from trainkit.nets.encoders import EncoderLike, make_encoder
+from trainkit.nets.layers import Activation, StackedNorm, activation_function
 from trainkit.nets.weights import SeededModule
 
 
@@ -83,23 +83,19 @@ class DropoutNetworks(Part):
                 checks.require(dropout < 1, f".dropout must be below 1, got {dropout}")
         self.dropout = dropout
 
-    def actor(self, shapes: Any, width: int, **layers: Any) -> nn.Module:
+    def actor(self, shapes: Any, width: int, **layers: Unpack[LayerOptions]) -> nn.Module:
         """Return the actor: features -> [B, width]."""
         return ActorNetwork(shapes, width, **layers)
 
     def critics(
-        self,
-        shapes: Any,
-        n_dimensions: int,
-        *,
-        norm: Norm | None,
-        recurrent: Recurrent | None,
-        **layers: Any,
+        self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Unpack[LayerOptions]
     ) -> nn.Module:
         """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
+        norm, recurrent = layers["norm"], layers["recurrent"]
         if norm not in (None, "layer") or recurrent is not None:
             raise ConfigError(
-                "DropoutNetworks' critics have layer normalization and no memory, got "
-                f"norm={norm!r} and recurrent={recurrent!r}: leave both out"
+                f"DropoutNetworks' critics have layer normalization and no memory, got {norm=!r} and {recurrent=!r}: "
+                "leave both out"
             )
-        return DropoutCritics(shapes, n_dimensions, dropout=self.dropout, **layers)
+        own: dict[str, Any] = {name: layers[name] for name in ("hidden", "encoder", "activation")}
+        return DropoutCritics(shapes, n_dimensions, dropout=self.dropout, n_critics=n_critics, width=width, **own)

@@ -3,8 +3,11 @@
 from typing import Annotated, Any, Unpack
 
 from trainkit.envs import Envs
+from trainkit.extensions.actor_critic.critic_reductions import MeanOfCritics, MinOfSubset, TruncatedQuantiles
 from trainkit.extensions.actor_critic.dropout import DropoutNetworks
-from trainkit.extensions.actor_critic.presets import (
+from trainkit.policy import ExpectedValue, QuantileValue
+from trainkit.presets.base import P, scheduled, table_of, with_changes
+from trainkit.presets.off_policy_actor_critic import (
     ON_MUJOCO,
     USUAL,
     ActorCriticPreset,
@@ -13,9 +16,6 @@ from trainkit.extensions.actor_critic.presets import (
     TargetSettings,
     entropy_options,
 )
-from trainkit.extensions.actor_critic.reductions import MeanOfCritics, MinOfSubset, TruncatedQuantiles
-from trainkit.policy import ExpectedValue, QuantileValue
-from trainkit.presets.base import P, scheduled, table_of, with_changes
 
 
 class TQCSettings(ActorCriticSettings, TargetSettings, EntropySettings, total=False):

@@ -1,6 +1,7 @@
-"""What the presets of off-policy actor-critics have in common: their settings, and how a table becomes a policy."""
+"""Off-policy actor-critic presets: common settings and tables; the base of those of an extension, too."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from typing_extensions import TypedDict
 
@@ -29,7 +30,7 @@ class ActorCriticSettings(MemorySettings, OffpolicySettings, total=False):
         actor_every: updates from one step of the actor to the next.
         exploration: noise that is correlated in time, such as `ColoredNoise()`, whose beta a number is; None is
             independent noise.
-        policy_class: a subclass of `ActorCriticPolicy`, made by its `for_envs`; None is `ActorCriticPolicy`.
+        policy_class: a subclass of `ActorCriticPolicy`, made by its `for_envs`; None is the preset's own.
     """
 
     network: Annotated[NetworkOptions, {}]
@@ -55,7 +56,7 @@ class EntropySettings(TypedDict, total=False):
 
     Args:
         temperature: weight of the entropy; "auto" learns it.
-        initial_temperature: where learning it starts; None is 1.
+        initial_temperature: where learning it starts; None is 1, as in SAC's code.
         target_entropy: the entropy it is learned for; None is minus the number of components of an action.
     """
 
@@ -68,14 +69,20 @@ ActorCriticSettingsT = TypeVar("ActorCriticSettingsT", bound=ActorCriticSettings
 
 
 class ActorCriticPreset(OffpolicyPreset[P, ActorCriticSettingsT, ActorCriticPolicy]):
-    """A preset of `ActorCriticPolicy`, for actions in a bounded Box; a subclass defines its parts."""
+    """A preset of `ActorCriticPolicy`, for actions in a bounded Box; a subclass defines its parts.
 
+    Attributes:
+        policy_class: which it makes, unless the settings name another.
+    """
+
+    policy_class: ClassVar[type[ActorCriticPolicy]] = ActorCriticPolicy
+
+    @abstractmethod
     def parts(self, settings: ActorCriticSettingsT, envs: Envs) -> dict[str, Any]:
         """Return the arguments of `ActorCriticPolicy.for_envs` that make it this algorithm."""
-        raise NotImplementedError
 
     def make_policy(self, envs: Envs, settings: ActorCriticSettingsT) -> ActorCriticPolicy:
-        return (settings["policy_class"] or ActorCriticPolicy).for_envs(
+        return (settings["policy_class"] or self.policy_class).for_envs(
             envs,
             **policy_options(settings),
             **network_options(settings["network"]),
@@ -94,7 +101,7 @@ def entropy_options(settings: EntropySettings) -> dict[str, Any]:
     return {name: settings[name] for name in ("temperature", "initial_temperature", "target_entropy")}
 
 
-# What all members have in common with SAC, and its steps (Haarnoja et al., 2018, table 1, and their code).
+# Haarnoja et al. (2018), "Soft actor-critic algorithms and applications", table 1; others have their source named.
 USUAL = ActorCriticSettings(
     n_envs=1,
     hidden=(256, 256),
@@ -105,10 +112,10 @@ USUAL = ActorCriticSettings(
     batch_size=256,
     step_per_collect=None,
     update_per_step=1.0,
-    learning_starts=1_000,
-    warmup="random",
-    max_epoch=20,
+    learning_starts=1_000,  # their code, for most tasks
+    warmup="random",  # their code
+    max_epoch=20,  # Pendulum-v1 is solved by then
     step_per_epoch=1_000,
 )
 
-ON_MUJOCO = {"learning_starts": 10_000, "max_epoch": 100, "step_per_epoch": 10_000}
+ON_MUJOCO = {"learning_starts": 10_000, "max_epoch": 100, "step_per_epoch": 10_000}  # theirs, of 1 to 3 million
