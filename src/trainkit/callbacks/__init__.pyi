@@ -5,6 +5,7 @@ from trainkit.extensions.diagnosis.diagnosis import Diagnosis
 from trainkit.extensions.games.opponent_pool import OpponentPool
 from trainkit.extensions.offline.dataset_writer import DatasetWriter
 from trainkit.extensions.offline.estimated_return import OffPolicyEvaluation
+from trainkit.extensions.resets.network_resets import NetworkResets
 from trainkit.extensions.tune.tune_report import TuneReport
 from trainkit.trainer.callbacks.base import Callback, on
 from trainkit.trainer.callbacks.checkpointing import Checkpoint, SaveBest, SaveEvery
@@ -25,6 +26,7 @@ __all__ = [
     "History",
     "LogEpisodes",
     "LogInfo",
+    "NetworkResets",
     "OffPolicyEvaluation",
     "OpponentPool",
     "RecordVideo",

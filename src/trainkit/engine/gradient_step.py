@@ -261,6 +261,10 @@ class GradientStep:
                     is_second = bool((moment >= 0).all())
                     moment.copy_(linear(moment.sqrt()).square() if is_second else linear(moment))
 
+    def forget(self) -> None:
+        """Start the optimizer's state anew; its learning rate stays where its schedule is."""
+        self.load_state_dict({**self.state_dict(), "state": {}})
+
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state by parameter, in the form of `torch.optim.Optimizer.state_dict()`.
 

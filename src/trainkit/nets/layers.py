@@ -104,6 +104,14 @@ def check_norm(norm: object) -> None:
         )
 
 
+@torch.no_grad()
+def reset_norm(weight: Tensor, bias: Tensor | None) -> None:
+    """Set the scales of a normalization to 1 and its shifts to 0."""
+    weight.fill_(1.0)
+    if bias is not None:
+        bias.fill_(0.0)
+
+
 class ChannelNorm(nn.Module):
     """Normalization of images [B, C, H, W] over channels, height and width, with a scale (and shift) per channel.
 
@@ -115,6 +123,10 @@ class ChannelNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(n_channels, dtype=torch.float32))
         self.bias = nn.Parameter(torch.zeros(n_channels, dtype=torch.float32)) if norm == "layer" else None
+
+    def draw_parameters(self, generator: torch.Generator) -> None:
+        """Set scales to 1 and shifts to 0."""
+        reset_norm(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.bias is not None:
@@ -139,6 +151,10 @@ class StackedNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(n_networks, 1, n_features, dtype=torch.float32))
         zeros = torch.zeros(n_networks, 1, n_features, dtype=torch.float32)
         self.bias = nn.Parameter(zeros) if norm == "layer" else None
+
+    def draw_parameters(self, generator: torch.Generator) -> None:
+        """Set scales to 1 and shifts to 0."""
+        reset_norm(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = of_first(len(x), self.weight, self.bias)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from trainkit.core import seeding
 
+_NORMS = nn.LayerNorm, nn.RMSNorm
+
 
 @runtime_checkable
 class DrawsItself(Protocol):
@@ -60,6 +62,8 @@ def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
     for layer in _own_layers(module):
         if isinstance(layer, DrawsItself):
             layer.draw_parameters(generator)
+        elif isinstance(layer, _NORMS):
+            layer.reset_parameters()
         elif isinstance(layer, (nn.Linear, nn.Conv2d)):
             bound = 1.0 / math.sqrt(layer.weight[0].numel())
             draw_uniform(layer.weight, bound, generator)
@@ -80,6 +84,8 @@ def draw_orthogonal(module: nn.Module, generator: torch.Generator, gain: float) 
     for layer in _own_layers(module):
         if isinstance(layer, DrawsItself):
             layer.draw_parameters(generator)
+        elif isinstance(layer, _NORMS):
+            layer.reset_parameters()
         elif isinstance(layer, (nn.Linear, nn.Conv2d)):
             drawn = torch.empty(layer.weight.shape, dtype=torch.float32)
             nn.init.orthogonal_(drawn, gain, generator=generator)

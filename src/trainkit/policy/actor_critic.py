@@ -30,6 +30,7 @@ from trainkit.nets.distributions import DistributionOf, Reparameterized, Squashe
 from trainkit.nets.encoders import EncoderLike, Recurrent, stateful_encoders
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
+from trainkit.nets.weights import SeededModule
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_priority, forward_on
 from trainkit.policy.critics import (
@@ -416,13 +417,18 @@ class SACPolicy(ActorCriticPolicy):
     """
 
 
-class LogTemperature(nn.Module):
+class LogTemperature(SeededModule):
     """A learned temperature, by its logarithm; None starts it at 1."""
 
     def __init__(self, initial: float | None) -> None:
         super().__init__()
-        initial = 1.0 if initial is None else initial
-        self.log = nn.Parameter(torch.tensor(math.log(initial), dtype=torch.float32))
+        self._initial = 1.0 if initial is None else initial
+        self.log = nn.Parameter(torch.empty((), dtype=torch.float32))
+        self.draw()
+
+    def _initialize(self, generator: torch.Generator) -> None:
+        with torch.no_grad():
+            self.log.fill_(math.log(self._initial))
 
 
 def _check_networks(checks: Checks, actor: nn.Module, critics: nn.Module) -> None:

@@ -1023,6 +1023,32 @@ class Policy(nn.Module):
                     if part in set(target.online.modules()):
                         target.copy()
 
+    def reinitialize(self, name: str) -> None:
+        """Draw the weights of a gradient step's networks again, from the policy's noise, and forget their moments.
+
+        Targets become copies of them. Counters, schedules and statistics of observations stay, and so does an encoder
+        that was given as a module, of which there is no factory.
+
+        Raises:
+            ConfigError: some of the parameters are of no `SeededModule`, which knows how to draw them.
+        """
+        step = self.gradient_steps[name]
+        parts = [part for _, part in seeded_parts(step.module)]
+        drawn = {parameter for part in parts for parameter in part.parameters()}
+        rest = [path for path, parameter in step.module.named_parameters() if parameter not in drawn]
+        if rest:
+            raise ConfigError(
+                f"{type(self).__name__}.reinitialize({name!r}) cannot draw {rest[0]} again: make "
+                f"{type(step.module).__name__} a trainkit.nets.SeededModule, which draws its parameters"
+            )
+        for part in parts:
+            part.draw(int(torch.randint(2**63 - 1, (), generator=self.generator, device=self.device)))
+        step.forget()
+        for target in self._learning.targets.values():
+            if not drawn.isdisjoint(target.online.parameters()):
+                target.copy()
+        user_code.has_run()  # as the parameters were written
+
     def start_streams(self, root: int) -> None:
         """Restart the random streams from a root seed, and nothing else."""
         self.rng = seeding.generator(root, "policy", "explore")

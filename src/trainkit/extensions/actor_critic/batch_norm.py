@@ -14,7 +14,7 @@ from trainkit.core.signatures import checked
 from trainkit.engine.gradient_step import Parameters
 from trainkit.nets.actor_critic_networks import LayerOptions, StackedLinear
 from trainkit.nets.encoders import EncoderLike, make_encoder
-from trainkit.nets.layers import Activation, activation_function
+from trainkit.nets.layers import Activation, activation_function, reset_norm
 from trainkit.nets.weights import SeededModule
 from trainkit.policy.critics import CriticInputs, CriticPass, Network
 
@@ -51,6 +51,14 @@ class BatchRenorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(shape, dtype=torch.float32))
         self.register_buffer("running_var", torch.ones(shape, dtype=torch.float32))
         self.register_buffer("n_passes", torch.zeros((), dtype=torch.float32))
+
+    @torch.no_grad()
+    def draw_parameters(self, generator: torch.Generator) -> None:
+        """Set scales to 1 and shifts to 0, and forget the running statistics."""
+        reset_norm(self.weight, self.bias)
+        self.running_mean.fill_(0.0)
+        self.running_var.fill_(1.0)
+        self.n_passes.fill_(0.0)
 
     def forward(self, x: Tensor, *, batch_statistics: bool = False) -> Tensor:
         """Return normalized features [C, B, F].
