@@ -262,7 +262,7 @@ class GradientStep:
                     moment.copy_(linear(moment.sqrt()).square() if is_second else linear(moment))
 
     def forget(self) -> None:
-        """Start the optimizer's state anew; its learning rate stays where its schedule is."""
+        """Clear the optimizer's state; its learning rate stays where its schedule is."""
         self.load_state_dict({**self.state_dict(), "state": {}})
 
     def state_dict(self) -> dict[str, Any]:
