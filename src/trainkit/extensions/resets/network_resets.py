@@ -17,9 +17,9 @@ class NetworkResets(Callback):
     """Draws networks again, while the replay buffer stays (Nikishin et al., 2022, "The primacy bias").
 
     With many updates per step a network overfits to the first steps; one that is drawn again learns from the whole
-    buffer. After each `every` updates the weights are drawn, target networks copy them, and optimizers lose their state;
-    a learned temperature gets its initial value. For SAC the paper resets everything every 200,000 environment steps;
-    the return falls at each reset, and should be above the former one soon after.
+    buffer. After each `every` updates the weights are drawn, target networks copy them, optimizers lose their state,
+    and a learned temperature gets its initial value. For SAC the paper resets everything every 200,000 environment
+    steps; the return falls at each reset, and should be above the former one soon after.
 
     Args:
         every: updates from one reset to the next, of each policy.
