@@ -5,7 +5,7 @@
 The presets' tables for MuJoCo, all with 5,000 random steps. Every 10,000 steps (of `redq` and `droq` 5,000) the greedy
 policy plays 10 episodes, whose time is not counted. Finished runs are kept in `benchmarks/results/continuous.jsonl` and
 not made again; an interrupted one continues after its last evaluation, from `--work`, where the last policies stay
-(of the queue of runs in its folder `kept`).
+(of the queue of runs in its folder `kept`). `--plot` draws the curves of each environment into `docs/images`.
 """
 
 import itertools
@@ -48,7 +48,7 @@ class Member:
 SMALL: dict[str, Any] = {"hidden": (128, 128), "critic_hidden": (128, 128)}
 EARLY: dict[str, Any] = {"learning_starts": 5_000}  # as the others; the tables, for longer runs, have 10,000
 MEMBERS = {
-    **{name: Member(preset=name, changes=EARLY) for name in ("sac", "td3", "tqc")},
+    **{name: Member(preset=name, changes=EARLY) for name in ("sac", "ddpg", "td3", "tqc")},
     **{name: Member(preset=name) for name in ("crossq", "xqc", "redq", "droq")},
     "xqc, 128 wide": Member(preset="xqc", changes=SMALL),
     "simbav2, 128 wide": Member(
@@ -64,6 +64,7 @@ MEMBERS = {
     ),
 }
 FIVE = "sac", "td3", "tqc", "crossq", "xqc"
+ALSO = "xqc, 128 wide", "simbav2, 128 wide", "ddpg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class Work:
 
 PUBLISHED = "XQC's code, four layers of 512, two updates per step, 10 seeds, v4"
 WORKS = (
-    Work(env="HalfCheetah-v5", steps=100_000, members=(*FIVE, "xqc, 128 wide", "simbav2, 128 wide"), published="8,597"),
+    Work(env="HalfCheetah-v5", steps=100_000, members=(*FIVE, *ALSO), published="8,597"),
     Work(env="HalfCheetah-v5", steps=260_000, members=("xqc, 128 wide",)),
     Work(env="Hopper-v5", steps=100_000, published="2,828"),
     Work(env="Walker2d-v5", steps=100_000, published="3,612"),
@@ -188,6 +189,20 @@ def evaluations(runs: Sequence[Run]) -> Iterator[str]:
         yield about + "".join(f"{one:7.0f}" for one in run["returns"])
 
 
+def plot(runs: Sequence[Run], work: Work) -> None:
+    """Draw the mean and the range over seeds of each member, per step and per minute of CPU time."""
+    path = pages.ROOT / "docs" / "images" / f"continuous_{work.env}_{work.steps}.svg"
+    with pages.figure(path, 2, figsize=(7.2, 3.0), sharey=True) as (per_step, per_minute):
+        for member, own in of_work(runs, work).items():
+            returns = np.array([run["returns"] for run in own])  # [seeds, evaluations]
+            minutes = np.mean([run["seconds"] for run in own], axis=0) / 60
+            for axes, x in ((per_step, work.every * np.arange(1, returns.shape[1] + 1) / 1_000), (per_minute, minutes)):
+                axes.fill_between(x, returns.min(axis=0), returns.max(axis=0), alpha=0.15, linewidth=0)
+                axes.plot(x, returns.mean(axis=0), label=member)
+        per_step.set(title=f"{work.env}, greedy policy", xlabel="environment steps, in thousands", ylabel="return")
+        per_minute.set(xlabel="minutes of CPU time")
+
+
 def report(runs: Sequence[Run], command: str) -> list[str]:
     """Return the lines of the page."""
     columns = ["environment", "steps", "member", "seeds", "return", "seeds' range", "CPU minutes", "published"]
@@ -227,6 +242,7 @@ def main() -> None:
     parser.add_argument("--members", nargs="+", choices=list(MEMBERS), help="default: those of each environment")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of each environment")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of interrupted runs and last policies")
+    parser.add_argument("--plot", action="store_true", help="draw the curves (pip install 'trainkit-rl[plot]')")
     parser.add_argument("--no-training", action="store_true", help="write the page of the kept runs")
     options = parser.parse_args()
     torch.set_num_threads(1)  # one core
@@ -246,7 +262,11 @@ def main() -> None:
                 cache.put(result, *key, settings=settings(work, member))
                 pages.write(PAGE, report(published(cache), command))
                 print(f"{member} {work.env} {seed}: {[round(mean) for mean in result['returns']]}", flush=True)
-    pages.write(PAGE, report(published(cache), command))
+    runs = published(cache)
+    pages.write(PAGE, report(runs, command))
+    for work in WORKS if options.plot else ():
+        if of_work(runs, work):
+            plot(runs, work)
 
 
 if __name__ == "__main__":
