@@ -120,6 +120,17 @@ def test_an_argument_that_no_file_can_hold_is_named_if_acting_needs_it(tmp_path:
         tk.load_policy(tmp_path)
 
 
+def test_another_argument_in_the_place_of_one_that_no_file_can_hold_is_warned_of(tmp_path: Path, caplog: Any) -> None:
+    class Value(tk.ExpectedValue):
+        pass
+
+    tk.DQNPolicy.for_envs(PLACES, hidden=(8,), value=Value(delta=2.0), device="cpu").save(tmp_path)
+    tk.load_policy(tmp_path, value=Value(delta=2.0))
+    assert caplog.text == ""
+    tk.load_policy(tmp_path, value=Value())
+    assert "had value=Value(delta=2.0), and gets Value()" in caplog.text
+
+
 def test_an_argument_of_learning_that_no_file_can_hold_is_left_out_with_a_word(tmp_path: Path, caplog: Any) -> None:
     policy = tk.DQNPolicy.for_envs(PLACES, hidden=(8,), lr=lambda step: 1e-3, device="cpu", seed=3)
     loaded = tk.load_policy(policy.save(tmp_path), device="cpu")

@@ -114,6 +114,12 @@ def test_another_domain_is_refused() -> None:
         presets.settings("sac", "classic")
 
 
+def test_a_part_that_a_preset_fixes_is_refused_with_the_place_that_takes_it() -> None:
+    meant = r"SACPolicy\.for_envs\(envs, reduction=\.\.\.\)"
+    with pytest.raises(tk.ConfigError, match=rf"unknown option 'reduction', did you mean {meant}\?"):
+        presets.sac("Pendulum-v1", reduction=tk.policy.MinOfCritics())
+
+
 def adam(trainer: Any) -> Any:
     return trainer.policy.gradient_steps["actor"].optimizer
 

@@ -156,6 +156,25 @@ def test_changed_parts_are_printed_as_code_without_defaults(tmp_path: Path, capl
     )
 
 
+class Scaled(tk.MaxBackup):
+    """A backup of a user's."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+
+def test_changed_parts_of_users_are_warned_of(tmp_path: Path, caplog: Any) -> None:
+    make_trainer(policy={"backup": Scaled(1.0)}).save(tmp_path)
+    make_trainer(policy={"backup": Scaled(1.0)}, resume_from=tmp_path)
+    assert warnings(caplog) == []
+    make_trainer(policy={"backup": Scaled(3.0)}, resume_from=tmp_path)
+    make_trainer(policy={"backup": tk.MaxBackup()}, resume_from=tmp_path)
+    assert [warning.split(" with other settings: ")[1] for warning in warnings(caplog)] == [
+        "policy.backup Scaled() -> Scaled(scale=3.0)",
+        "policy.backup Scaled() -> MaxBackup()",
+    ]
+
+
 def test_the_same_settings_are_not_worth_a_word(tmp_path: Path, caplog: Any) -> None:
     make_trainer(max_epoch=1).save(tmp_path)
     make_trainer(max_epoch=5, resume_from=tmp_path)

@@ -86,9 +86,12 @@ def _with_known_options(function: Any, owner: type | None) -> Any:
         bare: Function = inspect.unwrap(function)
         known, forwards = _known_options(bare, owner)
         left_out = {*own.parameters, "self", "return", _made_by(bare, owner)}
+        defaults = _defaults(bare, owner)
         shown = [one for one in own.parameters.values() if one not in rest]
         shown += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=annotation)
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, ...), annotation=annotation
+            )
             for name, annotation in known.items()
             if name not in left_out
         ]
@@ -283,18 +286,30 @@ def _known_options(function: Function, owner: Any) -> tuple[dict[str, Any], bool
 
     A constructor forwards to its base's; a class method to its base's of that name, the last one to the constructor.
     """
-    members = [function]
-    if owner is not None and function.__name__ != "__call__":
-        members = _definitions(owner, function)
-        if function.__name__ != "__init__":
-            members += _definitions(owner, owner.__init__)
     annotations: dict[str, Any] = {}
-    for member in members:
+    for member in _forwarded_to(function, owner):
         signature = _Signature.of(member)
         annotations = signature.annotations | annotations
         if not signature.forwards:
             return annotations, False
     return annotations, True
+
+
+def _defaults(function: Function, owner: Any) -> dict[str, Any]:
+    """Return the defaults of the options of a call, each of the first function that has one."""
+    defaults: dict[str, Any] = {}
+    for member in _forwarded_to(function, owner):
+        own = inspect.signature(member).parameters.values()
+        defaults = {one.name: one.default for one in own if one.default is not one.empty} | defaults
+    return defaults
+
+
+def _forwarded_to(function: Function, owner: Any) -> list[Function]:
+    """Return a function and those that it may pass options on to, in their order."""
+    if owner is None or function.__name__ == "__call__":
+        return [function]
+    members = _definitions(owner, function)
+    return members if function.__name__ == "__init__" else members + _definitions(owner, owner.__init__)
 
 
 def _definitions(owner: Any, first: Function) -> list[Function]:

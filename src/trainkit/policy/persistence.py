@@ -388,6 +388,9 @@ def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any],
             )
         if unknown:
             _log.warning("%s cannot say what %s of its policy was: made without", folder, ", ".join(unknown))
+        for other, text in config["unknown"].items():
+            if other in arguments and repr(arguments[other]) != text and " at 0x" not in text:
+                _log.warning("%s had %s=%s, and gets %r", folder, other, text, arguments[other])
         saved = config.get("spaces", manifest["spaces"])  # one of several policies has its own
         own_spaces = Spaces.from_plain([saved["observation_space"], saved["action_space"]])
         n_saved = manifest["components"][_component(folder, name)]["bytes"]  # at least the number of weights

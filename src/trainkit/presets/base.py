@@ -258,6 +258,7 @@ _IN_EVALUATION = ("evaluate_at_start", "test_env", "n_test_envs", "episode_per_t
 _IF_LISTED = {"self_play": "OPPONENTS"}  # options that extensions list, by the constant
 
 _TRAINER_OPTIONS = frozenset(types_of(Options))
+_OF_SPACES = frozenset(("envs", "action_space", "observation_space"))  # given to a policy with its environments
 
 _GROUPS = frozenset(("env_options", "network"))  # settings of which a call changes only what it names
 
@@ -543,7 +544,13 @@ class Preset(Generic[P, SettingsT, TrainerT]):
 
 
 class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
-    """A preset that trains in an environment."""
+    """A preset that trains in an environment.
+
+    Attributes:
+        learner: the class of the policy that it makes, unless `policy_class` is another.
+    """
+
+    learner: ClassVar[Any]
 
     @checked
     def __call__(self, env: EnvSpec, *args: P.args, **options: P.kwargs) -> TrainerT:
@@ -572,6 +579,11 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
     def make_policy(self, envs: Envs, settings: EnvSettingsT) -> Any:
         """Make the policy."""
         raise NotImplementedError
+
+    def _hints(self) -> dict[str, str]:
+        own, hints = self.learner, super()._hints()
+        fixed = options_of(own.for_envs).keys() - self.option_types.keys() - _OF_SPACES
+        return {name: f"{own.__name__}.for_envs(envs, {name}=...)" for name in fixed} | hints
 
     def make_trainer(self, policy: Any, envs: Envs, settings: EnvSettingsT, common: Mapping[str, Any]) -> TrainerT:
         """Make the trainer, with a collector and a buffer for its environments."""

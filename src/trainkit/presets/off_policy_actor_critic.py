@@ -69,20 +69,16 @@ ActorCriticSettingsT = TypeVar("ActorCriticSettingsT", bound=ActorCriticSettings
 
 
 class ActorCriticPreset(OffpolicyPreset[P, ActorCriticSettingsT, ActorCriticPolicy]):
-    """A preset of `ActorCriticPolicy`, for actions in a bounded Box; a subclass defines its parts.
+    """A preset of `ActorCriticPolicy`, for actions in a bounded Box; a subclass defines its parts."""
 
-    Attributes:
-        policy_class: which it makes, unless the settings name another.
-    """
-
-    policy_class: ClassVar[type[ActorCriticPolicy]] = ActorCriticPolicy
+    learner: ClassVar[type[ActorCriticPolicy]] = ActorCriticPolicy
 
     @abstractmethod
     def parts(self, settings: ActorCriticSettingsT, envs: Envs) -> dict[str, Any]:
         """Return the arguments of `ActorCriticPolicy.for_envs` that make it this algorithm."""
 
     def make_policy(self, envs: Envs, settings: ActorCriticSettingsT) -> ActorCriticPolicy:
-        return (settings["policy_class"] or self.policy_class).for_envs(
+        return (settings["policy_class"] or self.learner).for_envs(
             envs,
             **policy_options(settings),
             **network_options(settings["network"]),

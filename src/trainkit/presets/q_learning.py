@@ -141,10 +141,11 @@ class QPreset(OffpolicyPreset[P, QSettings, DQNPolicy]):
     """A preset of `DQNPolicy`, whose parts are its settings."""
 
     kind = QSettings
+    learner = DQNPolicy
     words: ClassVar[Mapping[str, Mapping[str, Any]]] = {**ACTION_VALUE_WORDS, "buffer": BUFFER_WORDS}
 
     def make_policy(self, envs: Envs, settings: QSettings) -> DQNPolicy:
-        return (settings["policy_class"] or DQNPolicy).for_envs(
+        return (settings["policy_class"] or self.learner).for_envs(
             envs,
             **policy_options(settings),
             **action_value_options(settings),

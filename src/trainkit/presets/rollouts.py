@@ -76,7 +76,6 @@ class OnpolicyPreset(EnvPreset[P, OnpolicySettingsT, OnpolicyTrainer[OnpolicyPol
     """A preset of a policy that learns from rollouts.
 
     Attributes:
-        learner: the policy's class.
         options: settings that it has and others have not.
     """
 

@@ -29,7 +29,7 @@ class SACPreset(ActorCriticPreset[P, SACSettings]):
     """A preset of SAC."""
 
     kind = SACSettings
-    policy_class = SACPolicy
+    learner = SACPolicy
 
     def parts(self, settings: SACSettings, envs: Envs) -> dict[str, Any]:
         return {"tau": scheduled(settings["tau"]), **entropy_options(settings)}

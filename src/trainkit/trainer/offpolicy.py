@@ -42,8 +42,8 @@ class OffpolicyTrainer(Trainer[TraineeT]):
             Every collect starts with a reset. The number of updates follows from the number of steps that were made.
         update_per_step: updates per environment step, exact: 0.3 are 300 in 1,000 steps. Default 1.
         training_intensity: instead of it, rows replayed per row collected: update_per_step * batch_size.
-        learning_starts: environment steps before the first update, at least `batch_size` or 1; the collect that reaches
-            it is the first that updates follow from.
+        learning_starts: environment steps before the first update, at least `batch_size`; the collect that reaches it
+            is the first that updates follow from.
         warmup: who acts before learning starts: the exploring "policy", or "random" legal actions.
         refresh_priorities: when priorities are written: after each "update", exact; "late", when the next update has
             been started, so that a GPU computes it while the CPU writes, and samples; after a "round".

@@ -223,8 +223,11 @@ def _warn_of_changes(folder: Path, manifest: Mapping[str, Any], own: Mapping[str
 
 
 def _all_settings(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run, and those of its policy by "policy.name"."""
-    of_policy = {} if about["policy"] is None else about["policy"]["arguments"]
+    """Return the settings of a run, and those of its policy by "policy.name", a part of a user's as code."""
+    of_policy: dict[str, Any] = {}
+    if about["policy"] is not None:
+        of_policy = {name: {"code": text} for name, text in about["policy"]["unknown"].items() if " at 0x" not in text}
+        of_policy |= about["policy"]["arguments"]
     return {**about["settings"], **{f"policy.{name}": value for name, value in of_policy.items()}}
 
 
@@ -270,6 +273,8 @@ def _differing(before: Any, now: Any) -> tuple[Any, Any]:
 
 def _as_code(plain: Any) -> str:
     """Format a setting as Python code, a part with its arguments."""
+    if isinstance(plain, dict) and plain.keys() == {"code"}:
+        return str(plain["code"])
     if isinstance(plain, list):
         return f"[{', '.join(map(_as_code, plain))}]"
     if not _is_part(plain):
@@ -279,4 +284,4 @@ def _as_code(plain: Any) -> str:
 
 
 def _is_part(plain: Any) -> bool:
-    return isinstance(plain, dict) and plain.keys() == {"part", "of"}
+    return isinstance(plain, dict) and plain.keys() >= {"part", "of"}

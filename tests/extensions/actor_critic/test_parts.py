@@ -1,5 +1,6 @@
 """Parts of actor-critics by hand: reductions, deterministic actions, correlated noise, dropout."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,16 @@ class TestDropout:
             DropoutNetworks(1)
         with pytest.raises(ConfigError, match="no memory"):
             made(networks=DropoutNetworks(), recurrent="gru")
+
+
+def test_a_changed_reduction_is_warned_of_on_resume(tmp_path: Path, caplog: Any) -> None:
+    def trainer(size: int, **options: Any) -> tk.OffpolicyTrainer:
+        envs = tk.make_envs("Pendulum-v1", 1)
+        parts: dict[str, Any] = {"hidden": (4,), "reduction": tk.policy.MinOfSubset(size), "device": "cpu"}
+        train = tk.Collector(tk.ActorCriticPolicy.for_envs(envs, **parts), envs, tk.ReplayBuffer(100))
+        return tk.OffpolicyTrainer(train.policy, train, max_epoch=1, step_per_epoch=10, batch_size=4, **options)
+
+    trainer(1).save(tmp_path)
+    trainer(2, resume_from=tmp_path)
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.endswith("with other settings: policy.reduction MinOfSubset(size=1) -> MinOfSubset(size=2)")

@@ -85,7 +85,8 @@ def test_they_come_after_so_many_updates_and_the_buffer_stays() -> None:
             seen.append((trainer.policy.n_updates, state == {}))
 
     trainer = trained([NetworkResets(10, ["critic"]), Watch()])
-    trainer.run()
+    (result,) = trainer
+    assert result.stats["custom/resets"] == 3
     assert [n_updates for n_updates, is_reset in seen if is_reset] == [10, 20, 30]
     assert len(trainer.buffer) == 50
     assert trainer.policy.gradient_steps["actor"].state_dict()["state"] != {}

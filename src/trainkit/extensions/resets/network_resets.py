@@ -21,6 +21,8 @@ class NetworkResets(Callback):
     and a learned temperature gets its initial value. For SAC the paper resets everything every 200,000 environment
     steps; the return falls at each reset, and should be above the former one soon after.
 
+    The number of periods that have passed is logged as `custom/resets`, with the name of one of several policies.
+
     Args:
         every: updates from one reset to the next, of each policy.
         names: gradient steps whose networks are drawn, such as ["critic"]; None: all.
@@ -54,6 +56,7 @@ class NetworkResets(Callback):
                 self._n_periods[name] = n_periods
                 for step in policy.gradient_steps if self.names is None else self.names:
                     policy.reinitialize(step)
+                trainer.log("resets" if name == "" else f"resets/{name}", n_periods, "last")
 
     def state_dict(self) -> dict[str, Any]:
         return {"n_periods": self._n_periods}
