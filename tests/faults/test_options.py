@@ -20,12 +20,13 @@ from trainkit.core.signatures import options_of
 # What takes no options from users: errors, protocols, bases, and records that only trainkit fills in.
 RECORDS = set(
     """
-    ActOutput EnvContext Finding CollectStats Envs Episode EpochResult EpochStats Loss Max Min Prediction
+    ActOutput EnvContext Finding CollectStats Envs Episode EpochResult EpochStats Loss Max Min Prediction CriticInputs
     Rollout RunFolder RunInfo RunResult RunWarning Summary TensorBatch TensorRollout TimeStats Transition
     TransitionBatch UpdateResult PairedComparison PlayerStats ZooEntry ZooResult
 """.split()
 )
 BASES = {
+    "CriticPass",
     "CriticReduction",
     "AroundBackend",
     "Callback",

@@ -1,6 +1,6 @@
 """Resets of networks, against a bias towards what was learned first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainkit.core.errors import Checks, ConfigError
@@ -28,9 +28,12 @@ class NetworkResets(Callback):
         names: gradient steps whose networks are drawn, such as ["critic"]; None: all.
     """
 
-    def __init__(self, every: int, names: list[str] | None = None) -> None:
+    def __init__(self, every: int, names: Sequence[str] | None = None) -> None:
         with Checks("NetworkResets") as checks:
             checks.integer("every", every, low=1)
+            is_list = names is None or (isinstance(names, Sequence) and all(isinstance(name, str) for name in names))
+            rule = f".names must be a list of gradient steps such as ['critic'], got {names!r}"
+            checks.require(is_list and not isinstance(names, str), rule)
         self.every, self.names = every, names
         self._n_periods: dict[str, int] = {}  # that have passed, by the names of learners
 
