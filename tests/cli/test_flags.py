@@ -64,6 +64,16 @@ def test_flags_may_stand_before_the_environment() -> None:
         ("dqn A --learning_rate=1", "unknown flag --learning-rate, did you mean --lr?"),
         ("ppo A --entropy-wieght 0.1", "unknown flag --entropy-wieght, did you mean --entropy-weight?"),
         ("dqnn A --lr 1", "argument PRESET: no preset is called 'dqnn', did you mean 'dqn'?: see trainkit presets"),
+        (
+            "CartPole-v1",
+            "argument PRESET: no preset is called 'CartPole-v1': it is an environment; name the preset before it, and "
+            "see trainkit presets",
+        ),
+        (
+            "Pendulum-v1 --lr 1",
+            "argument PRESET: no preset is called 'Pendulum-v1': it is an environment; start with "
+            f"`trainkit train {tk.presets.continuous_default.name} Pendulum-v1`, or see trainkit presets",
+        ),
         ("dqn A --n-envs 4.5", "argument --n-envs: must be a whole number, got 4.5"),
         ("bc A --loss l1", "argument --loss: must be 'likelihood' or 'mse', got 'l1'"),
         ("dqn A --network.norm l1", "argument --network.norm: must be 'layer' or 'rms' or None, got 'l1'"),

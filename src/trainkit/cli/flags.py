@@ -1,6 +1,7 @@
 """Typed flags of a preset's settings, such as `--lr 1e-3` and `--no-zoo`, with help from their docstrings."""
 
 import argparse
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,8 +9,10 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
+import gymnasium as gym
 from typing_extensions import is_protocol, is_typeddict
 
+from trainkit import presets
 from trainkit.cli.output import Parser, as_flag
 from trainkit.cli.run_config import OWN_OPTIONS
 from trainkit.core.config import Part, from_text, to_shell
@@ -139,9 +142,22 @@ def preset_name(word: str) -> str:
     """Return a word that names a preset."""
     if word not in PRESETS:
         raise argparse.ArgumentTypeError(
-            f"no preset is called {word!r}{did_you_mean(word, PRESETS)}: see trainkit presets"
+            f"no preset is called {word!r}{did_you_mean(word, PRESETS)}: {_for_env(word)}see trainkit presets"
         )
     return word
+
+
+def _for_env(word: str) -> str:
+    """Return the hint for an environment in the place of the preset; "" for any other word."""
+    if word not in gym.registry:
+        return ""
+    with contextlib.suppress(Exception):  # of the environment, which the hint is not about
+        env = gym.make(word)
+        is_continuous = isinstance(env.action_space, gym.spaces.Box)
+        env.close()
+        if is_continuous:
+            return f"it is an environment; start with `trainkit train {presets.continuous_default.name} {word}`, or "
+    return "it is an environment; name the preset before it, and "
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, str]:

@@ -28,6 +28,7 @@ __dir__, __getattr__ = attach(
         "presets.off_policy_actor_critic": "ActorCriticPreset ActorCriticSettings",
         "presets.all_presets": "PRESETS settings",
         "presets.base": "NetworkOptions Preset PresetConfig QNetworkOptions Settings table_of",
+        "presets.first_choice": "continuous_default",
         "presets.off_policy": "OffpolicyPreset OffpolicySettings",
         "presets.policy_gradient": (
             "A2CPreset A2CSettings CentralizedCriticPreset PPOPreset PPOSettings ReinforcePreset a2c ippo mappo ppo "

@@ -19,6 +19,7 @@ from trainkit.extensions.offline.presets import (
 )
 from trainkit.presets.all_presets import PRESETS, settings
 from trainkit.presets.base import NetworkOptions, Preset, PresetConfig, QNetworkOptions, Settings, table_of
+from trainkit.presets.first_choice import continuous_default
 from trainkit.presets.off_policy import OffpolicyPreset, OffpolicySettings
 from trainkit.presets.off_policy_actor_critic import ActorCriticPreset, ActorCriticSettings
 from trainkit.presets.policy_gradient import (
@@ -97,6 +98,7 @@ __all__ = [
     "bc",
     "bcq",
     "c51",
+    "continuous_default",
     "cql",
     "crossq",
     "ddpg",
