@@ -547,10 +547,10 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
     """A preset that trains in an environment.
 
     Attributes:
-        learner: the class of the policy that it makes, unless `policy_class` is another.
+        learner: the class of the policy that it makes, for hints; None gives none.
     """
 
-    learner: ClassVar[Any]
+    learner: ClassVar[Any] = None
 
     @checked
     def __call__(self, env: EnvSpec, *args: P.args, **options: P.kwargs) -> TrainerT:
@@ -582,6 +582,8 @@ class EnvPreset(Preset[P, EnvSettingsT, TrainerT]):
 
     def _hints(self) -> dict[str, str]:
         own, hints = self.learner, super()._hints()
+        if own is None:
+            return hints
         fixed = options_of(own.for_envs).keys() - self.option_types.keys() - _OF_SPACES
         return {name: f"{own.__name__}.for_envs(envs, {name}=...)" for name in fixed} | hints
 
