@@ -342,10 +342,11 @@ def rows(runs: Sequence[Run]) -> Iterator[list[str]]:
 
 
 def rates(runs: Sequence[Run]) -> Iterator[list[str]]:
-    """Yield the steps per second of both sides, for each pairing and task."""
+    """Yield the steps per second of both sides, for each pairing and task that both have run."""
     for pairing, task in dict.fromkeys((run.pairing, run.task) for run in runs):
-        sides = both_sides(runs, pairing, task)
-        yield [pairing, task, *(f"{rate(side):,.0f}" for side in sides)]
+        theirs, ours = both_sides(runs, pairing, task)
+        if ours:
+            yield [pairing, task, f"{rate(theirs):,.0f}", f"{rate(ours):,.0f}"]
 
 
 def rate(runs: Sequence[Run]) -> float:
