@@ -605,7 +605,7 @@ class Policy(nn.Module):
     def enter_step(self, gradient_step: GradientStep) -> None:
         """Switch the module of a gradient step to the mode that it learns in, and all others to evaluation mode."""
         if self._depends_on_mode:
-            self.train(False)
+            self.enter(training=False)
             gradient_step.module.train(gradient_step.training)
             self.training = True  # until `enter` switches all modules back
 

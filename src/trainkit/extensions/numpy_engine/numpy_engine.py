@@ -69,8 +69,9 @@ class NumpyEngine(RecordingEngine):
     @torch.no_grad()
     def _move(self, buffers: Mapping[str, NDArray[Any]]) -> None:
         """Give buffers the values that a loss computed."""
+        own = self._movable
         for name, value in buffers.items():
-            self._movable[name].copy_(torch.as_tensor(value))
+            own[name].copy_(torch.as_tensor(value))
 
     def _evaluate(self, name: str | None, function: Function) -> Mapping[str, Any]:
         results = self._by_numpy(name, function, ())
