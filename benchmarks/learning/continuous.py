@@ -118,7 +118,9 @@ def learn(work: Work, member: str, seed: int, folder: Path) -> dict[str, list[fl
     spent = found["seconds"][-1] if found["seconds"] else 0.0
     with preset_trainer(MEMBERS[member].preset, work.env, seed, **options) as trainer:
         began = time.process_time()
-        for epoch, _, _ in trainer:
+        for epoch, _, info in trainer:
+            if info.env_step < epoch * work.every:  # a signal stopped it: the whole epoch is repeated
+                break
             spent += time.process_time() - began
             how: dict[str, Any] = {"n_episode": EPISODES, "seed": 1_000 * seed + epoch, "n_envs": EPISODES}
             found["returns"].append(mean_return(trainer.policy, work.env, **how))
