@@ -11,6 +11,7 @@ import pytest
 import trainkit as tk
 from tests.extensions.actors.local_actors import Counting, Here, is_alive
 from tests.helpers.small_envs import Seen, check_which_calls_can_be_sent
+from tests.helpers.tasks import check_that_each_environment_has_its_task
 from trainkit.core.worker_process import Inbox, WorkerProcess
 from trainkit.extensions.actors.actor_runner import serve
 
@@ -33,6 +34,11 @@ def trained(**options: Any) -> dict[str, Any]:
 def test_a_run_has_the_bits_of_environments_in_this_process(here: list[Here]) -> None:
     assert trained(backend=tk.envs.Actors(2)) == trained()
     assert len(here) == 2
+
+
+@pytest.mark.parametrize("fragment", [1, 4])
+def test_each_environment_has_a_task_of_its_own(fragment: int) -> None:
+    check_that_each_environment_has_its_task(tk.envs.Actors(2, fragment=fragment))
 
 
 def test_actors_have_groups_of_nearly_equal_size_and_answer_for_their_environments(here: list[Here]) -> None:

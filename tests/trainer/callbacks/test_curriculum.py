@@ -1,6 +1,5 @@
 """Tasks that reach environments at their next reset."""
 
-import contextlib
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,6 +7,7 @@ import gymnasium as gym
 import pytest
 
 import trainkit as tk
+from tests.helpers.tasks import Hill, check_that_each_environment_has_its_task
 from tests.trainer.toys import Walk, everything, make_trainer
 
 
@@ -44,20 +44,6 @@ def test_a_task_reaches_each_environment_at_its_next_reset(tmp_path: Path) -> No
     assert {str(options) for options in Ramp.levels} == {"{'level': 2, 'name': 'hill'}"}
 
 
-class Hill(Walk):
-    """A walk whose end follows from the options of its reset."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        first, info = super().reset(seed=seed, options=options)
-        self.length = (options or {}).get("length", 4)
-        return first, info | {"length": self.length}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        obs, reward, _, _, info = super().step(action)
-        self.length -= 1
-        return obs, reward, self.length <= 0, False, info
-
-
 def lengths(trainer: tk.Trainer) -> list[dict[str, Any] | None]:
     """Return one task for each of three environments: longer ones in later epochs, and one without options."""
     return [{"length": 3 + trainer.epoch}, None, {"length": 8 + trainer.epoch}]
@@ -90,14 +76,9 @@ def test_a_run_whose_episodes_began_with_different_tasks_resumes_to_the_bit(tmp_
     }
 
 
-@pytest.mark.parametrize("backend", ["sync", "async", tk.envs.Actors(2), tk.envs.Actors(2, fragment=4)])
+@pytest.mark.parametrize("backend", ["sync", "async"])
 def test_tasks_reach_the_environments_of_every_backend(backend: Any) -> None:
-    envs = tk.make_envs(Hill, 3, seed=1, backend=backend)
-    envs.options = [{"length": 2}, {"length": 5}, None]
-    policy = tk.RandomPolicy(envs.action_space)
-    with contextlib.closing(envs):
-        stats = tk.Collector(policy, envs, tk.ReplayBuffer(100)).collect(n_episode=6)
-    assert sorted(stats.episode_lengths) == [2, 2, 4, 4, 5, 5]
+    check_that_each_environment_has_its_task(backend)
 
 
 def test_evaluations_keep_their_own_task() -> None:
