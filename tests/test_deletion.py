@@ -28,6 +28,7 @@ KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 
 # Tests that need several extensions: neither the kernel's own tests nor those of one extension have them.
 OF_SEVERAL = {
+    "test_actor_critic_with_resets": "actor_critic resets",
     "test_actors_with_others": "actors processors restarts",
     "test_cuda_with_numpy": "cuda numpy_engine",
     "test_cuda_with_restarts": "cuda restarts",
@@ -35,6 +36,7 @@ OF_SEVERAL = {
     "test_export_with_offline": "export offline",
     "test_games_with_memory": "games memory",
     "test_games_with_others": "background games processors restarts",
+    "test_memory_with_parameter_noise": "memory parameter_noise",
     "test_offline_engines": "numpy_engine offline",
     "test_offline_memory": "memory offline",
     "test_offline_with_others": "cuda export games memory offline",

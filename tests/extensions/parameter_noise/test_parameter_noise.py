@@ -123,8 +123,6 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 def test_what_it_does_not_fit_is_named() -> None:
     with pytest.raises(tk.ConfigError, match="ParameterNoise and noisy layers both perturb weights: use one"):
         made(noisy=True)
-    with pytest.raises(tk.ConfigError, match="ParameterNoise has no recurrent state: use another exploration"):
-        made(recurrent="gru")
     policy = tk.DQNPolicy.for_envs(Spaces(FOUR_NUMBERS), noisy=True, hidden=(8,), device="cpu")
     former = policy.exploration
     with pytest.raises(tk.ConfigError, match="ParameterNoise and noisy layers both perturb weights: use one"):

@@ -3,32 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import trainkit as tk
+from tests.extensions.resets.forgetting import check_that_resets_forget, made, tensors
 from tests.helpers.engine import engines
-from tests.helpers.learning import FOUR_NUMBERS, Spaces
-from tests.helpers.sac import PUSH, rows
+from tests.helpers.learning import Spaces
+from tests.helpers.sac import rows
 from trainkit.callbacks import NetworkResets
-
-NETWORKS = {
-    "plain": {},
-    "layer norm": {"norm": "layer"},
-    "batch norm": {"networks": tk.policy.BatchNormNetworks(), "critic_pass": tk.policy.JointPass()},
-}
-
-
-def made(engine: str = "torch", **options: Any) -> tk.ActorCriticPolicy:
-    return tk.ActorCriticPolicy.for_envs(
-        Spaces(FOUR_NUMBERS, PUSH), hidden=(8,), seed=1, device="cpu", engine=engine, **options
-    )
-
-
-def tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
 def trained(callback: Any, *, max_epoch: int = 1, **options: Any) -> Any:
@@ -38,30 +21,9 @@ def trained(callback: Any, *, max_epoch: int = 1, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("engine", engines("torch", "numpy"))
-@pytest.mark.parametrize("kind", NETWORKS)
-def test_everything_that_was_learned_is_as_at_a_start(kind: str, engine: Any) -> None:
-    policy = made(engine, **NETWORKS[kind])
-    started = {name: tensors(step.module) for name, step in policy.gradient_steps.items()}
-    for step in range(5):
-        policy.update(rows(seed=step), step=step)
-    for name in policy.gradient_steps:
-        policy.reinitialize(name)
-    for name, step in policy.gradient_steps.items():
-        for path, tensor in step.module.state_dict().items():
-            before = started[name][path]
-            if "weight" in path and before.std() > 0:  # drawn, of the same distribution
-                assert not torch.equal(tensor, before)
-                assert tensor.std() == pytest.approx(before.std().item(), rel=0.5)
-            elif "bias" not in path or not before.any():  # scales, shifts, statistics, the temperature
-                assert torch.equal(tensor, before)
-        assert step.state_dict()["state"] == {}
-    target = policy.target_critics
-    assert target is not None
-    for own, followed in zip(target.state_dict().values(), policy.critics.state_dict().values(), strict=True):
-        assert torch.equal(own, followed)
-    assert policy.n_updates == 5
-    policy.update(rows(), step=6)
-    assert np.isfinite(policy.read_metrics()["critic_loss"])
+@pytest.mark.parametrize("norm", [None, "layer", "rms"])
+def test_everything_that_was_learned_is_as_at_a_start(norm: Any, engine: Any) -> None:
+    check_that_resets_forget(made(engine, norm=norm))
 
 
 def test_moments_start_anew() -> None:

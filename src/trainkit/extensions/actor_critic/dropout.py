@@ -85,17 +85,23 @@ class DropoutNetworks(Part):
 
     def actor(self, shapes: Any, width: int, **layers: Unpack[LayerOptions]) -> nn.Module:
         """Return the actor: features -> [B, width]."""
+        _check(layers)
         return ActorNetwork(shapes, width, **layers)
 
     def critics(
         self, shapes: Any, n_dimensions: int, *, n_critics: int, width: int | None, **layers: Unpack[LayerOptions]
     ) -> nn.Module:
         """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
-        norm, recurrent = layers["norm"], layers["recurrent"]
-        if norm not in (None, "layer") or recurrent is not None:
-            raise ConfigError(
-                f"DropoutNetworks' critics have layer normalization and no memory, got {norm=!r} and {recurrent=!r}: "
-                "leave both out"
-            )
+        _check(layers)
         own: dict[str, Any] = {name: layers[name] for name in ("hidden", "encoder", "activation")}
         return DropoutCritics(shapes, n_dimensions, dropout=self.dropout, n_critics=n_critics, width=width, **own)
+
+
+def _check(layers: LayerOptions) -> None:
+    """Raise for options that would have no effect."""
+    norm, recurrent = layers["norm"], layers["recurrent"]
+    if norm not in (None, "layer") or recurrent is not None:
+        raise ConfigError(
+            f"DropoutNetworks' critics have layer normalization and no memory, got {norm=!r} and {recurrent=!r}: "
+            "leave both out"
+        )
