@@ -80,7 +80,7 @@ def test_an_address_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             lambda path, name=name: tk.presets.dqn(**small, **{name: path})
             for name in ("checkpoint", "logger", "resume_from")
         ),
-        *(tk.load_dataset, tk.load_policy, policy.save, policy.load_weights, tk.callbacks.DatasetWriter),
+        *(tk.load_policy, policy.save, policy.load_weights),
     ]
     for use in uses:
         with pytest.raises(ConfigError, match=r"^s3:/.* is an address, .*: name a local or mounted path$"):

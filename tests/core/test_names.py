@@ -9,36 +9,18 @@ import torch
 
 import trainkit as tk
 from tests.helpers.learning import Spaces
+from tests.helpers.option_tables import TABLES, options_in
 from tests.helpers.pages import rows_of
 from trainkit import presets
 from trainkit.core import names
-from trainkit.core.signatures import options_by_owner
 
-DOCS = Path(__file__).parents[2] / "docs"
-TABLES = {  # of options by name: {library: (page, section)}
-    "Tianshou": ("howto/tianshou_names.md", "Tianshou 2.0, and arguments of its scripts"),
-    "Stable-Baselines3": ("howto/sb3_names.md", "Options by name"),
-    "CleanRL": ("howto/port_cleanrl.md", "Options by name"),
-}
 LIBRARIES = pytest.mark.parametrize("library", TABLES)
-
-
-def options_in(text: str) -> list[str]:
-    """Return the options that a cell names in code: `lr` and `optimizer=Adam(lr)`."""
-    return [span.partition("=")[0] for span in re.findall(r"`([^`]+)`", text)]
 
 
 def message(call: Any, *args: Any, **options: Any) -> str:
     with pytest.raises(tk.ConfigError) as caught:
         call(*args, **options)
     return str(caught.value).splitlines()[0]
-
-
-def our_options() -> set[str]:
-    """Return every option of a public call or preset."""
-    settings = {name for preset in presets.PRESETS.values() for name in preset.option_types}
-    required = {"env", "max_epoch", "step_per_epoch", "batch_size", "train_collector", "update_per_epoch"}
-    return {*options_by_owner(), *settings, *required}
 
 
 @pytest.mark.parametrize(
@@ -135,14 +117,6 @@ def test_a_preset_says_where_an_option_of_the_environments_goes(name: str) -> No
 
 def test_a_name_that_is_near_nothing_gets_no_hint() -> None:
     assert message(presets.dqn, "CartPole-v1", xyzzy=1) == "presets.dqn: unknown option 'xyzzy'"
-
-
-@LIBRARIES
-def test_every_name_of_ours_in_the_table_is_an_option(library: str) -> None:
-    page, section = TABLES[library]
-    rows = rows_of(section, page)
-    assert len(rows) > 15
-    assert {own for _, ours in rows for own in options_in(ours)} - our_options() == set()
 
 
 @LIBRARIES

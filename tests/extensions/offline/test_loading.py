@@ -511,3 +511,11 @@ def test_a_forged_buffer_of_tianshou_raises_our_error(tmp_path: Path) -> None:
             file.attrs.update(change)
         with pytest.raises(CheckpointError, match=r"buffer\.hdf5 cannot be read as a buffer of Tianshou's"):
             load_dataset(path)
+
+
+@pytest.mark.parametrize("use", [load_dataset, DatasetWriter])
+def test_an_address_is_no_path(use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^s3:/.* is an address, .*: name a local or mounted path$"):
+        use("s3://bucket/run")
+    assert list(tmp_path.iterdir()) == []
