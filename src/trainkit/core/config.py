@@ -165,6 +165,11 @@ def plain_call(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {"arguments": arguments, "unknown": unknown}
 
 
+def has_address(text: str) -> bool:
+    """Return whether a `repr` has an object's address, which differs in every process."""
+    return " at 0x" in text
+
+
 class UnknownClassError(LookupError):
     """A class of optimizers or schedulers in a file that this process has not imported."""
 

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainkit.core import extensions
 from trainkit.core.checkpoint import find_checkpoints, load_checkpoint, load_tensors, newest, read_manifest
-from trainkit.core.config import UnknownClassError, from_plain, plain_call
+from trainkit.core.config import UnknownClassError, from_plain, has_address, plain_call
 from trainkit.core.errors import CheckpointError, Checks, ConfigError, reject_unknown
 from trainkit.core.files import decoding
 from trainkit.core.names import did_you_mean
@@ -389,7 +389,7 @@ def _made(folder: Path, name: str | None, device: str, state: Mapping[str, Any],
         if unknown:
             _log.warning("%s cannot say what %s of its policy was: made without", folder, ", ".join(unknown))
         for other, text in config["unknown"].items():
-            if other in arguments and repr(arguments[other]) != text and " at 0x" not in text:
+            if other in arguments and repr(arguments[other]) != text and not has_address(text):
                 _log.warning("%s had %s=%s, and gets %r", folder, other, text, arguments[other])
         saved = config.get("spaces", manifest["spaces"])  # one of several policies has its own
         own_spaces = Spaces.from_plain([saved["observation_space"], saved["action_space"]])

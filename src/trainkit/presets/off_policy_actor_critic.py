@@ -1,6 +1,6 @@
 """Off-policy actor-critic presets: common settings and tables; the base of those of an extension, too."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from typing_extensions import TypedDict
@@ -68,7 +68,7 @@ class EntropySettings(TypedDict, total=False):
 ActorCriticSettingsT = TypeVar("ActorCriticSettingsT", bound=ActorCriticSettings)
 
 
-class ActorCriticPreset(OffpolicyPreset[P, ActorCriticSettingsT, ActorCriticPolicy]):
+class ActorCriticPreset(OffpolicyPreset[P, ActorCriticSettingsT, ActorCriticPolicy], ABC):
     """A preset of `ActorCriticPolicy`, for actions in a bounded Box; a subclass defines its parts."""
 
     learner: ClassVar[type[ActorCriticPolicy]] = ActorCriticPolicy

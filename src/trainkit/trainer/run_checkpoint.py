@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainkit.core import checkpoint as checkpoints
+from trainkit.core.config import has_address
 from trainkit.core.errors import CheckpointError, Checks
 from trainkit.core.files import decoding
 from trainkit.core.protocols import Component, Trainee
@@ -226,7 +227,7 @@ def _all_settings(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run, and those of its policy by "policy.name", a part of a user's as code."""
     of_policy: dict[str, Any] = {}
     if about["policy"] is not None:
-        of_policy = {name: {"code": text} for name, text in about["policy"]["unknown"].items() if " at 0x" not in text}
+        of_policy = {name: {"code": text} for name, text in about["policy"]["unknown"].items() if not has_address(text)}
         of_policy |= about["policy"]["arguments"]
     return {**about["settings"], **{f"policy.{name}": value for name, value in of_policy.items()}}
 
