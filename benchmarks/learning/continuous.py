@@ -2,10 +2,11 @@
 
     python -m benchmarks.learning.continuous [--env HalfCheetah-v5] [--members sac td3 ...] [--seeds 11 12 13]
 
-The presets' tables for MuJoCo, all with 5,000 random steps. Every 10,000 steps (of `redq` and `droq` 5,000) the greedy
-policy plays 10 episodes, whose time is not counted. Finished runs are kept in `benchmarks/results/continuous.jsonl` and
-not made again; an interrupted one continues after its last evaluation, from `--work`, where the last policies stay
-(of the queue of runs in its folder `kept`). `--plot` draws the curves of each environment into `docs/images`.
+The presets' tables for MuJoCo, all with 5,000 random steps. Every 10,000 steps (of `redq` and `droq` 5,000, of a
+million 25,000) the greedy policy plays 10 episodes, whose time is not counted. Finished runs are kept in
+`benchmarks/results/continuous.jsonl` and not made again; an interrupted one continues after its last evaluation, from
+`--work`, where the last policies stay (of the queue of runs in its folder `kept`). `--plot` draws the curves of each
+environment into `docs/images`.
 """
 
 import itertools
@@ -83,6 +84,7 @@ class Work:
     published: str = "-"
 
 
+FOUR = "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"  # whose last policies make data for offline learning
 PUBLISHED = "XQC's code, four layers of 512, two updates per step, 10 seeds, v4"
 WORKS = (
     Work(env="HalfCheetah-v5", steps=100_000, members=(*FIVE, *ALSO), published="8,597"),
@@ -91,6 +93,8 @@ WORKS = (
     Work(env="Walker2d-v5", steps=100_000, published="3,612"),
     Work(env="Ant-v5", steps=100_000, published="3,018"),
     Work(env="Hopper-v5", steps=30_000, every=5_000, members=("redq", "droq"), seeds=(11, 12)),
+    Work(env="Humanoid-v5", steps=200_000, members=("xqc",), seeds=(11, 12)),
+    *(Work(env=env, steps=1_000_000, every=25_000, members=("xqc",), seeds=(11,)) for env in FOUR),
 )
 
 Run = Mapping[str, Any]  # member, env, steps, seed, returns, seconds (of CPU until each), commit, is_outdated
@@ -213,8 +217,8 @@ def report(runs: Sequence[Run], command: str) -> list[str]:
             "Off-policy actor-critics on MuJoCo", command, [run["commit"] for run in runs], packages=["gymnasium"]
         ),
         "The presets' tables for MuJoCo, with 5,000 random steps, on one core. Every 10,000 steps (of redq "
-        f"and droq 5,000) the greedy policy plays {EPISODES} episodes on seeds of its own. CPU minutes are those of "
-        f"training, without evaluations. Published: {PUBLISHED}.",
+        f"and droq 5,000, of a million 25,000) the greedy policy plays {EPISODES} episodes on seeds of its own. "
+        f"CPU minutes are those of training, without evaluations. Published: {PUBLISHED}.",
         "",
         "## Return per step",
         "",
