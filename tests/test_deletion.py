@@ -28,6 +28,7 @@ KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 
 # Tests that need several extensions: neither the kernel's own tests nor those of one extension have them.
 OF_SEVERAL = {
+    "test_actor_critic_precision": "actor_critic cuda",
     "test_actor_critic_with_resets": "actor_critic resets",
     "test_actors_with_others": "actors processors restarts",
     "test_cuda_with_numpy": "cuda numpy_engine",

@@ -70,6 +70,7 @@ class BatchRenorm(nn.Module):
         if not (self.training or batch_statistics):
             fixed = self.weight * (self.running_var + _EPSILON).rsqrt()
             return torch.addcmul(self.bias - self.running_mean * fixed, x, fixed)
+        x = x.float()  # statistics and what they normalize are in float32 whatever the precision of products
         mean = x.mean(dim=1, keepdim=True)
         centered = x - mean
         var = centered.square().mean(dim=1, keepdim=True)
