@@ -30,7 +30,7 @@ from benchmarks.pages import ROOT
 
 PLAN = Path("benchmarks/results/RUNS.md")
 ZOO_PAGE = Path("benchmarks/results/ZOO.md")
-RESULTS = "benchmarks/results", "docs/images", "src/trainkit/presets/zoo"  # where commands write
+RESULTS = "benchmarks/results", "docs/images", "src/trainkit/presets/zoo", "src/trainkit/extensions/*/zoo"  # written to
 KEPT = "kept"  # the folder beside a run's checkout that outlives it, for what is too large to be committed
 CORE = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 LEARNING = "learning"  # what the queue makes; times need a quiet machine, and devices are elsewhere
@@ -199,7 +199,8 @@ class Run:
     def _finish(self) -> None:
         """Apply what the run wrote to the tree, bring its row up to date, and remove its checkout."""
         commit = _git("log", "-1", "--format=%h", "--abbrev=7", "--", "src", at=self.code).strip()
-        _git("add", "--all", "--", *(path for path in RESULTS if (self.code / path).exists()), at=self.code)
+        written = [str(path) for pattern in RESULTS for path in self.code.glob(pattern)]
+        _git("add", "--all", "--", *written, at=self.code)
         patch = _git("diff", "--cached", "--binary", "HEAD", at=self.code)
         (self.folder / "results.patch").write_text(patch)
         if patch:

@@ -40,7 +40,7 @@ def trainer_of(tk: Any, name: str) -> Any:
 
 
 def try_copy(copy: str, train: bool, save: str = "", load: str = "", missing: Sequence[str] = ()) -> None:
-    """Import a copy, train each of its presets and load policies.
+    """Import a copy, list its zoo, train each of its presets and load policies.
 
     Args:
         copy: of the package, the folder to import it from.
@@ -55,6 +55,7 @@ def try_copy(copy: str, train: bool, save: str = "", load: str = "", missing: Se
     assert Path(tk.__file__).is_relative_to(copy), tk.__file__
     for name in tk.__all__:
         getattr(tk, name)
+    assert {entry.preset for entry in tk.zoo.list()} <= tk.presets.PRESETS.keys()
     for name in tk.presets.PRESETS if train else ():
         with trainer_of(tk, name) as trainer:
             trainer.run()

@@ -29,7 +29,7 @@ from tests.outside.outcomes import (
 )
 from trainkit import presets
 from trainkit.core.typed_options import types_of
-from trainkit.presets.zoo_entry import ZOO
+from trainkit.presets.zoo_entry import root_of
 
 TINY: dict[str, Any] = {"device": "cpu", "seed": 1, "hidden": (8,), "max_epoch": 2, "zoo": False, "log_every": 10}
 ONLINE: dict[str, Any] = TINY | {"n_envs": 2, "n_test_envs": 2, "episode_per_test": 2, "step_per_epoch": 40}
@@ -104,7 +104,7 @@ def cases() -> Iterator[tuple[str, str]]:
     Without entries in the zoo the option that selects them has no effect.
     """
     for name in all_runs():
-        without = set() if (ZOO / name).is_dir() else {"zoo"}
+        without = set() if (root_of(name) / name).is_dir() else {"zoo"}
         for option, annotation in presets.PRESETS[name].option_types.items():
             if option in without:
                 continue

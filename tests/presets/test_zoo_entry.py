@@ -10,7 +10,7 @@ import pytest
 import trainkit as tk
 from trainkit import presets
 from trainkit.presets import base
-from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry, read_entry
+from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry, read_entry, root_of
 
 SETTINGS = """\
 gamma = 0.5
@@ -38,6 +38,7 @@ curve = [[30, 5.0], [60, 10.0]]
 """
 QUIET: dict[str, Any] = {"device": "cpu", "evaluation": None, "verbose": False}
 ENTRIES = all_entries()
+PACKAGE = Path(presets.__file__).parents[1]
 
 
 def write(folder: Path, *, preset: str = "dqn", env: str = "CartPole-v1", head: str = "", settings: str = "") -> Path:
@@ -81,10 +82,28 @@ def test_a_shipped_result_is_of_the_entrys_settings(entry: Any) -> None:
 def test_every_file_of_the_zoo_is_an_entry_of_a_preset_or_its_weights() -> None:
     paths = {entry.path for entry in ENTRIES}
     folders = {entry.weights for entry in ENTRIES}
-    others = [path for path in ZOO.rglob("*") if path.is_file() and path not in paths and path.parent not in folders]
+    own = [path for path in PACKAGE.rglob("*") if path.is_file() and "zoo" in path.parts and path.suffix != ".py"]
+    others = [path for path in own if path not in paths and path.parent not in folders and path.suffix != ".pyc"]
     assert others == []
     assert {entry.preset for entry in ENTRIES} <= presets.PRESETS.keys()
     assert ("dqn", "CartPole-v1") in {(entry.preset, entry.env) for entry in ENTRIES}
+
+
+def test_an_entry_is_in_the_folder_of_the_extension_that_has_its_preset() -> None:
+    places = [entry.path.relative_to(PACKAGE).parts for entry in ENTRIES]
+    of_extensions = {place[1] for place in places if place[0] == "extensions"}
+    assert of_extensions == {"actor_critic"}
+    assert root_of("td3") == PACKAGE / "extensions" / "actor_critic" / "zoo"
+    assert root_of("dqn") == ZOO
+    entry = find_entry("td3", "Pendulum-v1")
+    assert entry is not None
+    assert entry.path == root_of("td3") / "td3" / "Pendulum-v1.toml"
+
+
+def test_a_zoo_of_ones_own_has_the_entries_of_all_presets(tmp_path: Path) -> None:
+    path = write(tmp_path, preset="td3")
+    assert [entry.path for entry in all_entries(tmp_path)] == [path]
+    assert find_entry("td3", "CartPole-v1", tmp_path) == all_entries(tmp_path)[0]
 
 
 # ---- when an entry is used ----

@@ -13,7 +13,7 @@ from trainkit.core.config import from_toml, to_toml
 from trainkit.core.errors import Checks, ConfigError, reject_unknown
 from trainkit.presets import PRESETS
 from trainkit.presets.base import EnvPreset
-from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry, folder_flag
+from trainkit.presets.zoo_entry import ZOO, all_entries, find_entry, folder_flag, root_of
 from trainkit.zoo.report import page, report_command, rows
 from trainkit.zoo.results import train
 
@@ -123,7 +123,7 @@ def run_add(options: argparse.Namespace) -> int:
     preset = PRESETS[options.preset]
     if not isinstance(preset, EnvPreset):
         raise ConfigError(f"{options.preset} learns from a dataset: the zoo is for presets that learn in environments")
-    path = options.folder / options.preset / f"{options.env}.toml"
+    path = root_of(options.preset, options.folder) / options.preset / f"{options.env}.toml"
     with Checks("trainkit zoo add") as checks:
         is_free = options.replace or not path.exists()
         checks.require(is_free, f": {path} exists: give --replace, which also drops its result, or edit it")

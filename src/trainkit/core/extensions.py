@@ -46,6 +46,11 @@ class Entry:
         """The full name of the module."""
         return f"{_PACKAGE}.{self.extension}.{self.path.partition(':')[0]}"
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the extension."""
+        return _FOLDER / self.extension
+
     def load(self) -> Any:
         """Import the module, and return the object."""
         return getattr(importlib.import_module(self.module), self.path.partition(":")[2])

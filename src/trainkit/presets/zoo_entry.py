@@ -1,6 +1,6 @@
 """An entry of the zoo: the settings of one preset for one environment, their source, and the result on fresh seeds.
 
-An entry is the file `presets/zoo/PRESET/ENV.toml`:
+An entry is the file `presets/zoo/PRESET/ENV.toml`, or `zoo/PRESET/ENV.toml` of the extension that has the preset:
 
     source = "rl-zoo, CartPole-v1"        # where the numbers come from, and what was changed
     source_result = 500.0                 # the mean return that the source reports, where it does
@@ -32,11 +32,12 @@ from typing import Any, Literal, TypeVar
 from trainkit.core import files
 from trainkit.core.config import from_toml, to_text
 from trainkit.core.errors import Checks, ConfigError
+from trainkit.core.extensions import table
 from trainkit.core.names import did_you_mean
 from trainkit.core.signatures import mismatch
 from trainkit.engine.device import is_accelerator
 
-ZOO = Path(__file__).parent / "zoo"
+ZOO = Path(__file__).parent / "zoo"  # trainkit's own, to which the folders `zoo` of extensions belong, too
 
 # The form of Gymnasium's ids, without "module:": no path leaves the folder.
 _ID = re.compile(r"(?:[\w-]+/)?[\w-][\w.-]*")
@@ -148,32 +149,40 @@ def folder_flag(folder: Path) -> str:
     return "" if folder == ZOO else f" --folder {shlex.quote(str(folder))}"
 
 
+def root_of(preset: str, folder: Path = ZOO) -> Path:
+    """Return the folder that has a preset's entries, PRESET/ENV.toml: of trainkit's own, maybe an extension's `zoo`."""
+    added = table("PRESETS").get(preset)
+    return folder if folder != ZOO or added is None else added.folder / "zoo"
+
+
 def find_entry(preset: str, env: object, folder: Path = ZOO) -> ZooEntry | None:
     """Return the entry of a preset for exactly this id, None where there is none."""
     if not isinstance(env, str) or not _ID.fullmatch(env):
         return None
-    path = folder / preset / f"{env}.toml"
-    return read_entry(path, folder) if path.is_file() else None
+    root = root_of(preset, folder)
+    path = root / preset / f"{env}.toml"
+    return read_entry(path, root) if path.is_file() else None
 
 
 def all_entries(folder: Path = ZOO) -> list[ZooEntry]:
     """Return every entry of the zoo, ordered by environment and preset."""
-    entries = [read_entry(path, folder) for path in folder.glob("*/**/*.toml")]
+    roots = {folder, *(root_of(preset, folder) for preset in table("PRESETS"))}
+    entries = [read_entry(path, root) for root in roots for path in root.glob("*/**/*.toml")]
     return sorted(entries, key=lambda entry: (entry.env, entry.preset))
 
 
-def read_entry(path: Path, folder: Path = ZOO) -> ZooEntry:
-    """Read the file of an entry; the preset checks its settings.
+def read_entry(path: Path, root: Path) -> ZooEntry:
+    """Read the file of an entry below a root, PRESET/ENV.toml; the preset checks its settings.
 
     Raises:
         ConfigError: it is not TOML, a field is missing, unknown or of another type, or the result contradicts itself.
     """
     with files.decoding(path, "TOML", remedy="correct it", error=ConfigError):
         content: dict[str, Any] = tomllib.loads(files.read_text(path, error=ConfigError))
-    preset, _, env = path.relative_to(folder).with_suffix("").as_posix().partition("/")
-    for table in ("settings", "on_accelerator"):
-        if isinstance(settings := content.get(table), dict):
-            content[table] = MappingProxyType({name: from_toml(value) for name, value in settings.items()})
+    preset, _, env = path.relative_to(root).with_suffix("").as_posix().partition("/")
+    for name in ("settings", "on_accelerator"):
+        if isinstance(settings := content.get(name), dict):
+            content[name] = MappingProxyType({key: from_toml(value) for key, value in settings.items()})
     if isinstance(content.get("result"), dict):
         content["result"] = _read_part(ZooResult, content["result"], f"{path}.result")
     entry = _read_part(ZooEntry, content, str(path), preset=preset, env=env, path=path)

@@ -45,7 +45,9 @@ def page(entries: Sequence[ZooEntry], folder: Path = ZOO) -> str:
 
 def _place(folder: Path) -> str:
     explained = ", which [the zoo](../../docs/zoo.md) explains"
-    return f"`src/trainkit/presets/zoo`{explained}" if folder == ZOO else f"`{folder}`"
+    return (
+        f"`src/trainkit/presets/zoo` and the folders `zoo` of extensions{explained}" if folder == ZOO else f"`{folder}`"
+    )
 
 
 def _row(entry: ZooEntry) -> list[str]:

@@ -29,7 +29,7 @@ from trainkit.loggers.runs import RunFolder
 from trainkit.plot.comparing import interval
 from trainkit.policy import RandomPolicy, load_policy
 from trainkit.presets import PRESETS
-from trainkit.presets.zoo_entry import ZOO, ZooEntry, folder_flag, read_entry
+from trainkit.presets.zoo_entry import ZOO, ZooEntry, folder_flag
 from trainkit.trainer import Checkpoint, evaluate
 from trainkit.trainer.interrupt import TERMINATE
 from trainkit.zoo.pretrained import entry as entry_of
@@ -98,7 +98,7 @@ def train(
     if weights is not None:
         result |= _ship(entry, outcomes, weights, Path(runs))
     _write_result(entry, result)
-    return read_entry(entry.path, Path(folder))
+    return entry_of(preset, env, folder=folder)
 
 
 def fresh_seeds(entry: ZooEntry, n: int) -> list[int]:
