@@ -559,7 +559,7 @@ def test_the_first_ratio_of_a_rollout_is_one() -> None:
     policy, rollout, collector = rolled_out(tk.PPOPolicy, recurrent="transformer")
     next(iter(policy.learn(rollout, step=0, batch_size=20)))
     metrics = policy.read_metrics()
-    assert abs(metrics["approx_kl"]) < 1e-9
+    assert abs(metrics["approx_kl"]) < 1e-7  # of ratios that float32 rounds
     assert metrics["clip_share"] == 0.0
     collector.close()
 
