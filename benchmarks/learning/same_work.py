@@ -177,7 +177,7 @@ PAIRINGS = {
         tasks=dict.fromkeys(("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"), _SAC),
         seeds={"HalfCheetah-v5": (_FIVE,), "Hopper-v5": (range(1, 4),), "Walker2d-v5": (range(1, 4),)},
     ),
-    "td3-sb3": Pairing(peer=SB3, tasks={"HalfCheetah-v5": _TD3}, seeds={"HalfCheetah-v5": (range(1, 4),)}),
+    "td3-sb3": Pairing(peer=SB3, tasks={"HalfCheetah-v5": _TD3}, seeds={"HalfCheetah-v5": (range(1, 4), range(4, 7))}),
     "tqc-sb3": Pairing(peer=CONTRIB, tasks={"HalfCheetah-v5": _TQC}, seeds={"HalfCheetah-v5": (range(1, 4),)}),
     "recurrent-ppo": Pairing(
         peer=CONTRIB, tasks={"CartPole-positions": _RECURRENT_PPO}, seeds={"CartPole-positions": (_FIVE,)}
