@@ -113,7 +113,8 @@ def figure(path: Path, n_columns: int = 1, **size: Any) -> Iterator[Any]:
         yield axes
         for one in drawn.axes:
             one.spines[["top", "right"]].set_visible(False)
-            one.legend(frameon=False)
+            if one.get_legend_handles_labels()[0]:
+                one.legend(frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         drawn.savefig(path, metadata={"Date": None})
         plt.close(drawn)

@@ -192,7 +192,7 @@ def rows_per_minute(runs: Sequence[Run]) -> Iterator[list[str]]:
 def evaluations(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a line per run, with all of its evaluations in order."""
     for run in runs:
-        about = f"{run['work'].env:15}{run['member']:15}{run['seed']:2} "
+        about = f"{run['work'].env:15}{run['member']:18}{run['seed']:2} "
         yield about + "".join(f"{one:7.0f}" for one in run["returns"])
 
 
@@ -205,7 +205,7 @@ def plot(runs: Sequence[Run], work: Work) -> None:
             minutes = np.mean([run["seconds"] for run in own], axis=0) / 60
             for axes, x in ((per_step, work.every * np.arange(1, returns.shape[1] + 1) / 1_000), (per_minute, minutes)):
                 axes.fill_between(x, returns.min(axis=0), returns.max(axis=0), alpha=0.15, linewidth=0)
-                axes.plot(x, returns.mean(axis=0), label=member)
+                axes.plot(x, returns.mean(axis=0), label=member if axes is per_minute else None)
         per_step.set(title=f"{work.env}, greedy policy", xlabel="environment steps, in thousands", ylabel="return")
         per_minute.set(xlabel="minutes of CPU time")
 
