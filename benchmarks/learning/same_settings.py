@@ -83,6 +83,8 @@ What differs still, after reading the peer's code:
 - **TD3, start.** The peer adds its noise to the random actions of the start, too, and clips them.
 - **TQC, loss.** The peer's is the mean over the two critics, trainkit's the sum: twice the gradient, which Adam divides
   out. The peer's densities and temperature are those of its SAC.
+- **TD3, luck.** One of three runs of either side ended below 2,000, on different seeds. On seed 4, which the peer has
+  not run, trainkit had 4,395.
 - **SAC, TD3 and TQC, start.** trainkit's first update is at 5,000 steps, the peer's one step later.
 - **Randomness.** Initial weights have the same distributions but other numbers; the peer seeds its environment once,
   trainkit each episode.
