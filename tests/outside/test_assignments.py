@@ -133,9 +133,10 @@ def another(name: str, value: Any) -> Any:
         "events": EpisodeEvents(2, raising, ["on_episode_start", "on_episode_end", "on_episode_step"]),
         "recorders": [Raising()],
         "penalty": tk.ConservativePenalty(0.75),
-        "reduction": First(),
+        "reduction": "mean" if value == "sum" else First(),
         "actor_reduction": First(),
         "critic_pass": raising,
+        "target_actor": nn.Linear(3, 2),  # on Pendulum, where there is none
         "backup": tk.DoubleBackup() if isinstance(value, tk.MaxBackup) else tk.MaxBackup(),
         "exploration": tk.EpsilonGreedy(0.77) if hasattr(value, "choose") else tk.ColoredNoise(0.5),
         "value": tk.ExpectedValue("huber", delta=0.01),

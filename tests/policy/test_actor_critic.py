@@ -341,6 +341,14 @@ class TestRefused:
                 "ActorCriticPolicy's ImplicitQuantileValue, MinOfCritics, SeparatePasses fail together on one row",
             ),
             ({"reduction": Flat()}, r"Flat must map .* to \[B, W'\], got \(2,\) for \(2, 2, 1\)"),
+            (
+                {"distribution": lambda: PUSH},
+                r"distribution must make a family .* raises TypeError: .* takes 0 positional",
+            ),
+            (
+                {"distribution": lambda space: space},
+                r"distribution must make a family .* as SquashedGaussians\(\) does",
+            ),
         ],
     )
     def test_parts_that_do_not_fit_together(self, options: Any, message: str) -> None:

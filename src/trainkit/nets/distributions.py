@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainkit.core.config import Part
-from trainkit.core.errors import Checks, SpaceMismatchError
+from trainkit.core.errors import Checks, ConfigError, SpaceMismatchError
 from trainkit.core.schedules import Schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import USABLE_ACTIONS, StructuredHybrid, count_actions, flat_actions
@@ -313,6 +313,28 @@ class SquashedGaussians(Part):
     def __call__(self, space: spaces.Box) -> Reparameterized:
         """Return the family for a space."""
         return SquashedGaussian(space, log_std=None)
+
+
+def family_of(subject: str, distribution: DistributionOf | None, action_space: Space[Any]) -> Reparameterized:
+    """Return the family that `distribution` makes for the actions of a space, by default `SquashedGaussians`.
+
+    Raises:
+        SpaceMismatchError: the space is no bounded Box of floats.
+        ConfigError: what is made is not `Reparameterized`.
+    """
+    space, make = bounded_box(subject, action_space), SquashedGaussians() if distribution is None else distribution
+    made: object = None
+    cause: TypeError | None = None
+    try:
+        made = make(space)
+    except TypeError as error:  # called with a Box alone
+        cause = error
+    if not isinstance(made, Reparameterized):
+        raise ConfigError(
+            f"{subject}.distribution must make a family of distributions from a Box, as SquashedGaussians() does, got "
+            f"{make!r}, which {f'makes {made!r}' if cause is None else f'raises TypeError: {cause}'}"
+        ) from cause
+    return made
 
 
 def bounded_box(subject: str, space: Space[Any]) -> spaces.Box:

@@ -26,7 +26,7 @@ from trainkit.engine.lookups import frames_of
 from trainkit.engine.loss import Loss, Max, Metric, Min, TensorBatch, blank_row, tensor_batch
 from trainkit.engine.optimizers import Adam, LearningRate, OptimizerSpec, spec_with_lr
 from trainkit.nets.actor_critic_networks import Networks, PlainNetworks
-from trainkit.nets.distributions import DistributionOf, Reparameterized, SquashedGaussians, bounded_box
+from trainkit.nets.distributions import DistributionOf, Reparameterized, family_of
 from trainkit.nets.encoders import EncoderLike, Recurrent, stateful_encoders
 from trainkit.nets.layers import Activation, Norm
 from trainkit.nets.preprocess import Preprocess
@@ -139,7 +139,7 @@ class ActorCriticPolicy(StochasticPolicy):
         **options: Unpack[PolicyOptions],
     ) -> None:
         name = type(self).__name__
-        family = (SquashedGaussians() if distribution is None else distribution)(bounded_box(name, action_space))
+        family = family_of(name, distribution, action_space)
         state = state_of(name, (actor, critics), sequences, options.get("auxiliary"), learns_from="replay")
         with Checks(name) as checks:
             _check_networks(checks, actor, critics)
@@ -225,9 +225,7 @@ class ActorCriticPolicy(StochasticPolicy):
             distribution, value, parts: arguments of `ActorCriticPolicy`; `clip`, `target` and `horizon` replace the
                 options above.
         """
-        family = (SquashedGaussians() if distribution is None else distribution)(
-            bounded_box(cls.__name__, envs.action_space)
-        )
+        family = family_of(cls.__name__, distribution, envs.action_space)
         preprocess = Preprocess(envs.observation_space, normalize=normalize_obs)
         defaults = parts_for(
             envs,
