@@ -30,7 +30,9 @@ from benchmarks.pages import ROOT
 
 PLAN = Path("benchmarks/results/RUNS.md")
 ZOO_PAGE = Path("benchmarks/results/ZOO.md")
-RESULTS = "benchmarks/results", "docs/images", "src/trainkit/presets/zoo", "src/trainkit/extensions/*/zoo"  # written to
+PAGES = "benchmarks/results", "docs/images"
+RESULTS = *PAGES, "src/trainkit/presets/zoo", "src/trainkit/extensions/*/zoo"  # what commands write to
+AUTHOR = "-c", "user.name=runs-next", "-c", "user.email=runs-next@localhost"
 KEPT = "kept"  # the folder beside a run's checkout that outlives it, for what is too large to be committed
 CORE = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 LEARNING = "learning"  # what the queue makes; times need a quiet machine, and devices are elsewhere
@@ -146,11 +148,16 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         _git("worktree", "prune", at=self.root)
         known = self.folder / "commit"
+        is_new = not known.exists()
+        if is_new:
+            known.write_text(_git("rev-parse", "HEAD", at=self.root).strip())
         if str(self.code) not in _git("worktree", "list", at=self.root):
             shutil.rmtree(self.code, ignore_errors=True)
-            commit = known.read_text() if known.exists() else "HEAD"
-            _git("worktree", "add", "--detach", str(self.code), commit, at=self.root)
-        known.write_text(_git("rev-parse", "HEAD", at=self.code).strip())
+            _git("worktree", "add", "--detach", str(self.code), known.read_text(), at=self.root)
+        results = _git("diff", "--binary", "HEAD", "--", *PAGES, at=self.root) if is_new else ""
+        if results:  # of former rows, not committed yet, which pages are written of, too
+            _git("apply", "--index", given=results, at=self.code)
+            _git(*AUTHOR, "commit", "-q", "--no-verify", "-m", "Results of former rows", at=self.code)
         for name in (".venv", ".peers"):
             if (self.root / name).exists() and not (self.code / name).exists():
                 (self.code / name).symlink_to((self.root / name).resolve())
@@ -199,11 +206,11 @@ class Run:
     def _finish(self) -> None:
         """Apply what the run wrote to the tree, bring its row up to date, and remove its checkout."""
         commit = _git("log", "-1", "--format=%h", "--abbrev=7", "--", "src", at=self.code).strip()
-        written = [str(path) for pattern in RESULTS for path in self.code.glob(pattern)]
-        _git("add", "--all", "--", *written, at=self.code)
+        _git("add", "--all", "--", *_written(self.code), at=self.code)
         patch = _git("diff", "--cached", "--binary", "HEAD", at=self.code)
         (self.folder / "results.patch").write_text(patch)
         if patch:
+            _git("add", "--all", "--", *_written(self.root), at=self.root)  # "--3way" works on the index
             _git("apply", "--3way", "--whitespace=nowarn", given=patch, at=self.root)
         if self.row.command.startswith("trainkit zoo train"):
             report = [sys.executable, "-m", "trainkit", "zoo", "report", "-o", str(ZOO_PAGE)]
@@ -216,6 +223,11 @@ class Run:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
+
+
+def _written(tree: Path) -> list[str]:
+    """Return the folders of a tree that commands write to."""
+    return [str(path.relative_to(tree)) for pattern in RESULTS for path in sorted(tree.glob(pattern))]
 
 
 def _children_seconds() -> float:

@@ -87,6 +87,17 @@ def test_a_finished_run_writes_its_page_and_its_row(repository: Repository) -> N
     assert list(repository.work.iterdir()) == []
 
 
+def test_a_run_starts_from_the_results_of_former_rows_that_are_not_committed(repository: Repository) -> None:
+    page = repository.tree / "benchmarks/results/page.md"
+    page.write_text("counted to 1\n")
+    commit = repository.write(version=2)
+    page.write_text("counted to 2\n")
+    run = repository.run()
+    assert run.make()
+    assert page.read_text() == "counted to 3 by version 2\n"
+    assert planned(repository.tree)[0].commits == f"`{commit}`"
+
+
 def test_a_failed_run_leaves_tree_and_row_as_they_were(repository: Repository) -> None:
     repository.write(version=2, status=3)
     assert not repository.run().make()
