@@ -46,13 +46,15 @@ class Member:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
+COMPILED: dict[str, Any] = {"engine": "compile", "precision": "bf16"}
 SMALL: dict[str, Any] = {"hidden": (128, 128), "critic_hidden": (128, 128)}
 EARLY: dict[str, Any] = {"learning_starts": 5_000}  # as the others; the tables, for longer runs, have 10,000
 MEMBERS = {
     **{name: Member(preset=name, changes=EARLY) for name in ("sac", "ddpg", "td3", "tqc")},
     **{name: Member(preset=name) for name in ("crossq", "xqc", "redq", "droq")},
     "xqc, 128 wide": Member(preset="xqc", changes=SMALL),
-    "xqc, bf16": Member(preset="xqc", changes={"engine": "compile", "precision": "bf16"}),
+    "xqc, bf16": Member(preset="xqc", changes=COMPILED),
+    "crossq, bf16": Member(preset="crossq", changes=COMPILED),
     "simbav2, 128 wide": Member(
         preset="xqc",
         changes={
@@ -66,7 +68,7 @@ MEMBERS = {
     ),
 }
 FIVE = "sac", "td3", "tqc", "crossq", "xqc"
-ALSO = "xqc, 128 wide", "simbav2, 128 wide", "ddpg"
+ALSO = "xqc, 128 wide", "simbav2, 128 wide", "ddpg", "crossq, bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
