@@ -255,7 +255,7 @@ def error_after(preset: str, box: str, aim: float, scale: float, *, seed: int, n
         episode_per_test=1,
         verbose=False,
     )
-    trainer.run()
+    assert trainer.run().stop_reason == "max_epoch"
     action = trainer.policy.predict(np.zeros(1, np.float32))
     assert trainer.policy.action_space.contains(action)
     return float(abs(action[0] - aim) / scale)

@@ -52,7 +52,9 @@ def test_a_run_from_python_says_at_its_end_why_it_ended(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_that_sigterm_ended_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_sigterm_ended_says_so(
+    here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     def terminate(trainer: tk.Trainer, result: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -64,6 +66,7 @@ def test_a_run_that_sigterm_ended_says_so(here: Path, capsys: pytest.CaptureFixt
     finally:
         signal.signal(signal.SIGTERM, former)
     assert ended(capsys).startswith("ended: SIGTERM after 60 steps")
+    assert "SIGTERM ended the run after 60 steps" in caplog.messages  # with verbose=False, too
 
 
 # ---- what follows ----

@@ -799,6 +799,7 @@ class Trainer(Generic[TraineeT]):
         """Save, and end the run within its epoch; there is no evaluation, so that the process exits promptly."""
         self._save_now()
         self.stop(TERMINATE)
+        _log.warning("%s ended the run after %d %ss", TERMINATE, self.clock, self.unit)
         if self._epochs.is_running:
             self._report()
             self._epochs.is_running = False
