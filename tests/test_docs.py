@@ -65,11 +65,23 @@ def test_what_the_page_of_missing_features_names_is_missing() -> None:
     assert sorted(name for name in instead if not hasattr(trainkit, name)) == []
 
 
-def lines_of_code(page: str) -> list[str]:
-    """List the lines of our code that a page shows: in its table of lines, and in blocks of no language."""
-    table = re.search(r"^\| line \| file \|\n(.*?)\n\n", page, re.MULTILINE | re.DOTALL)
-    shown = re.findall(r"^\| `(.+?)` \|", table[1], re.MULTILINE) if table else []
-    for block in re.findall(r"^```\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+def rows_of_code(page: Path) -> list[tuple[str, Path]]:
+    """List the lines of our code in a page's table of lines, each with its file: a row's link, or the one "there"."""
+    table = re.search(r"^\| line \| file \|\n\|---\|---\|\n(.*?)\n\n", page.read_text(), re.MULTILINE | re.DOTALL)
+    rows, file = [], page
+    for row in table[1].splitlines() if table else ():
+        line, place = re.fullmatch(r"\| `(.+?)` \| (.+) \|", row).groups()
+        link = re.search(r"\]\((.+?)\)", place)
+        file = page.parent / link[1] if link else file
+        assert link or re.search(r"\bthere\b", place), f"{page.name} names no file for {line}"
+        rows.append((line, file))
+    return rows
+
+
+def blocks_of_code(page: Path) -> list[str]:
+    """List the lines of our code that a page shows in blocks of no language."""
+    shown = []
+    for block in re.findall(r"^```\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         lines = [line.partition("  #")[0] for line in block.splitlines()]
         with contextlib.suppress(SyntaxError):  # equations are none
             ast.parse("def f():\n" + "\n".join(f"    {line}" for line in lines))
@@ -77,13 +89,23 @@ def lines_of_code(page: str) -> list[str]:
     return shown
 
 
-def test_lines_of_code_on_the_pages_of_algorithms_are_in_the_sources() -> None:
-    sources = [" ".join(path.read_text().split()) for path in (ROOT / "src").rglob("*.py")]
-    shown = [
-        (page.stem, line) for page in (DOCS / "algorithms").glob("*.md") for line in lines_of_code(page.read_text())
-    ]
-    assert len(shown) > 25
-    assert [one for one in shown if not any(" ".join(one[1].split()) in source for source in sources)] == []
+def words_of(text: str) -> str:
+    return " ".join(text.split())
+
+
+PAGES = sorted((DOCS / "algorithms").glob("*.md"))
+
+
+def test_lines_of_code_on_the_pages_of_algorithms_are_in_the_files_they_name() -> None:
+    rows = [(page.stem, *row) for page in PAGES for row in rows_of_code(page)]
+    assert len(rows) > 25
+    assert [row for row in rows if words_of(row[1]) not in words_of(row[2].read_text())] == []
+
+
+def test_blocks_of_code_on_the_pages_of_algorithms_are_in_the_sources() -> None:
+    sources = [words_of(path.read_text()) for path in (ROOT / "src").rglob("*.py")]
+    shown = [(page.stem, line) for page in PAGES for line in blocks_of_code(page)]
+    assert [one for one in shown if not any(words_of(one[1]) in source for source in sources)] == []
 
 
 def test_excerpts_on_the_page_of_custom_algorithms_are_lines_of_examples() -> None:
