@@ -103,6 +103,8 @@ def test_a_hint_for_another_librarys_option_is_what_the_pages_say(library: str) 
                 continue
             said = message(lambda name=name, preset=preset: preset("CartPole-v1", **{name: 1}))
             hints = re.findall(r"(?:^| or )'?(\w+)", said.partition("did you mean ")[2])
+            if f"(envs, {name}=...)" in said:  # an option of our policies by this name, as the horizon of a buffer
+                continue
             if hints and not any(re.search(rf"\b{hint}\b", ours) for hint in hints):
                 wrong[name] = hints[0]
     assert wrong == {}
