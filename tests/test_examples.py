@@ -77,7 +77,7 @@ class TestOwnAlgorithm:
     @pytest.mark.slow
     def test_both_learn(self, capsys: pytest.CaptureFixture[str]) -> None:
         import_module("examples.own_algorithm").main()
-        output = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
+        output = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("epoch", "ended"))]
         assert [line.split(":")[0] for line in output] == ["advantage learning", "soft actor-critic"]
         assert min(float(line.split(":")[1]) for line in output) >= 400  # random play: 20
 
