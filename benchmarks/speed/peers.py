@@ -302,7 +302,7 @@ def main() -> None:
     parser = pages.arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=34.0)
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--only", nargs="+", default=[""], help="texts in the names of workloads")
+    parser.add_argument("--only", nargs="+", default=[""], help="texts in workloads' names; others keep rows")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/peers.md"))
     options = parser.parse_args()
     command = f"python -m benchmarks.speed.peers --minutes {options.minutes:g} --core {options.core}"
@@ -320,29 +320,28 @@ def main() -> None:
     )
     raw = options.out.with_suffix(".jsonl")
     raw.parent.mkdir(parents=True, exist_ok=True)
-    raw.write_text("")
-    rows: list[Row] = []
+    found = {row["name"]: row for row in kept(raw)} if options.only != [""] and raw.exists() else {}
     with ExitStack() as stack:
         stay = {
             title: stack.enter_context(Live(command_of(title), [options.core])) for title in titles if title != RLLIB
         }
         first = next(iter(works))
         count_calls(first, {title: stay[title] for title in (OURS, *columns_of(works[first])) if title != RLLIB})
-        for name, work in works.items():  # all processes have started
-            left = sum(n_cells[later] for later in list(works)[len(rows) :])
+        for position, (name, work) in enumerate(works.items()):  # all processes have started
+            left = sum(n_cells[later] for later in list(works)[position:])
             seconds = (ends - time.monotonic()) * n_cells[name] / left
             with ExitStack() as own:  # RLlib's helpers would take the core's time from the other workloads
                 sides = {title: stay[title] for title in (OURS, *columns_of(work)) if title != RLLIB}
                 if RLLIB in work.sides:
                     sides[RLLIB] = own.enter_context(Live(command_of(RLLIB), [options.core]))
                 row = measure(name, sides, seconds)
-            rows.append({**row, "command": command, "machine": machine()})
-            with raw.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+            found[name] = {**row, "command": command, "machine": machine()}
+            rows = [found[known] for known in WORKS if known in found]
+            raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
             options.out.write_text(report(rows))
-            print(f"{(ends - time.monotonic()) / 60:4.1f} minutes left {list(table(rows))[-1]}", flush=True)
-    if len(rows) == len(WORKS):
-        print(f"\n{front_page(rows)}")
+            print(f"{(ends - time.monotonic()) / 60:4.1f} minutes left {list(table([found[name]]))[-1]}", flush=True)
+    if len(works) == len(WORKS):
+        print(f"\n{front_page(list(found.values()))}")
 
 
 if __name__ == "__main__":
