@@ -16,11 +16,16 @@ from tests.trainer.toys import Walk
 
 
 @pytest.mark.one_of_each
-@pytest.mark.parametrize("kind", [tk.ReplayBuffer, tk.PrioritizedReplayBuffer])
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"refresh_priorities": "late"}, {"refresh_priorities": "round", "updates_per_round": 4}],
-    ids=["update", "late", "round"],
+    ("kind", "how"),
+    [
+        (tk.ReplayBuffer, {}),
+        (tk.PrioritizedReplayBuffer, {}),
+        (tk.PrioritizedReplayBuffer, {"refresh_priorities": "late"}),
+        (tk.ReplayBuffer, {"refresh_priorities": "round", "updates_per_round": 4}),
+        (tk.PrioritizedReplayBuffer, {"refresh_priorities": "round", "updates_per_round": 4}),
+    ],
+    ids=["uniform-update", "prioritized-update", "prioritized-late", "uniform-round", "prioritized-round"],
 )
 def test_every_off_policy_update_gets_the_columns_it_names(kind: type[tk.ReplayBuffer], how: dict[str, Any]) -> None:
     policy, train = parts(kind(100))

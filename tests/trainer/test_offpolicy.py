@@ -364,7 +364,7 @@ def test_training_is_the_same_to_the_bit_with_and_without(
     for expected, result in zip(bare, dressed, strict=True):
         numbers = untimed(result)
         assert untimed(expected).items() <= numbers.items()
-        assert all(tag.startswith("test/") for tag in numbers.keys() - untimed(expected).keys())
+        assert all("test/" in tag for tag in numbers.keys() - untimed(expected).keys())
     state = everything(dressed)
     same = {path: leaf for path, leaf in everything(bare).items() if not path.startswith("/trainer/evaluation")}
     assert same.items() <= state.items()
@@ -451,11 +451,15 @@ def test_more_updates_than_a_round_has_are_several_rounds() -> None:
 
 
 @pytest.mark.one_of_each
-@ORDERS
-@pytest.mark.parametrize("kind", [tk.ReplayBuffer, tk.PrioritizedReplayBuffer])
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [(tk.ReplayBuffer, {}), (tk.ReplayBuffer, ROUND)]
+    + [(tk.PrioritizedReplayBuffer, order) for order in ({}, LATE, ROUND)],
+    ids=["uniform-update", "uniform-round", "prioritized-update", "prioritized-late", "prioritized-round"],
+)
 @pytest.mark.parametrize("ratio", [0.3, 0.5, 2.0])
 def test_every_order_makes_the_same_number_of_updates_per_epoch(
-    order: dict[str, Any], kind: type[tk.ReplayBuffer], ratio: float
+    kind: type[tk.ReplayBuffer], order: dict[str, Any], ratio: float
 ) -> None:
     trainer = make_trainer(buffer=kind(60), n_envs=1, update_per_step=ratio, **order)
     n_steps = 3 * np.arange(8, 25, 8) - 3  # counted from the 4th on, which a batch needs
