@@ -18,6 +18,15 @@ def page_of(result: str) -> str | None:
     return found[1] if found else None
 
 
+def commits_in(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text))
+
+
+def measured_at(page: str) -> set[str]:
+    """Return the commits that the head of a page names."""
+    return commits_in(" ".join(re.findall(r"^Measured at commit.*$", page, re.MULTILINE)))
+
+
 def test_every_result_page_is_named_once() -> None:
     named = [page for row in ROWS if row.result.startswith("[") and (page := page_of(row.result))]
     assert sorted(named) == sorted(path.name for path in RESULTS.glob("*.md") if path.name != "RUNS.md")
@@ -42,9 +51,16 @@ def test_an_entry_of_the_zoo_is_done_where_it_has_a_result_and_names_its_commits
 def test_the_commits_of_a_row_are_those_of_its_page() -> None:
     for row in ROWS:
         page = page_of(row.result)
-        if page and row.result.startswith("[") and row.commits != "-":
-            measured = re.findall(r"^Measured at commit.*$", (RESULTS / page).read_text(), re.MULTILINE)
-            assert set(re.findall(r"`(\w+)`", row.commits)) == set(re.findall(r"`(\w+)`", " ".join(measured))), row
+        if page and row.commits != "-":
+            text = (RESULTS / page).read_text()
+            assert commits_in(row.commits) <= commits_in(text), row
+            if row.result.startswith("["):
+                assert commits_in(row.commits) == measured_at(text), row
+
+
+def test_the_commits_of_the_runs_of_a_report_are_those_of_its_page() -> None:
+    runs = " ".join(row.commits for row in ROWS if row.result.startswith("continuous: "))
+    assert commits_in(runs) == measured_at((RESULTS / "continuous.md").read_text())
 
 
 def test_every_row_has_a_command_hours_and_a_state() -> None:

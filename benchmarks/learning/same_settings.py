@@ -85,8 +85,8 @@ What differs still, after reading the peer's code:
   out. The peer's densities and temperature are those of its SAC.
 - **TD3, luck.** One of three runs of either side ended below 2,000, on different seeds. On seed 4, which the peer has
   not run, trainkit had 4,395.
-- **TQC, luck.** trainkit's seed 2 learned late. The last evaluations of the three seeds have equal means, 4,739 and the
-  peer's 4,738.
+- **TQC, seeds.** trainkit's seed 2 learned late. The last evaluations of the three seeds have equal means, 4,739 and
+  the peer's 4,738.
 - **SAC, TD3 and TQC, start.** trainkit's first update is at 5,000 steps, the peer's one step later.
 - **Randomness.** Initial weights have the same distributions but other numbers; the peer seeds its environment once,
   trainkit each episode.

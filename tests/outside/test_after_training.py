@@ -66,7 +66,7 @@ def test_a_run_that_sigterm_ended_says_so(
     finally:
         signal.signal(signal.SIGTERM, former)
     assert ended(capsys).startswith("ended: SIGTERM after 60 steps")
-    assert "SIGTERM ended the run after 60 steps" in caplog.messages  # with verbose=False, too
+    assert "SIGTERM ended the run after 60 steps" in caplog.messages
 
 
 # ---- what follows ----
