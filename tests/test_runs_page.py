@@ -65,7 +65,7 @@ def test_the_commits_of_the_runs_of_a_report_are_those_of_its_page() -> None:
 
 def test_every_row_has_a_command_hours_and_a_state() -> None:
     for row in ROWS:
-        options = r"(?: --\w+(?: [\w-]+)+)*"
+        options = r"(?: --\w+(?: [\w-]+| '[\w, -]+')+)*"
         assert re.fullmatch(rf"make [\w-]+|python -m benchmarks[.\w]+{options}|trainkit .+", row.command), row.result
         assert row.measures in (LEARNING, "time", "behavior", "device", "report"), row.result
         assert re.fullmatch(r"-|`[0-9a-f]{7}`.*", row.commits), row.result
