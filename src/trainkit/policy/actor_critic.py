@@ -34,7 +34,6 @@ from trainkit.nets.weights import SeededModule
 from trainkit.policy.base import PolicyOptions, parts_for
 from trainkit.policy.checks import blank_columns, check_loss, check_priority, forward_on
 from trainkit.policy.critics import (
-    CallsFirst,
     CriticInputs,
     CriticPass,
     CriticReduction,
@@ -346,11 +345,7 @@ class ActorCriticPolicy(StochasticPolicy):
 
     def _ascended(self, features: Any, action: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the value [B] that the actor ascends, of actions [B, D]."""
-        n_read, critics = self.actor_reduction.n_read, self.critics
-        if n_read is not None and noise is None and isinstance(critics, CallsFirst):
-            outputs = critics.first(n_read, features, action)
-        else:
-            outputs = with_noise(critics, noise)(features, action)
+        outputs = self.actor_reduction.read(with_noise(self.critics, noise), features, action)
         return self.value.mean(self.actor_reduction(with_width(outputs), self.value))
 
     def _cost(self, rows: TensorBatch, log_prob: Tensor | None) -> Tensor | None:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +14,14 @@ from trainkit.core.signatures import checked
 from trainkit.engine.loss import Max, Metric, Min
 from trainkit.policy.values import Value
 
+Network = Callable[..., Tensor]  # (features, actions [B, D]) -> [B, C, W], or [B, C]
+
 
 class CriticReduction(Part, ABC):
     """Base class of reductions of the critics' outputs [B, C, W] to outputs [B, W'] that represent one return.
 
     Reductions are used twice: of the target critics, and of the critics that the actor ascends, where gradients pass.
-
-    Attributes:
-        n_read: how many of the first critics are read, so that the actor's loss may leave out the others; None: all.
     """
-
-    n_read: ClassVar[int | None] = None
 
     def draw(self, critics: nn.Module, generator: torch.Generator) -> Tensor | None:
         """Sample what one update's reduction of the target critics needs, on the generator's device; None: nothing."""
@@ -40,6 +37,10 @@ class CriticReduction(Part, ABC):
             drawn: what `draw` returned; None where nothing random is sampled.
         """
 
+    def read(self, critics: Network, features: Any, action: Tensor) -> Tensor:
+        """Call the critics for the actor's loss, or only those whose outputs are reduced there."""
+        return critics(features, action)
+
 
 @checked
 class MinOfCritics(CriticReduction):
@@ -54,24 +55,12 @@ class MinOfCritics(CriticReduction):
 
 
 @runtime_checkable
-class CallsFirst(Protocol):
-    """Critics of which the first ones can be called alone."""
-
-    def first(self, n_critics: int, features: Any, action: Tensor) -> Tensor:
-        """Return outputs [B, n_critics, W] or values [B, n_critics] of the first critics."""
-        ...
-
-
-@runtime_checkable
 class DrawsNoise(Protocol):
     """Critics that take `noise`, a keyword argument; each pass of a loss has its own."""
 
     def draw_noise(self, n_rows: int, generator: torch.Generator) -> Tensor:
         """Sample the noise of a pass over B rows, on the generator's device."""
         ...
-
-
-Network = Callable[..., Tensor]  # (features, actions [B, D]) -> [B, C, W], or [B, C]
 
 
 def with_noise(critics: Network, noise: Tensor | None) -> Network:

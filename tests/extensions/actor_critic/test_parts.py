@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 from torch.testing import assert_close
 
 import trainkit as tk
@@ -15,6 +16,7 @@ from tests.helpers.learning import FOUR_NUMBERS, Spaces, parameters_of
 from tests.helpers.sac import PUSH, rows
 from trainkit import ActorCriticPolicy, CategoricalValue, ConfigError, ExpectedValue, QuantileValue
 from trainkit.extensions.actor_critic.dropout import DropoutCritics
+from trainkit.nets import CriticNetwork
 from trainkit.policy import (
     ColoredNoise,
     Deterministic,
@@ -39,6 +41,25 @@ def made(**options: Any) -> ActorCriticPolicy:
     return ActorCriticPolicy.for_envs(Spaces(FOUR_NUMBERS, PUSH), **parts | options)
 
 
+class TwiceCritics(CriticNetwork):
+    """Critics that compute their values in another way than `CriticNetwork`."""
+
+    def forward(self, features: Any, action: torch.Tensor) -> torch.Tensor:
+        return 2.0 * super().forward(features, action)
+
+
+class OwnCritics(nn.Module):
+    """Two critics of a user's, whose layers are called first and second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 1), nn.Linear(6, 1)
+
+    def forward(self, features: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([features, action], dim=1)
+        return torch.cat([self.first(x), self.second(x)], dim=1)
+
+
 class TestReductions:
     def test_first_and_mean(self) -> None:
         assert FirstCritic()(NUMBERS, ExpectedValue()).tolist() == [[1.0], [5.0]]
@@ -56,7 +77,7 @@ class TestReductions:
         assert MinOfSubset(2)(NUMBERS, ExpectedValue()).tolist() == [[1.0], [4.0]]  # of all where nothing is drawn
 
     def test_a_subset_has_different_critics_each_as_often(self) -> None:
-        critics, source = tk.nets.CriticNetwork((4,), 2, n_critics=5), generator()
+        critics, source = CriticNetwork((4,), 2, n_critics=5), generator()
         subsets = torch.stack([MinOfSubset(2).draw(critics, source) for _ in range(2_000)])
         assert (subsets[:, 0] != subsets[:, 1]).all()
         counts = subsets.flatten().bincount(minlength=5) / 4_000
@@ -85,27 +106,20 @@ class TestReductions:
         assert len(losses) == 4
         assert policy.engine.name == engine
 
-    def test_the_actor_that_reads_the_first_critic_leaves_the_others_out(self) -> None:
-        policy = made(actor_reduction=FirstCritic(), engine="torch", n_critics=3)
-        calls: list[int] = []
-        network: Any = policy.critics
-        whole = type(network).first
+    @pytest.mark.parametrize("critics", [CriticNetwork((4,), 2, hidden=(8,)), TwiceCritics((4,), 2), OwnCritics()])
+    def test_the_actor_ascends_the_first_critic(self, critics: Any) -> None:
+        parts: dict[str, Any] = {"distribution": Deterministic(), "actor_reduction": FirstCritic(), "temperature": None}
+        actor, preprocess = tk.nets.ActorNetwork((4,), 2), tk.nets.Preprocess(FOUR_NUMBERS)
+        policy = ActorCriticPolicy(actor, critics, action_space=PUSH, preprocess=preprocess, device="cpu", **parts)
         policy.update(rows(), step=0)
-        batch = policy.tensors(rows())
-        batch = batch._replace(inputs=policy.loss_noise(8))
+        batch = policy.tensors(rows())._replace(inputs=policy.loss_noise(8))
+        assert_close(policy.actor_loss(batch).per_row, -critics(batch.obs, actor(batch.obs).tanh())[:, 0])
 
-        class Counted(type(network)):  # type: ignore[misc]
-            def first(self, n_critics: int, *given: Any) -> Any:
-                calls.append(n_critics)
-                return whole(self, n_critics, *given)
-
-        network.__class__ = Counted
-        loss = policy.actor_loss(batch)
-        action, log_prob = policy.distribution.draw(policy.actor(batch.obs), batch.inputs["noise"])
-        temperature = policy.learned_temperature.log.exp()  # type: ignore[union-attr]
-        assert log_prob is not None
-        assert_close(loss.per_row, temperature.detach() * log_prob - network(batch.obs, action)[:, 0])
-        assert calls[0] == 1
+    def test_the_others_are_not_called_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        policy = made(actor_reduction=FirstCritic(), engine="torch", n_critics=3)
+        batch = policy.tensors(rows())._replace(inputs=policy.loss_noise(8))
+        monkeypatch.setattr(CriticNetwork, "forward", None)
+        assert policy.actor_loss(batch).per_row.shape == (8,)
 
 
 class TestDeterministic:

@@ -1,11 +1,14 @@
 """Reductions of several critics to one value: the first, the mean, the least of a subset, truncated quantiles."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
-from trainkit.policy.critics import CriticReduction, MinOfCritics
+from trainkit.nets.actor_critic_networks import CriticNetwork
+from trainkit.policy.critics import CriticReduction, MinOfCritics, Network
 from trainkit.policy.values import SupportValue, Value
 
 
@@ -13,11 +16,15 @@ from trainkit.policy.values import SupportValue, Value
 class FirstCritic(CriticReduction):
     """The outputs of the first critic, which TD3's actor ascends (Fujimoto et al., 2018, algorithm 1)."""
 
-    n_read = 1
-
     def __call__(self, outputs: Tensor, value: Value, drawn: Tensor | None = None) -> Tensor:
         """Return outputs [B, W]."""
         return outputs[:, 0]
+
+    def read(self, critics: Network, features: Any, action: Tensor) -> Tensor:
+        """Call the first critic of a `CriticNetwork` alone; of other classes all, as they may not compute it alone."""
+        if type(critics) is CriticNetwork:
+            return critics.first(1, features, action)
+        return critics(features, action)
 
 
 @checked
