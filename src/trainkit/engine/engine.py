@@ -188,7 +188,12 @@ class Engine:
         return taken
 
     def _follow_step(self, gradient_step: GradientStep, name: str | None, skipped: Scalar) -> None:
-        """Give the parameters the values that the step's `after` returns, if it has one and was taken."""
+        """Give the parameters the values that the step's `after` returns, if it has one and was taken.
+
+        The buffers that the loss has moved become those of all processes.
+        """
+        if gradient_step.process_group.n > 1:
+            gradient_step.process_group.share(self._movable.values())
         after, module = gradient_step.after, gradient_step.module
         if after is None or (not isinstance(skipped, Tensor) and skipped):
             return

@@ -1,6 +1,6 @@
 """The process group: the processes that learn together. One, this process, unless a run was started as several."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,9 @@ class ProcessGroup:
 
     def average(self, groups: Sequence[ParameterGroup], loss: Tensor | float) -> None:
         """Average the gradients of groups in place; without a finite loss everywhere they are not finite anywhere."""
+
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """Give tensors of floats, which a loss has moved, their mean over all processes, in place."""
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes in their order; values can be pickled."""

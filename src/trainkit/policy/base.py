@@ -1033,21 +1033,35 @@ class Policy(nn.Module):
             ConfigError: some of the parameters are of no `SeededModule`, which knows how to draw them.
         """
         step = self.gradient_steps[name]
-        parts = [part for _, part in seeded_parts(step.module)]
+        parts = self.drawable_parts(name)
         drawn = {parameter for part in parts for parameter in part.parameters()}
-        rest = [path for path, parameter in step.module.named_parameters() if parameter not in drawn]
-        if rest:
-            raise ConfigError(
-                f"{type(self).__name__}.reinitialize({name!r}) cannot draw {rest[0]} again: make "
-                f"{type(step.module).__name__} a trainkit.nets.SeededModule, which draws its parameters"
-            )
         for part in parts:
             part.draw(int(torch.randint(2**63 - 1, (), generator=self.generator, device=self.device)))
+        with torch.no_grad():
+            for tensor in step.module.state_dict().values():
+                self._learning.process_group.copy(tensor)
         step.forget()
         for target in self._learning.targets.values():
             if not drawn.isdisjoint(target.online.parameters()):
                 target.copy()
         user_code.has_run()  # as the parameters were written
+
+    def drawable_parts(self, name: str) -> list[SeededModule]:
+        """Return the modules whose weights `reinitialize` draws.
+
+        Raises:
+            ConfigError: some of the parameters are of no `SeededModule`, which knows how to draw them.
+        """
+        module = self.gradient_steps[name].module
+        parts = [part for _, part in seeded_parts(module)]
+        drawn = {parameter for part in parts for parameter in part.parameters()}
+        rest = [path for path, parameter in module.named_parameters() if parameter not in drawn]
+        if rest:
+            raise ConfigError(
+                f"{type(self).__name__}.reinitialize({name!r}) cannot draw {rest[0]} again: make "
+                f"{type(module).__name__} a trainkit.nets.SeededModule, which draws its parameters"
+            )
+        return parts
 
     def start_streams(self, root: int) -> None:
         """Restart the random streams from a root seed, and nothing else."""

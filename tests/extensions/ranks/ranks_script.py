@@ -1,4 +1,4 @@
-"""What the tests of ranks run under torchrun: `torchrun ... ranks_script.py gradients|train ARGUMENTS`."""
+"""What the tests of ranks run under torchrun: `torchrun ... ranks_script.py gradients|train|weights ARGUMENTS`."""
 
 import hashlib
 import json
@@ -26,10 +26,9 @@ def make_trainer(name: str, **options: Any) -> tk.Trainer:
         of_kind["normalize_obs"] = True
     else:
         of_kind = {"step_per_epoch": 256, "learning_starts": 64, "batch_size": 16, "update_per_step": 1.0}
-    env = "Pendulum-v1" if name == "sac" else "CartPole-v1"
+    env = "Pendulum-v1" if name in ("sac", "crossq") else "CartPole-v1"
     given = {"seed": 3, "hidden": (32,), "zoo": False, "max_epoch": 2, "verbose": False, "evaluation": None}
-    preset: Any = getattr(tk.presets, name)
-    trainer: tk.Trainer = preset(env, **{**given, **of_kind, **options})
+    trainer: tk.Trainer = tk.presets.PRESETS[name](env, **{**given, **of_kind, **options})
     return trainer
 
 
@@ -121,9 +120,20 @@ def train(name: str, folder: str, max_env_step: int) -> dict[str, Any]:
         return {"n_updates": info.gradient_step, "n_episode": info.n_episode, "stop_reason": info.stop_reason}
 
 
+def weights(name: str, options: str) -> dict[str, Any]:
+    """Train with options, and with resets after so many updates, and return a digest of the weights and statistics."""
+    given: dict[str, Any] = json.loads(options)
+    if "resets" in given:
+        given["callbacks"] = tk.callbacks.NetworkResets(given.pop("resets"))
+    with make_trainer(name, max_epoch=1, step_per_epoch=128, **given) as trainer:
+        trainer.run()
+        return {"n_updates": trainer.gradient_step, "digest": digest(trainer.policy)}
+
+
 if __name__ == "__main__":
     job, out, name, *rest = sys.argv[1:]
     jobs = {"gradients": lambda: compare_gradients(name, int(rest[0]))}
     jobs["train"] = lambda: train(name, rest[0], int(rest[1]))
+    jobs["weights"] = lambda: weights(name, rest[0])
     last = jobs[job]()
     Path(f"{out}.{RANK}").write_text(json.dumps(last))

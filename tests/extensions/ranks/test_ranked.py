@@ -150,6 +150,20 @@ def test_a_resumed_run_of_two_ranks_is_exact_and_another_number_is_rejected(name
     assert "was saved with n_ranks 2, this run has None: make it as it was" in output
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("sac", {"resets": 20}), ("crossq", {"critic_hidden": [32]}), ("crossq", {"engine": "torch", "resets": 20})],
+)
+def test_weights_that_are_drawn_again_and_running_statistics_are_equal(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    found, output = run_ranks("weights", tmp_path, name, json.dumps(options))
+    assert len(found) == 2, output
+    assert found[0]["n_updates"] == found[1]["n_updates"] > 60
+    assert found[0]["digest"] == found[1]["digest"]
+
+
 def states_of(folder: Path) -> dict[str, Any]:
     """Return the components of a checkpoint in bits, without times."""
     with open_checkpoint(folder, ["policy", "buffer", "collector", "trainer"]) as states:

@@ -81,6 +81,30 @@ def test_a_step_that_does_not_exist_is_refused() -> None:
         NetworkResets(0)
 
 
+def test_networks_that_cannot_be_drawn_are_refused_before_the_run() -> None:
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = tk.nets.weights.new_linear(4, 2)
+
+        def forward(self, features: Any, action: Any) -> Any:
+            return self.layer(torch.cat([features, action], dim=1))
+
+    envs = tk.make_envs("Pendulum-v1", 1)
+    policy = tk.ActorCriticPolicy(tk.nets.ActorNetwork((3,), 2), Plain(), action_space=envs.action_space)
+    collector = tk.Collector(policy, envs, tk.ReplayBuffer(100))
+    with pytest.raises(tk.ConfigError, match=r"reinitialize\('critic'\) cannot draw layer.weight again: make Plain a"):
+        tk.OffpolicyTrainer(
+            policy, collector, callbacks=NetworkResets(1_000), batch_size=8, max_epoch=1, step_per_epoch=50
+        ).run()
+    assert policy.n_updates == 0
+
+
+def test_no_names_are_refused() -> None:
+    with pytest.raises(tk.ConfigError, match=r"NetworkResets.names must be a list of gradient steps .* got \[\]"):
+        NetworkResets(10, [])
+
+
 def test_networks_that_cannot_be_drawn_are_refused() -> None:
     network = tk.nets.weights.new_linear(4, 2)
     policy = tk.DQNPolicy(network, action_space=Spaces().action_space, device="cpu")

@@ -8,7 +8,7 @@ import atexit
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -72,6 +72,19 @@ class Ranks(ProcessGroup):
             with self._together():
                 torch.distributed.all_reduce(gradient)
             group.split_gradients(gradient.div_(self.n))
+
+    @torch.no_grad()
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """Give tensors of floats their mean over all ranks, in place: running statistics of the ranks' rows."""
+        own = [tensor for tensor in tensors if tensor.is_floating_point()]
+        if not own:
+            return
+        total = torch.cat([tensor.flatten() for tensor in own])
+        with self._together():
+            torch.distributed.all_reduce(total)
+        pieces = total.div_(self.n).split([tensor.numel() for tensor in own])
+        for tensor, mean in zip(own, pieces, strict=True):
+            tensor.copy_(mean.view_as(tensor))
 
     # ---- what all ranks must have the same of ----
 

@@ -31,9 +31,9 @@ class NetworkResets(Callback):
     def __init__(self, every: int, names: Sequence[str] | None = None) -> None:
         with Checks("NetworkResets") as checks:
             checks.integer("every", every, low=1)
-            is_list = names is None or (isinstance(names, Sequence) and all(isinstance(name, str) for name in names))
+            is_list = isinstance(names, Sequence) and len(names) > 0 and all(isinstance(name, str) for name in names)
             rule = f".names must be a list of gradient steps such as ['critic'], got {names!r}"
-            checks.require(is_list and not isinstance(names, str), rule)
+            checks.require(names is None or (is_list and not isinstance(names, str)), rule)
         self.every, self.names = every, names
         self._n_periods: dict[str, int] = {}  # that have passed, by the names of learners
 
@@ -47,6 +47,8 @@ class NetworkResets(Callback):
                     f"NetworkResets.names must name gradient steps of {type(policy).__name__}, got {unknown[0]!r}: it "
                     f"has {known}"
                 )
+            for name in known if self.names is None else self.names:
+                policy.drawable_parts(name)
 
     def on_train_start(self, trainer: "Trainer") -> None:
         for name, policy in _learners(trainer):
