@@ -21,7 +21,6 @@ from trainkit import (
     ConfigError,
     ExpectedValue,
     HLGaussValue,
-    ImplicitQuantileValue,
     QuantileValue,
     SACPolicy,
     SpaceMismatchError,
@@ -172,7 +171,6 @@ class TestReductions:
         policy = made(reduction=Pessimistic(0.0), actor_reduction=Pessimistic(0.5), critic_optimizer=STILL)
         own = made(reduction=Pessimistic(0.0), critic_optimizer=STILL)
         assert updated(policy)["critic_loss"] == updated(own)["critic_loss"]
-        assert made().actor_reduction is not None
 
     def test_may_be_replaced_between_updates(self) -> None:
         policy = made(temperature=None)
@@ -326,6 +324,13 @@ def test_saved_with_its_parts_it_acts_as_before(tmp_path: Any) -> None:
     assert loaded.config == policy.config
 
 
+class Unfit(ExpectedValue):
+    """A value part of the user's whose loss is of one critic."""
+
+    def loss(self, chosen: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().loss(chosen[:, 0], target.view(3))
+
+
 class TestRefused:
     def test_critics_of_another_width(self) -> None:
         networks = ActorNetwork((4,), 4), CriticNetwork((4,), 2, width=3)
@@ -337,8 +342,8 @@ class TestRefused:
         ("options", "message"),
         [
             (
-                {"value": ImplicitQuantileValue(5)},
-                "ActorCriticPolicy's ImplicitQuantileValue, MinOfCritics, SeparatePasses fail together on one row",
+                {"value": Unfit()},
+                "ActorCriticPolicy's Unfit, MinOfCritics, SeparatePasses fail together on one row",
             ),
             ({"reduction": Flat()}, r"Flat must map .* to \[B, W'\], got \(2,\) for \(2, 2, 1\)"),
             (

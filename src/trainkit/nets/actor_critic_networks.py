@@ -174,14 +174,13 @@ class CriticNetwork(SeededModule):
         self.activation = activation_function(torch.relu_ if activation is None else activation)
         self.draw()
 
-    def forward(self, features: Any, action: Tensor) -> Tensor:
-        """Return values [B, C], or outputs [B, C, W], for features [B, ...] and actions [B, D] in policy units."""
-        return self.first(self.n_critics, features, action)
+    def forward(self, features: Any, action: Tensor, *, n_first: int | None = None) -> Tensor:
+        """Return values [B, C], or outputs [B, C, W], for features [B, ...] and actions [B, D] in policy units.
 
-    def first(self, n_critics: int, features: Any, action: Tensor) -> Tensor:
-        """Return values [B, n_critics], or outputs [B, n_critics, W], of the first critics alone."""
+        With `n_first` only the first ones are computed: [B, n_first], or [B, n_first, W].
+        """
         x = torch.cat([self.encoder(features), action], dim=1)
-        x = x.expand(n_critics, *x.shape)
+        x = x.expand(self.n_critics if n_first is None else n_first, *x.shape)
         last = len(self.layers) - 1
         for position, layer in enumerate(self.layers):
             x = layer(x)

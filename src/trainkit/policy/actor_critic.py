@@ -17,7 +17,7 @@ from trainkit.core.config import Part
 from trainkit.core.data import COLUMN_SPECS, Batch, Horizon, Obs
 from trainkit.core.errors import Checks, SpaceMismatchError
 from trainkit.core.protocols import EnvSpaces
-from trainkit.core.schedules import Scheduled, as_schedule
+from trainkit.core.schedules import Schedule, Scheduled, as_schedule
 from trainkit.core.signatures import checked
 from trainkit.core.spaces import zeros_of
 from trainkit.engine.device import to_device
@@ -53,7 +53,7 @@ from trainkit.policy.statistics import ActionStd
 from trainkit.policy.stochastic import StochasticPolicy
 from trainkit.policy.support import add_support
 from trainkit.policy.target import Target
-from trainkit.policy.values import ExpectedValue, Value, own_tensors
+from trainkit.policy.values import DrawnFractions, ExpectedValue, Value, own_tensors
 
 
 @checked
@@ -139,19 +139,21 @@ class ActorCriticPolicy(StochasticPolicy):
     ) -> None:
         name = type(self).__name__
         family = family_of(name, distribution, action_space)
+        critic_pass = SeparatePasses() if critic_pass is None else critic_pass
         state = state_of(name, (actor, critics), sequences, options.get("auxiliary"), learns_from="replay")
         with Checks(name) as checks:
             _check_networks(checks, actor, critics)
+            _check_parts(checks, family, value)
+            critic_pass.check(checks, critics, has_target=target != "none")
             _check_temperature(checks, family, temperature, initial_temperature, target_entropy)
         super().__init__(action_space=action_space, **options)
         self.distribution: Reparameterized = family
-        self._noise_std = family.noise_std
         self._network_state = state
         self._extras_spec = dict(state.spec)
         self.value: Value = ExpectedValue("half_mse") if value is None else own_tensors(value)
         self.reduction = MinOfCritics() if reduction is None else reduction
-        self.actor_reduction = self.reduction if actor_reduction is None else actor_reduction
-        self.critic_pass = SeparatePasses() if critic_pass is None else critic_pass
+        self.actor_reduction = actor_reduction
+        self.critic_pass = critic_pass
         self.actor, self.critics = actor, critics
         self._draws_noise = critics.draw_noise if isinstance(critics, DrawsNoise) else None
         self.learned_temperature = LogTemperature(initial_temperature) if temperature == "auto" else None
@@ -243,6 +245,10 @@ class ActorCriticPolicy(StochasticPolicy):
         how |= {"n_critics": n_critics, "width": width, "hidden": hidden if critic_hidden is None else critic_hidden}
         critics = made.critics(preprocess.shapes, family.n_dimensions, **how)
         return cls(actor, critics, distribution=distribution, value=value, **defaults | parts)
+
+    @property
+    def _noise_std(self) -> Schedule | None:
+        return self.distribution.noise_std
 
     def _actor_outputs(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         return self.actor(features), {}
@@ -345,8 +351,9 @@ class ActorCriticPolicy(StochasticPolicy):
 
     def _ascended(self, features: Any, action: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the value [B] that the actor ascends, of actions [B, D]."""
-        outputs = self.actor_reduction.read(with_noise(self.critics, noise), features, action)
-        return self.value.mean(self.actor_reduction(with_width(outputs), self.value))
+        reduction = self.reduction if self.actor_reduction is None else self.actor_reduction
+        outputs = reduction.read(with_noise(self.critics, noise), features, action)
+        return self.value.mean(reduction(with_width(outputs), self.value))
 
     def _cost(self, rows: TensorBatch, log_prob: Tensor | None) -> Tensor | None:
         """Return temperature * log pi, [B]; None without a temperature."""
@@ -374,7 +381,8 @@ class ActorCriticPolicy(StochasticPolicy):
                 f"must give {' or '.join(shapes)}, {width} from each of C critics for {type(self.value).__name__}"
             )
         for part in (self.reduction, self.actor_reduction):
-            check_reduction(part, with_width(outputs).expand(2, -1, -1), self.value)
+            if part is not None:
+                check_reduction(part, with_width(outputs).expand(2, -1, -1), self.value)
         self._check_losses(to_device(zeros_of(observation_space), self.device))
 
     def _check_losses(self, obs: Any) -> None:
@@ -389,7 +397,7 @@ class ActorCriticPolicy(StochasticPolicy):
         columns = blank_row(obs, extras)._replace(action=self.action_scale.middle.unsqueeze(0))
         rows = tensor_batch(columns, self.preprocess)._replace(inputs=inputs)
         parts = self.value, self.reduction, self.actor_reduction, self.critic_pass
-        names = ", ".join(dict.fromkeys(type(part).__name__ for part in parts))
+        names = ", ".join(dict.fromkeys(type(part).__name__ for part in parts if part is not None))
         subject = f"{type(self).__name__}'s {names}"
         of_others = "a reduction outputs [B, W] of critics' outputs [B, C, W]"
         check_priority(subject, check_loss(subject, partial(self.critic_loss, rows), of_others))
@@ -427,6 +435,14 @@ class LogTemperature(SeededModule):
 def _check_networks(checks: Checks, actor: nn.Module, critics: nn.Module) -> None:
     has_both = bool(stateful_encoders(actor)) == bool(stateful_encoders(critics))
     checks.require(has_both, " needs a state in both the actor and the critics, or in neither: give both recurrent")
+
+
+def _check_parts(checks: Checks, family: Reparameterized, value: Value | None) -> None:
+    has_parameters = isinstance(family, nn.Module) and any(True for _ in family.parameters())
+    rule = f".distribution must have no parameters, which no gradient step moves, got {type(family).__name__}"
+    checks.require(not has_parameters, f"{rule}: let the actor's outputs be all that it needs, as SquashedGaussians()")
+    rule = f".value must have no fractions of its own, which critics do not take, got {type(value).__name__}"
+    checks.require(not isinstance(value, DrawnFractions), f"{rule}: give QuantileValue()")
 
 
 def _check_temperature(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainkit.core.config import Part
-from trainkit.core.errors import ConfigError
+from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.engine.loss import Max, Metric, Min
 from trainkit.policy.values import Value
@@ -77,6 +77,9 @@ class CriticInputs(NamedTuple):
 
 class CriticPass(Part, ABC):
     """Base class of how the critics are called for their loss: on the steps of a batch, and on the next steps."""
+
+    def check(self, checks: Checks, critics: nn.Module, *, has_target: bool) -> None:
+        """Check that critics, and target critics if there are any, can be called so."""
 
     @abstractmethod
     def __call__(

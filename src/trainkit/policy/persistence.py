@@ -31,7 +31,10 @@ P = TypeVar("P", bound=nn.Module)
 ForEnvs = TypeVar("ForEnvs", bound=Callable[..., Any])
 KeyMap = Mapping[str, str | None] | Callable[[str], str | None]
 
-_PARTS = ("value", "backup", "penalty", "exploration")  # which may be assigned, and are options by the same names
+_PARTS = (  # which may be assigned, and are options by the same names
+    *("value", "backup", "penalty", "exploration"),
+    *("reduction", "actor_reduction", "critic_pass", "target_entropy"),
+)
 _GIVES = {"backup": ("backup", "double")}  # options that give a part, if not only the one of its name
 _PLAIN = (dict, list, str, int, float, NoneType)
 _MACHINE_OPTIONS = ("device", "seed", "engine", "act_on")  # which a loaded policy chooses again

@@ -48,7 +48,11 @@ class StochasticPolicy(Policy):
     distribution: Distribution
     _action_std: ActionStd | None = None  # of sampled actions, where they are reported
     _noise_sequences: NoiseSequences | None = None
-    _noise_std: Schedule | None = None  # what noise is multiplied by, where the distribution does not do it itself
+
+    @property
+    def _noise_std(self) -> Schedule | None:
+        """What noise is multiplied by, where the distribution does not do it itself."""
+        return None
 
     def _actor_outputs(self, features: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the parameters [B, width] of the distribution, and further outputs by name."""

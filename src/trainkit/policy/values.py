@@ -30,6 +30,10 @@ class Value(Protocol):
         """Return the expected return, [...], of outputs [..., W]."""
         ...
 
+    def average(self, outputs: Tensor) -> Tensor:
+        """Return the outputs [B, W] of the average of C values, for outputs [B, C, W]."""
+        ...
+
     def target(self, after: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None = None) -> Tensor:
         """Return the TD target of the chosen actions' outputs, [B, W].
 
@@ -100,6 +104,10 @@ class ReturnValue(Part, nn.Module):
 
     def mean(self, outputs: Tensor) -> Tensor:
         return self.returns(outputs).mean(dim=-1)
+
+    def average(self, outputs: Tensor) -> Tensor:
+        """Return the outputs [B, W] of the mean of C critics' returns, of each quantile, for outputs [B, C, W]."""
+        return self.outputs(self.returns(outputs).mean(dim=1))
 
     def target(self, after: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None = None) -> Tensor:
         return self.outputs(td_target(self.returns(after), reward, discount, cost))
@@ -286,6 +294,10 @@ class SupportValue(Part, nn.Module):
 
     def mean(self, outputs: Tensor) -> Tensor:
         return functional.softmax(outputs, dim=-1) @ self.support
+
+    def average(self, outputs: Tensor) -> Tensor:
+        """Return logits [B, W] of the mean of C critics' probabilities, for logits [B, C, W]."""
+        return functional.log_softmax(outputs, dim=2).logsumexp(dim=1)
 
     def cross_entropy(self, chosen: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy [...] of logits [..., W] to target probabilities [..., W]."""

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.testing import assert_close
 
 from tests.helpers.engine import engines
@@ -15,7 +17,8 @@ from tests.helpers.sac import PUSH, rows
 from trainkit import ActorCriticPolicy, ConfigError
 from trainkit.errors import DivergedError
 from trainkit.extensions.actor_critic.batch_norm import BatchNormCritics, BatchRenorm
-from trainkit.policy import BatchNormNetworks, CriticInputs, JointPass
+from trainkit.nets import NatureCNN
+from trainkit.policy import BatchNormNetworks, CriticInputs, DropoutNetworks, JointPass
 
 EPSILON = 1e-3
 
@@ -219,6 +222,31 @@ def test_acting_uses_the_running_statistics_whoever_is_among_the_rows() -> None:
     obs = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
     together, alone = policy.act(obs).action, policy.act(obs[:1]).action
     np.testing.assert_allclose(together[:1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"networks": None},
+            "with batch_statistics=, which CriticNetwork does not take: give networks=",
+        ),
+        ({"networks": DropoutNetworks(), "target": "none"}, "but DropoutCritics draws noise for one: give critic_pass"),
+        ({"networks": None, "recurrent": "gru", "target": "none"}, "but CriticNetwork has a memory: give critic_pass"),
+    ],
+)
+def test_critics_that_cannot_be_called_on_two_batches_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        made(critic_pass=JointPass(), **options)
+
+
+@pytest.mark.parametrize("networks", [BatchNormNetworks(), DropoutNetworks()])
+def test_the_encoder_that_is_named_has_the_activation(networks: Any) -> None:
+    images = Spaces(spaces.Box(0, 255, (1, 36, 36), np.uint8), PUSH)
+    policy = ActorCriticPolicy.for_envs(images, networks=networks, activation="silu", hidden=(8,), device="cpu", seed=0)
+    for network in (policy.actor, policy.critics):
+        used = [one.activation for one in network.encoder.modules() if isinstance(one, NatureCNN)]
+        assert used == [functional.silu]
 
 
 def test_options_without_an_effect_are_refused() -> None:

@@ -115,14 +115,54 @@ class TestReductions:
         batch = policy.tensors(rows())._replace(inputs=policy.loss_noise(8))
         assert_close(policy.actor_loss(batch).per_row, -critics(batch.obs, actor(batch.obs).tanh())[:, 0])
 
-    def test_the_others_are_not_called_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        policy = made(actor_reduction=FirstCritic(), engine="torch", n_critics=3)
-        batch = policy.tensors(rows())._replace(inputs=policy.loss_noise(8))
-        monkeypatch.setattr(CriticNetwork, "forward", None)
-        assert policy.actor_loss(batch).per_row.shape == (8,)
+    def test_the_others_are_not_called_for_it(self) -> None:
+        policy, shapes = made(actor_reduction=FirstCritic(), engine="torch", n_critics=3), []
+        policy.critics.register_forward_hook(lambda module, given, outputs: shapes.append(outputs.shape))
+        policy.actor_loss(policy.tensors(rows())._replace(inputs=policy.loss_noise(8)))
+        assert shapes == [(8, 1)]
+
+    def test_the_mean_of_rescaled_values_is_that_of_the_returns(self) -> None:
+        value = ExpectedValue(rescale=1e-3)
+        outputs = value.outputs(torch.tensor([[[0.0], [100.0]]]))
+        assert value.mean(MeanOfCritics()(outputs, value)).item() == pytest.approx(50.0, rel=1e-4)
+
+    def test_only_quantiles_are_truncated(self) -> None:
+        with pytest.raises(ConfigError, match="needs quantiles, got outputs of CategoricalValue: give value="):
+            TruncatedQuantiles(0)(torch.zeros(2, 1, 11), CategoricalValue(11, -1.0, 1.0))
+
+    def test_the_actor_follows_a_reduction_that_is_assigned_unless_it_has_its_own(self) -> None:
+        policy, obs = made(n_critics=3), np.ones((5, 4), np.float32)
+        mean = made(n_critics=3, reduction=MeanOfCritics()).greedy_values(obs)[0]
+        assert (policy.greedy_values(obs)[0] < mean).all()
+        policy.reduction = MeanOfCritics()
+        np.testing.assert_array_equal(policy.greedy_values(obs)[0], mean)
+
+    def test_parts_that_were_assigned_are_saved(self, tmp_path: Path) -> None:
+        policy, obs = made(n_critics=3), np.ones((5, 4), np.float32)
+        policy.reduction, policy.actor_reduction, policy.target_entropy = MinOfSubset(1), MeanOfCritics(), -7.0
+        loaded: Any = tk.load_policy(policy.save(tmp_path / "policy"), device="cpu")
+        assert type(loaded.reduction) is MinOfSubset
+        assert loaded.target_entropy == -7.0
+        np.testing.assert_array_equal(loaded.greedy_values(obs)[0], policy.greedy_values(obs)[0])
+
+    def test_a_value_with_fractions_of_its_own_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"\.value must have no fractions of its own, .* got ImplicitQuantileV"):
+            made(value=tk.ImplicitQuantileValue(8, target_quantiles=8), n_critics=1)
 
 
 class TestDeterministic:
+    def test_the_noise_of_exploration_may_be_assigned(self) -> None:
+        policy, obs = made(distribution=Deterministic(0.5), temperature=None), np.zeros((3, 4), np.float32)
+        greedy = policy.act(obs).action
+        assert (policy.act(obs, explore=True).action != greedy).all()
+        policy.distribution.noise_std = tk.schedules.Constant(0.0)
+        np.testing.assert_array_equal(policy.act(obs, explore=True).action, greedy)
+        assert policy.explore_metrics(0) == {"noise_std": 0.0}
+
+    def test_a_family_with_parameters_of_its_own_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"\.distribution must have no parameters, .* got SquashedGaussian: let"):
+            made(distribution=tk.nets.SquashedGaussian)
+
     def test_acts_without_noise_by_the_tanh_of_the_outputs(self) -> None:
         policy = made(distribution=Deterministic(0.3), temperature=None)
         obs = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

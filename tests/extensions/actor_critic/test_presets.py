@@ -77,6 +77,24 @@ def test_the_parts_are_those_of_the_papers() -> None:
         assert made.policy.horizon.return_scale is not None
 
 
+def test_the_temperature_of_crossq_has_the_usual_betas() -> None:
+    for lr in (1e-3, tk.Linear(1e-3, 0.0), lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5)):
+        with trainer("crossq", lr=lr) as made:
+            parameters = [torch.nn.Parameter(torch.zeros(()))]
+            steps = made.policy.gradient_steps.items()
+            betas = {name: step.optimizer.make(parameters).defaults["betas"] for name, step in steps}
+            assert betas == {"critic": (0.5, 0.999), "actor": (0.5, 0.999), "temperature": (0.9, 0.999)}
+
+
+def test_the_initial_temperature_of_xqc_is_that_of_a_learned_one() -> None:
+    with trainer("xqc", temperature=0.1) as made:
+        made.run(epochs=1)
+        assert made.policy.read_metrics() == {}
+        assert made.policy.learned_temperature is None
+    with trainer("xqc") as made:
+        assert made.policy.learned_temperature.log.exp().item() == pytest.approx(0.01)
+
+
 def test_exploration_noise_of_td3_may_fall() -> None:
     with trainer("td3", noise_std=tk.Linear(0.5, 0.0)) as made:
         made.run()

@@ -1,5 +1,6 @@
 """Networks with batch normalization, of CrossQ and XQC, and the pass of their critics over two batches at once."""
 
+import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -13,10 +14,10 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.engine.gradient_step import Parameters
 from trainkit.nets.actor_critic_networks import LayerOptions, StackedLinear
-from trainkit.nets.encoders import EncoderLike, make_encoder
+from trainkit.nets.encoders import EncoderLike, make_encoder, stateful_encoders
 from trainkit.nets.layers import Activation, activation_function, reset_norm
 from trainkit.nets.weights import SeededModule
-from trainkit.policy.critics import CriticInputs, CriticPass, Network
+from trainkit.policy.critics import CriticInputs, CriticPass, DrawsNoise, Network
 
 _EPSILON = 1e-3  # of both papers' code
 _R_MAX, _D_MAX = 3.0, 5.0  # Ioffe (2017)
@@ -195,10 +196,17 @@ class BatchNormActor(BatchNormNetwork):
     """Actor with batch normalization: features -> [B, width]."""
 
     def __init__(
-        self, shapes: Any, width: int, *, hidden: Sequence[int], encoder: EncoderLike | None, **how: Any
+        self,
+        shapes: Any,
+        width: int,
+        *,
+        hidden: Sequence[int],
+        encoder: EncoderLike | None,
+        activation: Activation | None,
+        **how: Any,
     ) -> None:
-        own = make_encoder(shapes, (), encoder=encoder)
-        super().__init__(1, own.n_features, width, hidden, **how)
+        own = make_encoder(shapes, (), activation, encoder=encoder)
+        super().__init__(1, own.n_features, width, hidden, activation=activation, **how)
         self.encoder = own
         self.draw()
 
@@ -223,10 +231,12 @@ class BatchNormCritics(BatchNormNetwork):
         width: int | None,
         hidden: Sequence[int],
         encoder: EncoderLike | None,
+        activation: Activation | None,
         **how: Any,
     ) -> None:
-        own = make_encoder(shapes, (), encoder=encoder)
-        super().__init__(n_critics, own.n_features + n_dimensions, 1 if width is None else width, hidden, **how)
+        own = make_encoder(shapes, (), activation, encoder=encoder)
+        n_outputs = 1 if width is None else width
+        super().__init__(n_critics, own.n_features + n_dimensions, n_outputs, hidden, activation=activation, **how)
         self.encoder = own
         self.n_critics, self.width = n_critics, width
         self.draw()
@@ -292,6 +302,16 @@ class JointPass(CriticPass):
     Bhatt et al. (2024, CrossQ), figure 2. Target critics are called on both, too, and normalize by the batch
     (Palenicek et al., 2025); without target networks the next outputs are those of the same pass.
     """
+
+    def check(self, checks: Checks, critics: nn.Module, *, has_target: bool) -> None:
+        """Check that critics can be called on two batches at once, and targets with `batch_statistics=`."""
+        kind, rule = type(critics).__name__, ".critic_pass: JointPass calls critics on two batches at once, but"
+        remedy = "give critic_pass=SeparatePasses()"
+        checks.require(not stateful_encoders(critics), f"{rule} {kind} has a memory: {remedy}")
+        checks.require(not isinstance(critics, DrawsNoise), f"{rule} {kind} draws noise for one: {remedy}")
+        takes = "batch_statistics" in inspect.signature(critics.forward).parameters
+        rule = f".critic_pass: JointPass calls target critics with batch_statistics=, which {kind} does not take"
+        checks.require(takes or not has_target, f'{rule}: give networks=BatchNormNetworks(), or target="none"')
 
     def __call__(
         self, critics: Network, target_critics: Network | None, steps: CriticInputs, next_steps: CriticInputs

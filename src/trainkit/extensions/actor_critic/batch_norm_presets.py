@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Unpack
 
 from trainkit.core.schedules import Linear
-from trainkit.engine.optimizers import Adam, OptimizerSpec
+from trainkit.engine.optimizers import Adam, OptimizerSpec, TorchOptimizer
 from trainkit.envs import Envs
 from trainkit.extensions.actor_critic.batch_norm import BatchNormNetworks, JointPass
 from trainkit.policy import CategoricalValue
@@ -88,7 +89,14 @@ def xqc_settings(**given: Unpack[XQCSettings]) -> XQCSettings:
 
 def _with_usual_betas(optimizer: OptimizerSpec) -> OptimizerSpec:
     """Return the optimizer of the temperature, in their code an Adam with the usual betas."""
-    return replace(optimizer, betas=Adam().betas) if isinstance(optimizer, Adam) else optimizer
+    if isinstance(optimizer, Adam):
+        return replace(optimizer, betas=Adam().betas)
+    if not isinstance(optimizer, TorchOptimizer):
+        return optimizer
+    factory = optimizer.factory  # of an `Adam` and a torch scheduler in `lr` a partial of torch's
+    has_betas = isinstance(factory, partial) and "betas" in factory.keywords
+    usual: dict[str, Any] = {"betas": Adam().betas}
+    return replace(optimizer, factory=partial(factory, **usual)) if has_betas else optimizer
 
 
 class CrossQPreset(ActorCriticPreset[P, CrossQSettings]):
@@ -115,6 +123,8 @@ class XQCPreset(ActorCriticPreset[P, XQCSettings]):
         entropy = entropy_options(settings)
         if entropy["temperature"] == "auto" and entropy["target_entropy"] is None:
             entropy["target_entropy"] = -0.5 * math.prod(envs.action_space.shape or ())
+        if entropy["temperature"] != "auto" and entropy["initial_temperature"] == _XQC["initial_temperature"]:
+            entropy["initial_temperature"] = None  # the table's is of a learned temperature
         return {
             "networks": BatchNormNetworks(norm_first=True, warm_up=None, momentum=settings["momentum"], on_sphere=True),
             "value": CategoricalValue(settings["atoms"], settings["v_min"], settings["v_max"]),

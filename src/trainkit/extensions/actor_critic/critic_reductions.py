@@ -9,7 +9,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.nets.actor_critic_networks import CriticNetwork
 from trainkit.policy.critics import CriticReduction, MinOfCritics, Network
-from trainkit.policy.values import SupportValue, Value
+from trainkit.policy.values import QuantileValue, Value
 
 
 @checked
@@ -22,9 +22,8 @@ class FirstCritic(CriticReduction):
 
     def read(self, critics: Network, features: Any, action: Tensor) -> Tensor:
         """Call the first critic of a `CriticNetwork` alone; of other classes all, as they may not compute it alone."""
-        if type(critics) is CriticNetwork:
-            return critics.first(1, features, action)
-        return critics(features, action)
+        first = {"n_first": 1} if type(critics) is CriticNetwork else {}
+        return critics(features, action, **first)
 
 
 @checked
@@ -36,9 +35,7 @@ class MeanOfCritics(CriticReduction):
 
     def __call__(self, outputs: Tensor, value: Value, drawn: Tensor | None = None) -> Tensor:
         """Return outputs [B, W]."""
-        if isinstance(value, SupportValue):  # of logits
-            return outputs.log_softmax(dim=2).logsumexp(dim=1)
-        return outputs.mean(dim=1)
+        return value.average(outputs)
 
 
 @checked
@@ -91,6 +88,10 @@ class TruncatedQuantiles(CriticReduction):
 
     def __call__(self, outputs: Tensor, value: Value, drawn: Tensor | None = None) -> Tensor:
         """Return quantiles [B, C * (W - d)], ascending."""
+        if not isinstance(value, QuantileValue):
+            raise ConfigError(
+                f"TruncatedQuantiles needs quantiles, got outputs of {type(value).__name__}: give value=QuantileValue()"
+            )
         _, n_critics, width = outputs.shape
         if width <= self.drop_per_critic:
             raise ConfigError(

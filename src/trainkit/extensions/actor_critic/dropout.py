@@ -12,7 +12,7 @@ from trainkit.core.errors import Checks, ConfigError
 from trainkit.core.signatures import checked
 from trainkit.nets.actor_critic_networks import ActorNetwork, LayerOptions, StackedLinear
 from trainkit.nets.encoders import EncoderLike, make_encoder
-from trainkit.nets.layers import Activation, StackedNorm, activation_function
+from trainkit.nets.layers import Activation, Norm, StackedNorm, activation_function
 from trainkit.nets.weights import SeededModule
 
 
@@ -26,6 +26,7 @@ class DropoutCritics(SeededModule):
         n_dimensions: D, of actions [B, D].
         dropout: share of a layer's outputs that are dropped.
         n_critics, width, hidden, encoder, activation: as in `CriticNetwork`.
+        norm: of the encoder that is named.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class DropoutCritics(SeededModule):
         hidden: Sequence[int],
         encoder: EncoderLike | None,
         activation: Activation | None,
+        norm: Norm | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = make_encoder(shapes, (), encoder=encoder)
+        self.encoder = make_encoder(shapes, (), activation, encoder=encoder, norm=norm)
         sizes = [self.encoder.n_features + n_dimensions, *hidden, 1 if width is None else width]
         self.layers = nn.ModuleList([StackedLinear(n_critics, a, b) for a, b in itertools.pairwise(sizes)])
         self.norms = nn.ModuleList([StackedNorm("layer", n_critics, size) for size in hidden])
@@ -93,7 +95,7 @@ class DropoutNetworks(Part):
     ) -> nn.Module:
         """Return the critics: (features, actions [B, D]) -> [B, C, W], or [B, C] for a width of None."""
         _check(layers)
-        own: dict[str, Any] = {name: layers[name] for name in ("hidden", "encoder", "activation")}
+        own: dict[str, Any] = {name: layers[name] for name in ("hidden", "encoder", "activation", "norm")}
         return DropoutCritics(shapes, n_dimensions, dropout=self.dropout, n_critics=n_critics, width=width, **own)
 
 
