@@ -54,6 +54,7 @@ MEMBERS = {
     **{name: Member(preset=name) for name in ("crossq", "xqc", "redq", "droq")},
     "xqc, 128 wide": Member(preset="xqc", changes=SMALL),
     "xqc, bf16": Member(preset="xqc", changes=COMPILED),
+    "xqc, bf16, 2 updates": Member(preset="xqc", changes={**COMPILED, "update_per_step": 2.0}),
     "crossq, bf16": Member(preset="crossq", changes=COMPILED),
     "simbav2, 128 wide": Member(
         preset="xqc",
@@ -95,7 +96,7 @@ WORKS = (
     Work(env="HalfCheetah-v5", steps=260_000, members=("xqc, bf16",)),  # some 60 minutes
     Work(env="Hopper-v5", steps=100_000, members=SIX, published="2,828"),
     Work(env="Walker2d-v5", steps=100_000, members=SIX, published="3,612"),
-    Work(env="Ant-v5", steps=100_000, members=SIX, published="3,018"),
+    Work(env="Ant-v5", steps=100_000, members=(*SIX, "xqc, bf16, 2 updates", "crossq, bf16"), published="3,018"),
     Work(env="Hopper-v5", steps=30_000, every=5_000, members=("redq", "droq"), seeds=(11, 12)),
     Work(env="Humanoid-v5", steps=200_000, members=("xqc",), seeds=(11, 12)),
     *(Work(env=env, steps=1_000_000, every=25_000, members=("xqc",), seeds=(11,)) for env in FOUR),

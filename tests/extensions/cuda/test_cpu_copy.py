@@ -146,7 +146,8 @@ def replace_modules(policy: DQNPolicy, space: Any) -> None:
             for position, layer in enumerate(part):
                 part[position] = copy.deepcopy(layer)
                 with torch.no_grad():
-                    part[position].weight.mul_(1.5)
+                    for parameter in part[position].parameters():
+                        parameter.mul_(1.5)
 
 
 def replace_the_network(policy: DQNPolicy, space: Any) -> None:
