@@ -54,23 +54,21 @@ class Comparison:
             comparison.expect(engine, gradient_step, *given)
             return minimize(engine, gradient_step, *given, **options)
 
-        def checked(ranks: Ranks, gradients: Any, loss: Any) -> None:
-            average(ranks, gradients, loss)
+        def checked(ranks: Ranks, groups: Any, loss: Any) -> None:
+            average(ranks, groups, loss)
             if comparison._expected is not None:
-                averaged = torch.cat(list(gradients)).double()
+                averaged = torch.cat([group.joined_gradients() for group in groups]).double()
                 difference = torch.linalg.vector_norm(averaged - comparison._expected)
                 comparison.errors.append(float(difference / torch.linalg.vector_norm(comparison._expected)))
                 comparison._expected = None
 
         Engine.minimize, Ranks.average = compared, checked  # type: ignore[method-assign]
 
-    def expect(
-        self, engine: Engine, gradient_step: GradientStep, name: str, prepare: Any, function: Any, inputs: Any
-    ) -> None:
+    def expect(self, engine: Engine, gradient_step: GradientStep, objective: Any, given: Any) -> None:
         """Compute the gradient of the mean loss over the rows of all ranks by torch, in one process."""
         ranks = gradient_step.process_group
         assert isinstance(ranks, Ranks)
-        plain = tree.map_tree(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, inputs)
+        plain = tree.map_tree(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, given)
         everyone = ranks.gather((plain, digest(gradient_step.module_weights)))
         self.n_different += len({weights for _, weights in everyone}) > 1
         if ranks.rank > 0 or not gradient_step.groups:  # the first step lays the parameters out
@@ -78,7 +76,7 @@ class Comparison:
         members = [parameter for group in gradient_step.groups for parameter in group.members]
         total = torch.zeros(())
         for theirs, _ in everyone:
-            total = total + function(prepare(to_device(theirs, torch.device("cpu"))))["loss"] / ranks.n
+            total = total + objective(objective.rows(to_device(theirs, torch.device("cpu"))))["loss"] / ranks.n
         gradients = torch.autograd.grad(total, members, allow_unused=True)
         pieces = [torch.zeros_like(p) if g is None else g for p, g in zip(members, gradients, strict=True)]
         self._expected = torch.cat([piece.reshape(-1) for piece in pieces]).double()
