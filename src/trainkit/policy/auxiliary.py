@@ -18,8 +18,8 @@ Auxiliary = Callable[[Tensor, Any], Tensor]  # (features [B, F], rows) -> [B]; a
 class AuxiliaryLoss:
     """A loss plus an auxiliary term of the features that its encoder gives for the rows' observations.
 
-    The encoder is called once: the features are those that the loss computed. Metrics have the term's mean as
-    `auxiliary`.
+    Where the loss encodes these observations alone, the features are those that it computed; else the encoder is called
+    again, as with a `CriticPass` that adds the next observations. Metrics have the term's mean as `auxiliary`.
 
     Args:
         loss: rows -> `Loss`.
