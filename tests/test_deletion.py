@@ -29,6 +29,7 @@ KERNEL = "core envs collector buffer nets engine policy trainer loggers".split()
 # Tests that need several extensions: neither the kernel's own tests nor those of one extension have them.
 OF_SEVERAL = {
     "test_actor_critic_precision": "actor_critic cuda",
+    "test_actor_critic_with_memory": "actor_critic memory",
     "test_actor_critic_with_resets": "actor_critic resets",
     "test_actors_with_others": "actors processors restarts",
     "test_cuda_with_numpy": "cuda numpy_engine",
@@ -41,7 +42,7 @@ OF_SEVERAL = {
     "test_offline_engines": "numpy_engine offline",
     "test_offline_memory": "memory offline",
     "test_offline_with_others": "cuda export games memory offline",
-    "test_ranks_with_restarts": "ranks restarts",
+    "test_ranks_with_others": "actor_critic ranks resets restarts",
     "test_recurrent_graphs": "cuda memory",
     "test_runs_by_numpy": "games memory numpy_engine offline",
     "test_switching": "compile cuda numpy_engine",

@@ -232,7 +232,6 @@ def test_acting_uses_the_running_statistics_whoever_is_among_the_rows() -> None:
             "with batch_statistics=, which CriticNetwork does not take: give networks=",
         ),
         ({"networks": DropoutNetworks(), "target": "none"}, "but DropoutCritics draws noise for one: give critic_pass"),
-        ({"networks": None, "recurrent": "gru", "target": "none"}, "but CriticNetwork has a memory: give critic_pass"),
     ],
 )
 def test_critics_that_cannot_be_called_on_two_batches_are_refused(options: dict[str, Any], message: str) -> None:

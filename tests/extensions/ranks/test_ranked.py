@@ -1,9 +1,5 @@
 """Several ranks: the averaged gradient is that of one process, weights stay equal, and a resumed run is exact."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +7,13 @@ import pytest
 import torch.distributed
 
 import trainkit as tk
+from tests.extensions.ranks.torchrun import run_ranks
 from tests.pretend import PretendDevice
 from tests.trainer.toys import everything
 from trainkit.core.checkpoint import find_checkpoints, open_checkpoint
-from trainkit.core.worker_process import ONE_THREAD
 from trainkit.engine.parameter_storage import ParameterGroup, group_of
 from trainkit.engine.process_group import ProcessGroup
 from trainkit.extensions.ranks.ranks import Ranks
-
-SCRIPT = Path(__file__).parent / "ranks_script.py"
-PORTS = iter(range(29_600, 29_700))
 
 
 def make_run(name: str = "dqn", **options: Any) -> tk.Trainer:
@@ -105,17 +98,6 @@ def test_options_by_which_ranks_would_take_different_numbers_of_updates_are_reje
     assert message in str(caught.value)
 
 
-def run_ranks(job: str, folder: Path, *arguments: str, n: int = 2) -> tuple[list[dict[str, Any]], str]:
-    """Run the script under torchrun; return what each rank wrote, and the output."""
-    out = folder / f"out-{len(list(folder.iterdir()))}"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={n}", f"--master-port={next(PORTS)}"]
-    done = subprocess.run(
-        [*torchrun, str(SCRIPT), job, str(out), *arguments],
-        env=os.environ | ONE_THREAD, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{out.name}.*"))], done.stdout + done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["dqn", "rainbow", "ppo", "sac"])
@@ -148,20 +130,6 @@ def test_a_resumed_run_of_two_ranks_is_exact_and_another_number_is_rejected(name
     found, output = run_ranks("train", tmp_path, name, str(tmp_path / "parts"), "10000", n=1)
     assert found == []
     assert "was saved with n_ranks 2, this run has None: make it as it was" in output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("sac", {"resets": 20}), ("crossq", {"critic_hidden": [32]}), ("crossq", {"engine": "torch", "resets": 20})],
-)
-def test_weights_that_are_drawn_again_and_running_statistics_are_equal(
-    name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
-    found, output = run_ranks("weights", tmp_path, name, json.dumps(options))
-    assert len(found) == 2, output
-    assert found[0]["n_updates"] == found[1]["n_updates"] > 60
-    assert found[0]["digest"] == found[1]["digest"]
 
 
 def states_of(folder: Path) -> dict[str, Any]:
