@@ -190,9 +190,9 @@ class Engine:
     def _follow_step(self, gradient_step: GradientStep, name: str | None, skipped: Scalar) -> None:
         """Give the parameters the values that the step's `after` returns, if it has one and was taken.
 
-        The buffers that the loss has moved become those of all processes.
+        Buffers that the loss may write, such as running statistics, become their means over all processes.
         """
-        if gradient_step.process_group.n > 1:
+        if gradient_step.process_group.n > 1:  # one process does not pay for looking them up
             gradient_step.process_group.share(self._movable.values())
         after, module = gradient_step.after, gradient_step.module
         if after is None or (not isinstance(skipped, Tensor) and skipped):

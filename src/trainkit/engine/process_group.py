@@ -38,7 +38,7 @@ class ProcessGroup:
         """Average the gradients of groups in place; without a finite loss everywhere they are not finite anywhere."""
 
     def share(self, tensors: Iterable[Tensor]) -> None:
-        """Give tensors of floats, which a loss has moved, their mean over all processes, in place."""
+        """Replace each tensor of floats by its mean over all processes, in place."""
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes in their order; values can be pickled."""

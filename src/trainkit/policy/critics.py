@@ -38,7 +38,7 @@ class CriticReduction(Part, ABC):
         """
 
     def read(self, critics: Network, features: Any, action: Tensor) -> Tensor:
-        """Call the critics for the actor's loss, or only those whose outputs are reduced there."""
+        """Return the critics' outputs [B, C, W], or [B, C], for the actor's loss; a subclass may call fewer critics."""
         return critics(features, action)
 
 
@@ -79,7 +79,7 @@ class CriticPass(Part, ABC):
     """Base class of how the critics are called for their loss: on the steps of a batch, and on the next steps."""
 
     def check(self, checks: Checks, critics: nn.Module, *, has_target: bool) -> None:
-        """Check that critics, and target critics if there are any, can be called so."""
+        """Check that the critics, and target critics if there are any, support this pass."""
 
     @abstractmethod
     def __call__(

@@ -75,7 +75,7 @@ class Ranks(ProcessGroup):
 
     @torch.no_grad()
     def share(self, tensors: Iterable[Tensor]) -> None:
-        """Give tensors of floats their mean over all ranks, in place: running statistics of the ranks' rows."""
+        """Replace each tensor of floats by its mean over all ranks, in place, by one all-reduce."""
         own = [tensor for tensor in tensors if tensor.is_floating_point()]
         if not own:
             return
