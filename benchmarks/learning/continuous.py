@@ -71,6 +71,7 @@ MEMBERS = {
 FIVE = "sac", "td3", "tqc", "crossq", "xqc"
 ALSO = "xqc, 128 wide", "simbav2, 128 wide", "ddpg", "crossq, bf16"
 SIX = *FIVE, "xqc, bf16"
+EIGHT = *SIX, "xqc, bf16, 2 updates", "crossq, bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,8 @@ WORKS = (
     Work(env="HalfCheetah-v5", steps=100_000, members=(*FIVE, *ALSO), published="8,597"),
     Work(env="HalfCheetah-v5", steps=260_000, members=("xqc, bf16",)),  # some 60 minutes
     Work(env="Hopper-v5", steps=100_000, members=SIX, published="2,828"),
-    Work(env="Walker2d-v5", steps=100_000, members=SIX, published="3,612"),
-    Work(env="Ant-v5", steps=100_000, members=(*SIX, "xqc, bf16, 2 updates", "crossq, bf16"), published="3,018"),
+    Work(env="Walker2d-v5", steps=100_000, members=EIGHT, published="3,612"),
+    Work(env="Ant-v5", steps=100_000, members=EIGHT, published="3,018"),
     Work(env="Ant-v4", steps=100_000, members=("xqc, bf16",), published="3,018"),  # without contact forces
     Work(env="Hopper-v5", steps=30_000, every=5_000, members=("redq", "droq"), seeds=(11, 12)),
     Work(env="Humanoid-v5", steps=200_000, members=("xqc",), seeds=(11, 12)),
