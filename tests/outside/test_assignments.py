@@ -140,7 +140,7 @@ def another(name: str, value: Any) -> Any:
         "events": EpisodeEvents(2, raising, ["on_episode_start", "on_episode_end", "on_episode_step"]),
         "recorders": [Raising()],
         "penalty": tk.ConservativePenalty(0.75),
-        "reduction": "mean" if value == "sum" else First(),
+        "reduction": "mean" if isinstance(value, str) else First(),
         "actor_reduction": First(),
         "critic_pass": raising,
         "target_actor": Constant(),  # where there is none
