@@ -62,27 +62,32 @@ COMMON: list[dict[str, Any]] = [
     {"env_options": {"wrappers": (Fails,), "on_error": "restart", "restart_delay_s": 0.0, "max_restarts": 100}},
 ]
 OF_BC = [more for more in COMMON if "reward" not in more]
-ROLLOUT_RUNS: list[dict[str, Any]] = [
-    ROLLOUTS,
-    ROLLOUTS | {"recurrent": "gru", "sequences": tk.Sequences(4, 0)},
-    ROLLOUTS | {"env": "Pendulum-v1"},
-    *(ROLLOUTS | more for more in COMMON),
-    ROLLOUTS | {"env": TwoPoles, "self_play": True},
-]
+
+
+def with_common(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return runs, and the first again with what options of every preset that collects need in order to matter."""
+    first = runs[0]
+    game = TwoPendulums if first.get("env") == "Pendulum-v1" else TwoPoles
+    return [*runs, *(first | more for more in COMMON), first | {"env": game, "self_play": True}]
+
+
+ROLLOUT_RUNS = with_common(
+    [ROLLOUTS, ROLLOUTS | {"recurrent": "gru", "sequences": tk.Sequences(4, 0)}, ROLLOUTS | {"env": "Pendulum-v1"}]
+)
 EPISODES: dict[str, Any] = {"step_per_collect": None, "episode_per_collect": 2, "batch_size": None}
 EPISODES |= {"step_per_epoch": 200}
 RUNS: dict[str, list[dict[str, Any]]] = {
-    "dqn": [*Q_RUNS, *(OF_Q | more for more in COMMON), OF_Q | {"env": TwoPoles, "self_play": True}],
+    "dqn": with_common(Q_RUNS),
     "ppo": ROLLOUT_RUNS,
     "a2c": ROLLOUT_RUNS,
     "reinforce": [run | EPISODES for run in ROLLOUT_RUNS],
-    "sac": [
-        REPLAY | {"env": "Pendulum-v1"},
-        REPLAY | {"env": "Pendulum-v1", "buffer": "prioritized"},
-        REPLAY | {"env": "Pendulum-v1", "recurrent": "gru", "sequences": tk.Sequences(4, 2), "batch_size": 4},
-        *(REPLAY | {"env": "Pendulum-v1"} | more for more in COMMON),
-        REPLAY | {"env": TwoPendulums, "self_play": True},
-    ],
+    "sac": with_common(
+        [
+            REPLAY | {"env": "Pendulum-v1"},
+            REPLAY | {"env": "Pendulum-v1", "buffer": "prioritized"},
+            REPLAY | {"env": "Pendulum-v1", "recurrent": "gru", "sequences": tk.Sequences(4, 2), "batch_size": 4},
+        ]
+    ),
     "bc": [OFFLINE, *(OFFLINE | more for more in OF_BC)],
     "cql": [OFFLINE | more for more in ({"target_every": 5}, {"recurrent": "gru"}, *COMMON)],
     "bcq": [OFFLINE | more for more in ({"target_every": 5}, *COMMON)],
@@ -92,10 +97,8 @@ RUNS: dict[str, list[dict[str, Any]]] = {
 @functools.cache
 def all_runs() -> dict[str, list[dict[str, Any]]]:
     """Return the runs of each preset, those of extensions, too, whose files may import this one."""
-    found = dict(RUNS)
-    for extension in files_of_extensions("examples").values():
-        found |= getattr(extension, "PRESETS", {})
-    return found
+    files = files_of_extensions("examples").values()
+    return RUNS | {name: with_common(runs) for file in files for name, runs in getattr(file, "PRESETS", {}).items()}
 
 
 def cases() -> Iterator[tuple[str, str]]:

@@ -51,6 +51,7 @@ RUNS: dict[Any, list[Run]] = {
     policy.TruncatedQuantiles: [part_of_actor_critic("reduction", value=tk.QuantileValue(5))],
 }
 ON_PENDULUM: dict[str, Any] = {"env": "Pendulum-v1", "n_envs": 2, "evaluation": None, "hidden": (8,), **REPLAY}
+ON_PENDULUM |= {"env_options": {"max_episode_steps": 30}}  # so that episodes end
 _RUNS: list[dict[str, Any]] = [ON_PENDULUM, ON_PENDULUM | {"buffer": "prioritized"}]
 WITH_MEMORY = ON_PENDULUM | {"recurrent": "gru", "sequences": tk.Sequences(4, 2), "batch_size": 4}
 PRESETS: dict[str, list[dict[str, Any]]] = {
