@@ -56,6 +56,7 @@ MEMBERS = {
     "xqc, bf16": Member(preset="xqc", changes=COMPILED),
     "xqc, bf16, 2 updates": Member(preset="xqc", changes={**COMPILED, "update_per_step": 2.0}),
     "crossq, bf16": Member(preset="crossq", changes=COMPILED),
+    "crossq, bf16, 2 updates": Member(preset="crossq", changes={**COMPILED, "update_per_step": 2.0}),
     "simbav2, 128 wide": Member(
         preset="xqc",
         changes={
@@ -73,6 +74,7 @@ ALSO = "xqc, 128 wide", "simbav2, 128 wide", "ddpg", "crossq, bf16"
 SIX = *FIVE, "xqc, bf16"
 TWO = "xqc, bf16, 2 updates"
 EIGHT = *SIX, TWO, "crossq, bf16"
+NINE = *EIGHT, "crossq, bf16, 2 updates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ WORKS = (
     Work(env="HalfCheetah-v5", steps=260_000, members=("xqc, bf16",)),  # some 60 minutes
     Work(env="Hopper-v5", steps=100_000, members=SIX, published="2,828"),
     Work(env="Walker2d-v5", steps=100_000, members=EIGHT, published="3,612"),
-    Work(env="Ant-v5", steps=100_000, members=EIGHT, published="3,018"),
+    Work(env="Ant-v5", steps=100_000, members=NINE, published="3,018"),
     Work(env="Ant-v4", steps=100_000, members=("xqc, bf16", TWO), published="3,018"),  # without contact forces
     Work(env="Hopper-v5", steps=30_000, every=5_000, members=("redq", "droq"), seeds=(11, 12)),
     Work(env="Humanoid-v5", steps=200_000, members=("xqc",), seeds=(11, 12)),
