@@ -201,7 +201,7 @@ def rows_per_minute(runs: Sequence[Run]) -> Iterator[list[str]]:
 def evaluations(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a line per run, with all of its evaluations in order."""
     for run in runs:
-        about = f"{run['work'].env:15}{run['member']:21}{run['seed']:2} "
+        about = f"{run['work'].env:15}{run['member']:24}{run['seed']:2} "
         yield about + "".join(f"{one:7.0f}" for one in run["returns"])
 
 
