@@ -20,7 +20,7 @@ from trainkit.envs import make_envs
 
 
 class Watcher(Callback):
-    """Kill a process now and then, and measure in between; all is one epoch, since the history keeps every one.
+    """Kill a process now and then, and measure in between.
 
     What is measured has its room from the beginning: a list of it would grow by as much as is asked about.
     """
@@ -61,7 +61,11 @@ class Watcher(Callback):
 
 
 def soak(seconds: float, **when: Any) -> tuple[Watcher, float]:
-    """Train a DQN in processes of which some are killed; return what was seen, and megabytes per hour, once warm."""
+    """Train a DQN in processes of which some are killed; return what was seen, and megabytes per hour, once warm.
+
+    An epoch keeps the return and the length of each episode until it ends, and the history a row of every epoch: few
+    and not endless ones keep both small.
+    """
     envs = make_envs("CartPole-v1", 4, backend="async", on_error="restart", step_timeout_s=20, restart_delay_s=0.01)
     policy = DQNPolicy.for_envs(envs, hidden=(16,), device="cpu")
     train = Collector(policy, envs, ReplayBuffer(2_000))
@@ -69,8 +73,8 @@ def soak(seconds: float, **when: Any) -> tuple[Watcher, float]:
     with OffpolicyTrainer(
         policy,
         train,
-        max_epoch=1,
-        step_per_epoch=10**9,
+        max_epoch=10**6,
+        step_per_epoch=200_000,
         batch_size=16,
         update_per_step=0.25,
         callbacks=[watcher],
