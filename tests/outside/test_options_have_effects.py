@@ -68,7 +68,8 @@ def with_common(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return runs, and the first again with what options of every preset that collects need in order to matter."""
     first = runs[0]
     game = TwoPendulums if first.get("env") == "Pendulum-v1" else TwoPoles
-    return [*runs, *(first | more for more in COMMON), first | {"env": game, "self_play": True}]
+    of_two = first | {"env": game, "self_play": True, "env_options": {}}  # which may limit episodes of one
+    return [*runs, *(first | more for more in COMMON), of_two]
 
 
 ROLLOUT_RUNS = with_common(
@@ -146,6 +147,7 @@ def has_effect(name: str, option: str, capsys: Any, folder: Path, known: dict[An
         key = name, position, option in HOW_A_RUN_IS_EXECUTED
         if key not in known:
             known[key] = outcome(functools.partial(made, preset, base), capsys, folder, option)
+            assert not known[key].startswith("rejected"), f"{name}, {run}: {known[key]}"
         for value in others(inner or option, *annotated(preset, option, base)):
             given = {group: {**base.get(group, {}), inner: value} if inner else value}
             changed = outcome(functools.partial(made, preset, base | given), capsys, folder, option)

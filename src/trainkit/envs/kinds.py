@@ -57,7 +57,9 @@ class EnvKind(ABC):
 
     def with_limit(self, env: Any, max_episode_steps: int) -> Any:
         """Return an environment whose episodes are truncated after a number of steps, or raise a ConfigError."""
-        raise ConfigError(f"make_envs.max_episode_steps is not for {self.what}: limit {env!r}")
+        raise ConfigError(
+            f"make_envs.max_episode_steps is not for {self.what}: end its episodes in {type(env).__name__} itself"
+        )
 
     def with_spaces(self, env: Any, observation_space: Space | None, action_space: Space | None) -> Any:
         """Return an environment with these spaces in place of its own; see `replaced_observation_space`."""

@@ -50,12 +50,13 @@ RUNS: dict[Any, list[Run]] = {
     policy.OrnsteinUhlenbeckNoise: [part_of_actor_critic("exploration")],
     policy.TruncatedQuantiles: [part_of_actor_critic("reduction", value=tk.QuantileValue(5))],
 }
-ON_PENDULUM: dict[str, Any] = {"env": "Pendulum-v1", "n_envs": 2, "evaluation": None, "hidden": (8,), **REPLAY}
-ON_PENDULUM |= {"env_options": {"max_episode_steps": 30}}  # so that episodes end
+ON_PENDULUM: dict[str, Any] = {"env": "Pendulum-v1", "zoo": False, "n_envs": 2, "hidden": (8,), **REPLAY}
+ON_PENDULUM |= {"n_test_envs": 2, "episode_per_test": 2}
 _RUNS: list[dict[str, Any]] = [ON_PENDULUM, ON_PENDULUM | {"buffer": "prioritized"}]
 WITH_MEMORY = ON_PENDULUM | {"recurrent": "gru", "sequences": tk.Sequences(4, 2), "batch_size": 4}
 PRESETS: dict[str, list[dict[str, Any]]] = {
     **{name: [*_RUNS, WITH_MEMORY] for name in ("ddpg", "td3", "tqc")},
-    **{name: [run | {"actor_every": 2} for run in (*_RUNS, WITH_MEMORY)] for name in ("redq", "droq")},
+    "redq": [run | {"actor_every": 2} for run in (*_RUNS, WITH_MEMORY)],
+    "droq": [run | {"actor_every": 2} for run in _RUNS],
     **{name: [run | {"critic_hidden": (8,)} for run in _RUNS] for name in ("crossq", "xqc")},
 }
