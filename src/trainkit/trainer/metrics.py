@@ -80,7 +80,7 @@ class Interval:
             self._lengths += stats.episode_lengths
             stats = replace(stats, episode_returns=(), episode_lengths=())
         self._collects.append(stats)
-        if len(self._collects) == _MOST_COLLECTS:  # so that memory is bounded, however long the epoch
+        if len(self._collects) == _MOST_COLLECTS:  # so that only returns and lengths take memory as the epoch grows
             self._collects = [CollectStats.merge(self._collects)]
 
     def count_replayed(self, policy: str, n_rows: int) -> None:
