@@ -102,7 +102,7 @@ WORKS = (
     Work(env="Ant-v5", steps=100_000, members=(*EIGHT, CROSSQ_TWICE), published="3,018"),
     Work(env="Ant-v4", steps=100_000, members=("xqc, bf16", XQC_TWICE), published="3,018"),  # no contact forces
     Work(env="Hopper-v5", steps=30_000, every=5_000, members=("redq", "droq"), seeds=(11, 12)),
-    Work(env="Humanoid-v5", steps=200_000, members=("xqc",), seeds=(11, 12)),
+    Work(env="Humanoid-v5", steps=200_000, members=("xqc", "crossq, bf16"), seeds=(11, 12)),
     *(Work(env=env, steps=1_000_000, every=25_000, members=("xqc",), seeds=(11,)) for env in FOUR),
 )
 
