@@ -202,9 +202,8 @@ def test_a_forked_process_does_not_keep_the_lock_of_a_parent_that_was_killed(tmp
         "from trainkit.core.folders import FolderClaim\n"
         "claim = FolderClaim('Here', Path(sys.argv[1]), 'test', lambda folder: [])\n"
         "claim.take(continues=False)\n"
-        "child = os.fork()\n"
-        "if child:\n"
-        "    print(child, flush=True)\n"
+        "if os.fork() == 0:\n"
+        "    print(os.getpid(), flush=True)\n"  # by the child: a fork returns to its parent before the child has run
         "time.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
