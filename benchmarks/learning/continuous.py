@@ -51,11 +51,11 @@ SMALL: dict[str, Any] = {"hidden": (128, 128), "critic_hidden": (128, 128)}
 EARLY: dict[str, Any] = {"learning_starts": 5_000}  # as the others; the tables, for longer runs, have 10,000
 MEMBERS = {
     **{name: Member(preset=name, changes=EARLY) for name in ("sac", "ddpg", "td3", "tqc")},
-    **{name: Member(preset=name) for name in ("crossq", "xqc", "redq", "droq")},
+    **{name: Member(preset=name) for name in ("crossq", "xqc")},
     "xqc, 128 wide": Member(preset="xqc", changes=SMALL),
     "xqc, bf16": Member(preset="xqc", changes=COMPILED),
     "xqc, bf16, 2 updates": Member(preset="xqc", changes={**COMPILED, "update_per_step": 2.0}),
-    "crossq, bf16": Member(preset="crossq", changes=COMPILED),
+    **{f"{name}, bf16": Member(preset=name, changes=COMPILED) for name in ("crossq", "redq", "droq")},
     "crossq, bf16, 2 updates": Member(preset="crossq", changes={**COMPILED, "update_per_step": 2.0}),
     "simbav2, 128 wide": Member(
         preset="xqc",
@@ -101,7 +101,7 @@ WORKS = (
     Work(env="Walker2d-v5", steps=100_000, members=EIGHT, published="3,612"),
     Work(env="Ant-v5", steps=100_000, members=(*EIGHT, CROSSQ_TWICE), published="3,018"),
     Work(env="Ant-v4", steps=100_000, members=("xqc, bf16", XQC_TWICE), published="3,018"),  # no contact forces
-    Work(env="Hopper-v5", steps=30_000, every=5_000, members=("redq", "droq"), seeds=(11, 12)),
+    Work(env="Hopper-v5", steps=30_000, every=5_000, members=("redq, bf16", "droq, bf16"), seeds=(11, 12)),
     Work(env="Humanoid-v5", steps=200_000, members=("xqc", "crossq, bf16"), seeds=(11, 12)),
     *(Work(env=env, steps=1_000_000, every=25_000, members=("xqc",), seeds=(11,)) for env in FOUR),
 )
